@@ -1,269 +1,379 @@
-"""Find the tool that matches a message.
+"""Choose a tool for a message by its words, and fill the tool's arguments from its values.
 
-Words are weighted as in BM25 over name, description and parameters. The score is relative to the
-message, so that a few shared words in a long message don't match.
+This is enough for a demo: a message asks for one thing, and its values are URLs, paths, times, time
+zones, numbers, quoted texts, or the words that follow the request. No values are invented: a
+required argument that isn't found is reported as missing. Schemas are untrusted: what isn't
+understood is a text.
 """
 
+import json
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from zoneinfo import available_timezones
 
 from agents.llm.interface import ToolSpec
-from agents.llm.offline.arguments import MessageContext, PartialCall, fill_arguments
-from agents.llm.offline.text_analysis import (
-    CHANGING_STEMS,
-    HARMFUL_STEMS,
-    QUESTION_WORDS,
-    STRONG_KINDS,
-    WEAK_STEMS,
-    ExtractedValue,
-    extract_content_stems,
-    extract_values,
-    list_synonyms,
-    split_words,
-    to_stems,
-)
+from bonobot.core.process_cache import compute_once
 
-SATURATION = 1.2  # BM25's k1: how soon a repeated word stops counting
-NAME_WEIGHT, DESCRIPTION_WEIGHT, PARAMETER_WEIGHT, PROSE_WEIGHT = (
-    3.0,
-    1.0,
-    0.8,
-    0.4,
-)  # weights of where a word stands
-WEAK_WEIGHT = 0.25  # of "show", "get" and the like
-SYNONYM_WEIGHT = 0.7
-MAX_SHORTLIST = 12  # tools whose arguments are tried
-MAX_BY_VALUES = 60  # the same, where no word points to any
+Call = tuple[str, dict[str, Any]]
 
-MIN_COVERAGE_ALONE = 0.5  # share of the message's words, if none of its values was used
-MIN_COVERAGE_WITH_VALUES = 0.2
-MIN_SCORE_TO_CALL = 0.2  # a score
-MIN_SCORE_TO_ASK = 0.3
+MAX_TEXT = 4_096  # characters that are analyzed; longer messages contain pasted text
+MAX_CALLS = 8  # from one message in words
+MAX_SUGGESTIONS = 8
+NAME_WEIGHT = 3.0  # of a word in a tool's name; 1 elsewhere in its definition
+MIN_SCORE = 0.3  # to call a tool
+MIN_SCORE_WITH_VALUES = 0.1  # the same, if all values of the message are used
+VALUES_BONUS = 0.2
 MISSING_PENALTY = 0.75
-MISSING_VERB_PENALTY = 0.6
-VERB_BONUS = 0.15  # for the tool's verb in the message
-VALUES_BONUS = 0.35
-PHRASE_BONUS = 0.2
-MAX_UNKNOWN_TERMS = 2  # words beside a URL: "summarise https://…"
-EXCLUDED_KINDS = STRONG_KINDS | {"quoted", "number"}
-CLOSE_SCORE_RATIO = 0.85  # of the best score: too near to ask for more, or to go by values alone
+CLOSE_SCORE_RATIO = 0.85  # of the best score: too near to ask for more
+
+
+def _split_list(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+WORD = re.compile(r"[A-Za-z]+|\d+")
+CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+STOP_WORDS = _split_list(
+    "a about all an and any are as at be by can could do does for from give get have hello hey hi "
+    "how i in into is it its just let me mcp my now of on or our please s show so tell thank "
+    "thanks that the their then there this to use was we what when where which will with would you "
+    "your"
+)
+# Words between a request and its text: "search for cats".
+CONNECTIVES = _split_list("a about an for of that the to")
+# A tool with such a verb in its name is only chosen if the message has it, too.
+CHANGING_WORDS = _split_list(
+    "add apply cancel commit create delete disable drop edit insert kill merge move post publish "
+    "purge push put remove rename reset revoke send set stop submit update upload write"
+)
+# A message that begins so is a question: "show commits" is not "commit".
+QUESTION_WORDS = _split_list("show give get list view see read what which who when how is")
+KINDS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("timezone", frozenset(("timezone", "tz"))),
+    ("url", frozenset(("url", "uri", "link"))),
+    ("path", frozenset(("path", "file", "filename", "directory", "folder"))),
+    ("time", frozenset(("time",))),
+)
+SOURCE_WORDS, TARGET_WORDS = frozenset(("source", "from")), frozenset(("target", "to"))
+TARGET_PREPOSITION = re.compile(r"\b(?:to|into)\s+$")
+DESCRIBED_DEFAULT = re.compile(r"\b(?:default(?: is| to|:)?|use)\s+['\"`]([^'\"`\n]{1,200})", re.I)
+POLITE_ENDING = re.compile(r"[,;]?\s+(?:please|thanks)$", re.I)
+VALUE = re.compile(
+    r'"(?P<quoted>[^"\n]*)"'
+    r"|(?<!\w)'(?P<single>[^'\n]*)'(?!\w)"
+    r"|(?P<url>\bhttps?://[^\s<>\"'`]+[\w/])"
+    r"|(?P<timezone>\b[A-Z][A-Za-z]+(?:/[A-Za-z0-9_+-]+)+|\b[A-Z]\w+(?: [A-Z]\w+){0,2})"
+    r"|(?P<path>(?<![\w:/.])(?:~|\.{1,2})?/[^\s\"'`,;]*[^\s\"'`,;.:?!)]|\b[\w-]+\.[a-z]{2,4}\b)"
+    r"|(?P<time>(?<![\w:])\d{1,2}:\d\d(?:\s*[ap]m\b)?(?![\w:]))"
+    r"|(?P<number>(?<![\w.:/-])-?\d{1,15}(?:\.\d{1,15})?(?![\w:/]))"
+)
 
 
 @dataclass(frozen=True)
-class ToolCandidate:
-    """A matching tool with its arguments and score."""
+class ExtractedValue:
+    """A value in a message, in the form of an argument."""
 
-    partial_call: PartialCall
-    score: float
-    is_convincing: bool
-    matches_words: bool  # not only by values
+    kind: str
+    value: Any
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class ToolMatch:
+    """A tool with the arguments that a message gives, the missing ones, and its score."""
+
+    tool: ToolSpec
+    arguments: dict[str, Any]
+    missing: tuple[str, ...]
+    used_values: tuple[ExtractedValue, ...] = ()
+    alternatives: "tuple[ToolMatch, ...]" = ()  # the call with another value: Tokyo *and* Berlin
+    score: float = 0.0
 
     @property
-    def is_ready(self) -> bool:
-        """Whether it can be called without asking."""
-        return self.is_convincing and not self.partial_call.missing
+    def calls(self) -> list[Call]:
+        matches = (self, *self.alternatives)[:MAX_CALLS]
+        return [(match.tool.name, match.arguments) for match in matches]
 
 
-class ToolTermIndex:
-    """Index of the terms of all available tools."""
+@dataclass(frozen=True)
+class EarlierCalls:
+    """Earlier calls of the conversation: their arguments by name, and the tools called last."""
 
-    def __init__(self, tools: Sequence[ToolSpec]) -> None:
-        self.tools = tools
-        self.documents = {tool.name: _build_document(_build_key(tool)) for tool in tools}
-        self.frequency = Counter(term for document in self.documents.values() for term in document)
-
-    def calculate_rarity(self, term: str) -> float:
-        """Return BM25's inverse document frequency of a term or its synonyms."""
-        frequency = max(
-            self.frequency[related_term] for related_term in (term, *list_synonyms(term))
-        )
-        return math.log1p((len(self.tools) - frequency + 0.5) / (frequency + 0.5))
-
-    def calculate_match(self, term: str, tool: ToolSpec) -> float:
-        """Return how well a term matches a tool: 0 to nearly 1."""
-        document = self.documents[tool.name]
-        direct_weight = document.get(term, 0.0)
-        synonym_weight = max(
-            (document.get(synonym, 0.0) for synonym in list_synonyms(term)), default=0.0
-        )
-        weight = max(direct_weight, SYNONYM_WEIGHT * synonym_weight)
-        return weight / (weight + SATURATION)
-
-    def is_significant_term(self, term: str, tool: ToolSpec) -> bool:
-        """Tell whether a term is significant in a tool's definition."""
-        document = self.documents[tool.name]
-        term_weight = max(
-            document.get(related_term, 0.0) for related_term in (term, *list_synonyms(term))
-        )
-        return term not in WEAK_STEMS and term_weight >= PARAMETER_WEIGHT
-
-    def rank_candidates(self, text: str, context: MessageContext) -> list[ToolCandidate]:
-        """Return the matching tools, the best first."""
-        query = _MessageQuery(text, self)
-        overlaps = {tool.name: query.calculate_overlap(tool, query.terms) for tool in self.tools}
-        ranked = sorted(self.tools, key=lambda tool: (-overlaps[tool.name], tool.name))
-        shortlist = [tool for tool in ranked[:MAX_SHORTLIST] if overlaps[tool.name] > 0]
-        if not shortlist and query.strong_count:
-            shortlist = ranked[:MAX_BY_VALUES]
-        all_candidates = [
-            query.build_candidate(fill_arguments(tool, text, context)) for tool in shortlist
-        ]
-        return sorted(
-            (candidate for candidate in all_candidates if candidate.score > 0),
-            key=lambda candidate: (-candidate.score, candidate.partial_call.tool.name),
-        )
-
-    def find_best(self, text: str, context: MessageContext) -> ToolCandidate | None:
-        """Return the best match; None if there is none or several are equally likely."""
-        convincing = [
-            candidate
-            for candidate in self.rank_candidates(text, context)
-            if candidate.is_convincing
-        ]
-        if not convincing:
-            return None
-        best_candidate, is_unsure = (
-            convincing[0],
-            bool(convincing[0].partial_call.missing) or not convincing[0].matches_words,
-        )
-        close_candidates = [
-            candidate
-            for candidate in convincing
-            if candidate.score > CLOSE_SCORE_RATIO * best_candidate.score
-        ]
-        if is_unsure and len(close_candidates) > 1:
-            recent_candidates = [
-                candidate
-                for candidate in close_candidates
-                if candidate.partial_call.tool.name in context.recent_tools
-            ]
-            return recent_candidates[0] if len(recent_candidates) == 1 else None
-        return best_candidate
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    recent_tools: frozenset[str] = frozenset()
 
 
-class _MessageQuery:
-    """A message's terms, to compare with the tools'."""
-
-    def __init__(self, text: str, index: ToolTermIndex) -> None:
-        self.index = index
-        self.text = text
-        values = extract_values(text)
-        self.strong_count = sum(strong_value.kind in STRONG_KINDS for strong_value in values)
-        # Words inside URLs, paths or quotes don't describe the tool.
-        self.excluded_values = [
-            extracted for extracted in values if extracted.kind in EXCLUDED_KINDS
-        ]
-        self.terms = self._extract_terms(self.excluded_values)
-        self.is_question = not QUESTION_WORDS.isdisjoint(split_words(text)[:1])
-
-    def _extract_terms(self, excluded_values: Iterable[ExtractedValue]) -> list[str]:
-        characters = list(self.text)
-        for excluded in excluded_values:
-            characters[excluded.start : excluded.end] = " " * (excluded.end - excluded.start)
-        return extract_content_stems("".join(characters))
-
-    def calculate_overlap(self, tool: ToolSpec, terms: Sequence[str]) -> float:
-        """Return the weighted share of terms that a tool's definition covers: 0 to 1."""
-        weights = {term: self._calculate_weight(term) for term in terms}
-        matched = sum(
-            weight * self.index.calculate_match(term, tool) for term, weight in weights.items()
-        )
-        return matched / sum(weights.values()) if weights else 0.0
-
-    def build_candidate(self, partial_call: PartialCall) -> ToolCandidate:
-        tool = partial_call.tool
-        # Free text used as an argument doesn't describe the tool either.
-        terms = self._extract_terms(
-            [
-                *self.excluded_values,
-                *(
-                    used_value
-                    for used_value in partial_call.used_values
-                    if used_value.kind == "word"
-                ),
-            ]
-        )
-        score = self.calculate_overlap(tool, terms)
-        if not set(pairwise(terms)).isdisjoint(pairwise(to_stems(tool.name))):
-            score += PHRASE_BONUS
-        if self.strong_count:
-            score += VALUES_BONUS * (2 * partial_call.strong_count / self.strong_count - 1)
-        score *= MISSING_PENALTY ** len(partial_call.missing)
-        matched = [term for term in terms if self.index.calculate_match(term, tool) > 0]
-        matches_words = any(self.index.is_significant_term(term, tool) for term in matched)
-        min_score = MIN_SCORE_TO_ASK if partial_call.missing else MIN_SCORE_TO_CALL
-        is_covered = (
-            _is_covered(partial_call, terms, matched)
-            if matches_words
-            else self._is_covered_by_values(partial_call, terms)
-        )
-        if _is_verb_missing(HARMFUL_STEMS, tool, terms):
-            score = 0.0
-        if _is_verb_missing(CHANGING_STEMS, tool, [] if self.is_question else terms):
-            score *= MISSING_VERB_PENALTY
-        elif set(to_stems(tool.name)[-1:]) <= set(terms):
-            score += VERB_BONUS
-        return ToolCandidate(partial_call, score, score >= min_score and is_covered, matches_words)
-
-    def _is_covered_by_values(self, partial_call: PartialCall, terms: Sequence[str]) -> bool:
-        """Tell whether the values alone identify a tool: all are used, with few other words."""
-        unknown_count = sum(term not in WEAK_STEMS for term in terms)
-        has_url = any(extracted.kind == "url" for extracted in partial_call.used_values)
-        uses_all_values = (
-            0 < partial_call.strong_count == self.strong_count and not partial_call.missing
-        )
-        return uses_all_values and unknown_count <= (MAX_UNKNOWN_TERMS if has_url else 0)
-
-    def _calculate_weight(self, term: str) -> float:
-        return self.index.calculate_rarity(term) * (WEAK_WEIGHT if term in WEAK_STEMS else 1.0)
+def split_words(text: str) -> list[str]:
+    """Return the words of a text or identifier in lower case: `getCurrent_time` is three."""
+    return [word.lower() for word in WORD.findall(CAMEL_CASE_BOUNDARY.sub(" ", text))]
 
 
-def _is_covered(partial_call: PartialCall, terms: Sequence[str], matched: Sequence[str]) -> bool:
-    """Tell whether enough of the message's terms match the tool."""
-    total_weight = sum(WEAK_WEIGHT if term in WEAK_STEMS else 1.0 for term in set(terms))
-    matched_weight = sum(WEAK_WEIGHT if term in WEAK_STEMS else 1.0 for term in set(matched))
-    has_values = any(extracted.kind != "word" for extracted in partial_call.used_values)
-    return matched_weight / total_weight >= (
-        MIN_COVERAGE_WITH_VALUES if has_values else MIN_COVERAGE_ALONE
-    )
+def to_stem(word: str) -> str:
+    """Return a word without its inflectional ending."""
+    for ending in ("ing", "ed", "es", "s", "e"):
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            return word.removesuffix(ending)
+    return word
 
 
-def _is_verb_missing(verbs: frozenset[str], tool: ToolSpec, terms: Sequence[str]) -> bool:
-    """Tell whether the tool's name has one of the verbs and the message doesn't."""
-    tool_verbs = verbs.intersection(to_stems(tool.name))
-    message_terms = {*terms, *(synonym for term in terms for synonym in list_synonyms(term))}
-    return bool(tool_verbs) and tool_verbs.isdisjoint(message_terms)
+def extract_terms(text: str) -> list[str]:
+    """Return the stems of the words that aren't stop words."""
+    return [to_stem(word) for word in split_words(text) if word not in STOP_WORDS]
 
 
-def _build_key(tool: ToolSpec) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+def extract_values(text: str) -> tuple[ExtractedValue, ...]:
+    """Return the values in a text, in order."""
+    return tuple(_iterate_values(text[:MAX_TEXT]))
+
+
+def _iterate_values(text: str) -> Iterator[ExtractedValue]:
+    for match in VALUE.finditer(text):
+        kind, found = str(match.lastgroup), match[str(match.lastgroup)]
+        if kind == "timezone":
+            zone = _find_time_zone(found)
+            if zone is not None:
+                yield ExtractedValue(kind, zone, *match.span())
+        elif kind == "number":
+            yield ExtractedValue(kind, float(found) if "." in found else int(found), *match.span())
+        else:
+            value = _to_24_hours(found) if kind == "time" else found
+            kind = "quoted" if kind == "single" else kind
+            yield ExtractedValue(kind, value, *match.span())
+
+
+def _to_24_hours(text: str) -> str:
+    hour, minute = int(text.partition(":")[0]), text.partition(":")[2][:2]
+    if text.endswith("m") and hour <= 12:
+        hour = hour % 12 + (12 if text.endswith("pm") else 0)
+    return f"{hour:02d}:{minute}"
+
+
+@compute_once
+def _build_places() -> dict[str, str]:
+    """Return the time zones by name and by city."""
+    zones = sorted(available_timezones(), key=lambda name: (name.count("/"), name))
+    cities = {zone.rpartition("/")[2].replace("_", " "): zone for zone in zones if "/" in zone}
+    return cities | {zone: zone for zone in zones if "/" in zone or zone == "UTC"}
+
+
+def _find_time_zone(phrase: str) -> str | None:
+    """Return the time zone of a name or city in a phrase; the longest one."""
+    words = phrase.split()
+    for size in range(len(words), 0, -1):
+        for first in range(len(words) - size + 1):
+            if zone := _build_places().get(" ".join(words[first : first + size])):
+                return zone
+    return None
+
+
+def match_tools(text: str, tools: Sequence[ToolSpec], earlier: EarlierCalls) -> list[ToolMatch]:
+    """Return the tools that match a message, the best first."""
+    text = text[:MAX_TEXT]
+    values = extract_values(text)
+    terms = _extract_terms_outside(text, values)
+    documents = {tool.name: _weigh_terms(tool) for tool in tools}
+    frequency = Counter(term for document in documents.values() for term in document)
+    rarity = {term: math.log1p(len(tools) / (frequency[term] or 0.5)) for term in terms}
+    is_question = not QUESTION_WORDS.isdisjoint(split_words(text)[:1])
+    matches = []
+    for tool in tools:
+        document = documents[tool.name]
+        if set(terms).isdisjoint(document) or _is_verb_missing(tool, terms, is_question):
+            continue
+        match = fill_arguments(tool, text, earlier)
+        own_terms = _extract_terms_outside(text, (*values, *match.used_values))
+        covered = sum(rarity[term] * document.get(term, 0.0) for term in own_terms)
+        score = covered / (NAME_WEIGHT * sum(rarity[term] for term in own_terms))
+        used_count = len(match.used_values) + len(match.alternatives)
+        uses_all_values = 0 < len(values) <= used_count
+        if score >= (MIN_SCORE_WITH_VALUES if uses_all_values else MIN_SCORE):
+            score += VALUES_BONUS * (len(match.used_values) - 0.5 * (not uses_all_values))
+            score *= MISSING_PENALTY ** len(match.missing)
+            matches.append(replace(match, score=score))
+    return sorted(matches, key=lambda match: (-match.score, match.tool.name))
+
+
+def _extract_terms_outside(text: str, values: Iterable[ExtractedValue]) -> list[str]:
+    """Return the terms outside URLs, paths and quotes, whose words don't name a tool."""
+    characters = list(text)
+    for value in values:
+        characters[value.start : value.end] = " " * (value.end - value.start)
+    return extract_terms("".join(characters))
+
+
+def find_best_match(
+    text: str, tools: Sequence[ToolSpec], earlier: EarlierCalls
+) -> tuple[ToolMatch | None, list[ToolSpec]]:
+    """Return the best match, or None and the tools that could be meant."""
+    matches = match_tools(text, tools, earlier)
+    if not matches:
+        recent_tools = [tool for tool in tools if tool.name in earlier.recent_tools]
+        matches = [fill_arguments(tool, text, EarlierCalls()) for tool in recent_tools]
+        matches = [match for match in matches if match.used_values and not match.missing]
+        return (matches[0], []) if len(matches) == 1 else (None, [])
+    best = matches[0]
+    close = [match for match in matches if match.score > CLOSE_SCORE_RATIO * best.score]
+    if best.missing and len(close) > 1:
+        return None, [match.tool for match in close[:MAX_SUGGESTIONS]]
+    return best, []
+
+
+def _weigh_terms(tool: ToolSpec) -> dict[str, float]:
+    names = " ".join(map(str, get_properties(tool)))
+    weights = dict.fromkeys(extract_terms(f"{tool.description} {names}"), 1.0)
+    return weights | dict.fromkeys(extract_terms(tool.name), NAME_WEIGHT)
+
+
+def _is_verb_missing(tool: ToolSpec, terms: Sequence[str], is_question: bool) -> bool:
+    """Return whether the tool changes something that the message doesn't ask for."""
+    verbs = {to_stem(word) for word in CHANGING_WORDS.intersection(split_words(tool.name))}
+    return bool(verbs) and (is_question or verbs.isdisjoint(terms))
+
+
+def get_properties(tool: ToolSpec) -> dict[str, Any]:
+    """Return the schemas of a tool's parameters by name, without unusable ones."""
     properties = tool.parameters.get("properties")
     if not isinstance(properties, dict):
-        return tool.name, tool.description, ()
-    prose = tuple((name, _extract_prose(schema)) for name, schema in properties.items())
-    return tool.name, tool.description, prose
+        return {}
+    return {name: schema for name, schema in properties.items() if isinstance(schema, dict)}
 
 
-def _extract_prose(schema: object) -> str:
-    if not isinstance(schema, dict):
-        return ""
-    enum = schema.get("enum")
-    enum_values = " ".join(map(str, enum)) if isinstance(enum, list) else ""
-    return f"{schema.get('description') or ''} {enum_values}"
+def list_required(tool: ToolSpec) -> list[str]:
+    """Return the names of the required parameters, in the schema's order."""
+    required = tool.parameters.get("required")
+    names = required if isinstance(required, list) else ()
+    return [name for name in get_properties(tool) if name in names]
 
 
-@lru_cache(maxsize=2_000)
-def _build_document(key: tuple[str, str, tuple[tuple[str, str], ...]]) -> dict[str, float]:
-    """Return the terms of a tool, weighted by where they occur."""
-    name, description, parameters = key
-    weights: defaultdict[str, float] = defaultdict(float)
-    weighted_texts = [(name, NAME_WEIGHT), (description, DESCRIPTION_WEIGHT)]
-    weighted_texts += [(parameter, PARAMETER_WEIGHT) for parameter, _ in parameters]
-    weighted_texts += [(prose, PROSE_WEIGHT) for _, prose in parameters]
-    for text, weight in weighted_texts:
-        for term in set(extract_content_stems(text)):
-            weights[term] += weight
-    return dict(weights)
+def infer_kind(name: str, schema: Mapping[str, Any]) -> str:
+    """Return the kind of values of a parameter, by its type, its format or its name."""
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return "choice"
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return "number"
+    if kind in ("boolean", "array", "object"):
+        return str(kind)
+    if schema.get("format") in ("uri", "url"):
+        return "url"
+    words = set(split_words(name))
+    return next((kind for kind, names in KINDS if words & names), "text")
+
+
+def fill_arguments(tool: ToolSpec, text: str, earlier: EarlierCalls) -> ToolMatch:
+    """Return a tool with the arguments that a text gives; see the module."""
+    return _ArgumentFiller(tool, text[:MAX_TEXT]).fill(earlier)
+
+
+class _ArgumentFiller:
+    """Fills one tool's arguments, and knows which values of the text are used."""
+
+    def __init__(self, tool: ToolSpec, text: str) -> None:
+        self._tool = tool
+        self._text = text
+        self._unused = list(extract_values(text))
+        self._used: list[ExtractedValue] = []
+
+    def fill(self, earlier: EarlierCalls) -> ToolMatch:
+        properties, required = get_properties(self._tool), list_required(self._tool)
+        arguments: dict[str, Any] = {}
+        for name, schema in properties.items():
+            value = self._find_named(name, schema)
+            if value is None and (name in required or schema.get("format") == "uri"):
+                value = self._take_by_kind(name, infer_kind(name, schema))
+            if value is not None:
+                arguments[name] = value
+        for name in required:
+            if name not in arguments:
+                value = self._find_rest(name, properties[name], earlier)
+                if value is not None:
+                    arguments[name] = value
+        missing = tuple(name for name in required if name not in arguments)
+        match = ToolMatch(self._tool, arguments, missing, tuple(self._used))
+        return replace(match, alternatives=tuple(self._list_alternatives(match)))
+
+    def _find_named(self, name: str, schema: Mapping[str, Any]) -> Any:
+        """Return the value of `name: value` or `name=value`, or a choice in the text."""
+        kind = infer_kind(name, schema)
+        pattern = rf"(?<![\w-]){re.escape(name)}\s{{0,9}}[=:]\s{{0,9}}(\"[^\"\n]*\"|[^\s,;]+)"
+        if match := re.search(pattern, self._text):
+            self._mark_used(match.start(), match.end())
+            try:
+                value = json.loads(match[1])
+            except (ValueError, RecursionError):
+                value = match[1]
+            return value if kind != "number" or isinstance(value, int | float) else None
+        if kind == "choice":
+            words = split_words(self._text)
+            return next((one for one in schema["enum"] if str(one).lower() in words), None)
+        return None
+
+    def _mark_used(self, start: int, end: int) -> None:
+        inside = [value for value in self._unused if start <= value.start < end]
+        self._used += inside
+        self._unused = [value for value in self._unused if value not in inside]
+
+    def _take_by_kind(self, name: str, kind: str) -> Any:
+        """Return the first unused value of a kind; a target is what follows "to"."""
+        words = set(split_words(name))
+        candidates = [
+            value
+            for value in self._unused
+            if value.kind == (kind if kind != "text" else "quoted")
+            and not (words & SOURCE_WORDS and self._is_target(value))
+        ]
+        if words & TARGET_WORDS:
+            candidates.sort(key=lambda value: not self._is_target(value))
+        if not candidates:
+            return None
+        self._unused.remove(candidates[0])
+        self._used.append(candidates[0])
+        return candidates[0].value
+
+    def _is_target(self, value: ExtractedValue) -> bool:
+        return TARGET_PREPOSITION.search(self._text[: value.start][-20:]) is not None
+
+    def _find_rest(self, name: str, schema: Mapping[str, Any], earlier: EarlierCalls) -> Any:
+        """Return an earlier argument, a default, or the words that follow the request."""
+        if infer_kind(name, schema) == "text" and not self._used:
+            rest = self._cut_request()
+            if rest is not None:
+                self._used.append(rest)
+                return rest.value
+        if name in earlier.arguments:
+            return earlier.arguments[name]
+        described = DESCRIBED_DEFAULT.search(str(schema.get("description", "")))
+        return schema.get("default", described[1] if described else None)
+
+    def _cut_request(self) -> ExtractedValue | None:
+        """Return the text after the words that name the tool: of `echo hi`, that is `hi`."""
+        own_terms, skipped_words, start = _weigh_terms(self._tool), STOP_WORDS, 0
+        unnamed = {to_stem(word) for word in split_words(self._tool.name)[-1:]}
+        for match in re.finditer(r"[^\W_]+", self._text):
+            word = match[0].lower()
+            unnamed.discard(to_stem(word))
+            if to_stem(word) in own_terms:
+                skipped_words = CONNECTIVES
+            elif word not in skipped_words:
+                break
+            start = match.end()
+        rest = POLITE_ENDING.sub("", self._text[start:].strip(" \t\n:,;.!?"))
+        if unnamed or not rest:
+            return None
+        start = self._text.index(rest, start)
+        return ExtractedValue("text", rest, start, start + len(rest))
+
+    def _list_alternatives(self, match: ToolMatch) -> Iterator[ToolMatch]:
+        """Yield the call for each further value of its only used kind, unless it changes things."""
+        if len(self._used) != 1 or _is_verb_missing(self._tool, (), is_question=False):
+            return
+        (used,) = self._used
+        names = [name for name, value in match.arguments.items() if value == used.value]
+        for value in self._unused:
+            if value.kind == used.kind and names:
+                yield replace(match, arguments=match.arguments | {names[0]: value.value})

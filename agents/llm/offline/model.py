@@ -1,4 +1,4 @@
-"""The offline model: plans calls for messages, and parses typed commands.
+"""The offline model: runs typed commands, or the tool that a message asks for.
 
 It makes a new installation usable without a network or a key, and always says that it isn't a
 language model. A turn either calls tools or shows the last results.
@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -28,224 +28,8 @@ from agents.llm.interface import (
 )
 from agents.llm.messages import get_next_turn, order_messages
 from agents.llm.offline import replies
-from agents.llm.offline.arguments import (
-    MessageContext,
-    PartialCall,
-    convert_value,
-    fill_arguments,
-)
-from agents.llm.offline.match_tools import ToolCandidate, ToolTermIndex
-from agents.llm.offline.parameter_slots import UNSET
-from agents.llm.offline.replies import render_output
-from agents.llm.offline.text_analysis import (
-    HARMFUL_STEMS,
-    MAX_TEXT,
-    STRONG_KINDS,
-    extract_values,
-    to_stems,
-)
+from agents.llm.offline.match_tools import Call, EarlierCalls, fill_arguments, find_best_match
 from agents.llm.token_estimates import count_tokens, estimate_tokens, truncate_text
-
-Call = tuple[str, dict[str, Any]]
-
-MAX_CALLS = 8  # from one message in words
-MAX_SPLIT = 600  # characters of a message that is tried in parts
-MAX_PARTS = 24  # parts that are tried
-SENTENCE_END = re.compile(r"(?<=[.?!;])\s+|\n+|,?\s+(?:and then|then)\s+", re.I)
-CONJUNCTION = re.compile(r",?\s+and\s+|,\s+", re.I)
-
-
-@dataclass(frozen=True)
-class OfflinePlan:
-    """What to do with a message: calls, a question about missing arguments, or suggested tools."""
-
-    calls: tuple[Call, ...] = ()
-    incomplete_call: PartialCall | None = None
-    suggested_tools: tuple[ToolSpec, ...] = ()
-
-
-@dataclass(frozen=True)
-class MissingArguments:
-    """The previous turn's question: the tool, its known arguments and the missing ones."""
-
-    tool: str
-    arguments: dict[str, Any]
-    missing: tuple[str, ...]
-
-
-def plan_message(
-    text: str,
-    index: ToolTermIndex,
-    context: MessageContext,
-    previous_question: MissingArguments | None = None,
-) -> OfflinePlan:
-    """Return the plan for a message in natural language."""
-    best_candidate = index.find_best(text, context)
-    if previous_question is not None and not (
-        best_candidate is not None and best_candidate.is_ready and best_candidate.matches_words
-    ):
-        answer_plan = _parse_answer(previous_question, text, index, context)
-        if answer_plan is not None:
-            return answer_plan
-    parts = _MessageParts(index, context, text, best_candidate)
-    calls = parts.find_calls() if len(text) <= MAX_SPLIT else None
-    if calls and (
-        best_candidate is None
-        or not best_candidate.is_ready
-        or parts.is_more_specific(best_candidate)
-    ):
-        return OfflinePlan(calls=tuple(calls[:MAX_CALLS]))
-    if best_candidate is None:
-        nearby_candidates = [
-            candidate
-            for candidate in index.rank_candidates(text, context)
-            if candidate.is_convincing
-        ]
-        return OfflinePlan(
-            suggested_tools=tuple(
-                candidate.partial_call.tool for candidate in nearby_candidates[:MAX_CALLS]
-            )
-        )
-    return build_plan(best_candidate.partial_call)
-
-
-def build_plan(partial_call: PartialCall) -> OfflinePlan:
-    """Return a plan with the calls, or with a question if arguments are missing."""
-    if partial_call.missing:
-        return OfflinePlan(incomplete_call=partial_call)
-    return OfflinePlan(calls=tuple(_iterate_calls(partial_call))[:MAX_CALLS])
-
-
-def _iterate_calls(partial_call: PartialCall) -> Iterator[Call]:
-    """Yield the call and one for each alternative value; only the first for a harmful tool."""
-    yield partial_call.tool.name, partial_call.arguments
-    slot = partial_call.lone_slot
-    if slot is not None and HARMFUL_STEMS.isdisjoint(to_stems(partial_call.tool.name)):
-        for alternative in partial_call.alternatives:
-            yield partial_call.tool.name, partial_call.arguments | {slot.name: alternative.value}
-
-
-def _is_in_used_value(start: int, partial_call: PartialCall) -> bool:
-    return any(
-        used_value.start <= start < used_value.end for used_value in partial_call.used_values
-    )
-
-
-def _parse_answer(
-    previous_question: MissingArguments, text: str, index: ToolTermIndex, context: MessageContext
-) -> OfflinePlan | None:
-    """Return the plan if the message answers the previous question; else None."""
-    tool = next((tool for tool in index.tools if tool.name == previous_question.tool), None)
-    if tool is None:
-        return None
-    partial_call = fill_arguments(tool, text, context)
-    new_arguments = {
-        name: partial_call.arguments[name]
-        for name in previous_question.missing
-        if name in partial_call.arguments
-    }
-    missing = [name for name in previous_question.missing if name not in new_arguments]
-    for slot in partial_call.slots:
-        if missing == [slot.name] and not new_arguments:
-            # With one missing argument, the whole message is its value.
-            value = convert_value(slot, text.strip().strip("\"'`"))
-            if value is not UNSET:
-                new_arguments, missing = {slot.name: value}, []
-    if not new_arguments:
-        return None
-    arguments = previous_question.arguments | new_arguments
-    return build_plan(replace(partial_call, arguments=arguments, missing=tuple(missing)))
-
-
-class _MessageParts:
-    """Splits a message into parts that are each a ready call."""
-
-    def __init__(
-        self,
-        index: ToolTermIndex,
-        context: MessageContext,
-        text: str,
-        best_candidate: ToolCandidate | None,
-    ) -> None:
-        self.index = index
-        # A part may omit what another one says: "git status and git log of /repo".
-        recent_tools = (
-            frozenset({best_candidate.partial_call.tool.name})
-            if best_candidate
-            else context.recent_tools
-        )
-        self.context = replace(
-            context, earlier_messages=(text, *context.earlier_messages), recent_tools=recent_tools
-        )
-        self.text = text
-        self.tried_parts = 0
-        self.verbs_stated: dict[str, bool] = {}  # tools, and whether the part says what they do
-
-    def find_calls(self) -> list[Call] | None:
-        all_calls = self._split_into_calls(self.text)
-        if all_calls is None:
-            return None
-        distinct_calls = [
-            call for index, call in enumerate(all_calls) if call not in all_calls[:index]
-        ]
-        return distinct_calls if len(distinct_calls) > 1 else None
-
-    def is_more_specific(self, best_candidate: ToolCandidate) -> bool:
-        """Tell whether the parts use more of the message than the single call."""
-        stated_values = [
-            value
-            for value in extract_values(self.text)
-            if value.kind in STRONG_KINDS or value.kind == "quoted"
-        ]
-        if not all(
-            _is_in_used_value(stated_value.start, best_candidate.partial_call)
-            for stated_value in stated_values
-        ):
-            return True
-        return len(self.verbs_stated) > 1 and all(self.verbs_stated.values())
-
-    def _split_into_calls(self, text: str) -> list[Call] | None:
-        pieces = [piece for piece in SENTENCE_END.split(text) if piece.strip()]
-        if len(pieces) > 1:
-            return self._find_all_calls(pieces)
-        for conjunction in CONJUNCTION.finditer(text):
-            if not self._is_quoted(conjunction.start(), text):
-                calls = self._find_all_calls(
-                    [text[: conjunction.start()], text[conjunction.end() :]]
-                )
-                if calls is not None:
-                    return calls
-        return None
-
-    def _find_all_calls(self, pieces: Sequence[str]) -> list[Call] | None:
-        calls: list[Call] = []
-        for piece in pieces:
-            piece_calls = self._find_piece_calls(piece)
-            if piece_calls is None:
-                return None
-            calls.extend(piece_calls)
-        return calls
-
-    def _find_piece_calls(self, piece: str) -> list[Call] | None:
-        self.tried_parts += 1
-        if self.tried_parts > MAX_PARTS:
-            return None
-        candidate = self.index.find_best(piece, self.context)
-        if candidate is not None and candidate.is_ready:
-            inner_calls = self._split_into_calls(piece)
-            if inner_calls is None:
-                name = candidate.partial_call.tool.name
-                self.verbs_stated[name] = set(to_stems(name)[-1:]) <= set(to_stems(piece))
-            return inner_calls or list(_iterate_calls(candidate.partial_call))
-        return self._split_into_calls(piece)
-
-    @staticmethod
-    def _is_quoted(position: int, text: str) -> bool:
-        return any(
-            value.kind == "quoted" and value.start < position < value.end
-            for value in extract_values(text)
-        )
-
 
 COMMAND_START = re.compile(r"^[ \t]*/([A-Za-z0-9_.-]{1,128})(?=[ \t{\n]|$)[ \t]*", re.M)
 OWN_COMMANDS = ("help", "tools")
@@ -354,26 +138,14 @@ def _reject_constant(name: str) -> None:
 
 
 CHUNK_LENGTH = 40  # characters that are streamed at once, about
-MAX_EARLIER_MESSAGES = 8  # messages looked back at for what the last one leaves out
-GREETING = re.compile(
-    r"\s*(?:hi|hello|hey|help|good (?:morning|day|evening|afternoon)|thanks|thank you"
-    r"|who are you|what are you|what (?:can|do) you do|what tools.*)\b[^\n]{0,40}",
-    re.I,
-)
-CANCEL = re.compile(
-    r"\s*(?:no|nope|nothing|never ?mind|cancel|stop|forget (?:it|that))\b[ ,]*(?:thanks"
-    r"|thank you)?[.!\s]*",
-    re.I,
-)
 
 
 @dataclass
 class OfflineAnswer:
-    """A turn's text and calls; `missing_arguments` is kept until the next turn."""
+    """A turn's text and calls."""
 
     text: str = ""
-    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    missing_arguments: MissingArguments | None = None
+    calls: list[Call] = field(default_factory=list)
 
 
 class OfflineModel:
@@ -479,31 +251,18 @@ def _answer_user_text(
         commands = parse_commands(user_text, [tool.name for tool in tools])
     except CommandSyntaxError as error:
         return OfflineAnswer(text=f"{error}\n\nNothing was run.")
-    context = _build_context(earlier_messages, instructions)
     if commands:
-        return _run_commands(commands, tools, context, notices)
-    previous_question = _find_missing_arguments(earlier_messages)
-    if previous_question and CANCEL.fullmatch(user_text):
-        return OfflineAnswer(text="All right, nothing was run.")
-    is_greeting = GREETING.fullmatch(user_text)
-    offline_plan = plan_message(
-        user_text[:MAX_TEXT],
-        ToolTermIndex(tools),
-        context,
-        None if is_greeting else previous_question,
-    )
-    if offline_plan.calls or offline_plan.incomplete_call:
-        return _build_answer(offline_plan)
-    if is_greeting and not offline_plan.suggested_tools:
-        return OfflineAnswer(text=replies.render_introduction(tools, notices))
-    return OfflineAnswer(text=replies.render_no_match(tools, offline_plan.suggested_tools, notices))
+        return _run_commands(commands, tools, notices)
+    match, suggested_tools = find_best_match(user_text, tools, _list_earlier(earlier_messages))
+    if match is None:
+        return OfflineAnswer(text=replies.render_no_match(tools, suggested_tools, notices))
+    if match.missing:
+        return OfflineAnswer(text=replies.render_missing(match))
+    return OfflineAnswer(calls=match.calls)
 
 
 def _run_commands(
-    commands: Sequence[Command],
-    tools: tuple[ToolSpec, ...],
-    context: MessageContext,
-    notices: Sequence[str],
+    commands: Sequence[Command], tools: tuple[ToolSpec, ...], notices: Sequence[str]
 ) -> OfflineAnswer:
     answer = OfflineAnswer()
     by_name = {tool.name: tool for tool in tools}
@@ -511,12 +270,11 @@ def _run_commands(
         if command.arguments is not None:
             answer.calls.append((command.name, command.arguments))
         elif command.is_known:
-            command_answer = _build_answer(
-                build_plan(fill_arguments(by_name[command.name], command.free_text, context))
-            )
-            if command_answer.missing_arguments is not None:
-                return command_answer
-            answer.calls += command_answer.calls
+            text = f"{command.name} {command.free_text}"
+            match = fill_arguments(by_name[command.name], text, EarlierCalls())
+            if match.missing:
+                return OfflineAnswer(text=replies.render_missing(match))
+            answer.calls += match.calls
         elif command.name == "tools":
             answer.text = replies.render_tools(tools, command.free_text, limit=len(tools))
         else:
@@ -524,42 +282,15 @@ def _run_commands(
     return answer
 
 
-def _build_answer(offline_plan: OfflinePlan) -> OfflineAnswer:
-    question = offline_plan.incomplete_call
-    if question is None:
-        return OfflineAnswer(calls=list(offline_plan.calls))
-    missing_arguments = MissingArguments(question.tool.name, question.arguments, question.missing)
-    return OfflineAnswer(
-        text=replies.render_question(question), missing_arguments=missing_arguments
-    )
-
-
-def _build_context(earlier_messages: Sequence[Message], instructions: str) -> MessageContext:
-    user_texts = [
-        user_message["text"][:MAX_TEXT]
-        for user_message in reversed(earlier_messages)
-        if user_message["role"] == "user"
-    ]
-    earlier_arguments: dict[str, Any] = {}
+def _list_earlier(earlier_messages: Sequence[Message]) -> EarlierCalls:
+    arguments: dict[str, Any] = {}
     recent_tools: frozenset[str] = frozenset()
     for message in earlier_messages:
         calls = message.get("calls") or ()
         for call in calls:
-            earlier_arguments |= call["arguments"] or {}
+            arguments |= call["arguments"] or {}
         recent_tools = frozenset(call["name"] for call in calls) or recent_tools
-    return MessageContext(
-        instructions, tuple(user_texts[:MAX_EARLIER_MESSAGES]), earlier_arguments, recent_tools
-    )
-
-
-def _find_missing_arguments(earlier_messages: Sequence[Message]) -> MissingArguments | None:
-    """Return the question of the last turn, if any."""
-    stored_arguments = earlier_messages[-1].get("asked") if earlier_messages else None
-    if not stored_arguments:
-        return None
-    return MissingArguments(
-        stored_arguments["tool"], stored_arguments["arguments"], tuple(stored_arguments["missing"])
-    )
+    return EarlierCalls(arguments, recent_tools)
 
 
 def _build_reply(
@@ -575,15 +306,8 @@ def _build_reply(
         ToolCall(index, name, arguments, json.dumps(arguments), build_call_id(turn, index))
         for index, (name, arguments) in enumerate(answer.calls)
     )
-    extra: dict[str, Any] = {}
-    if answer.missing_arguments is not None:
-        extra["asked"] = {
-            "tool": answer.missing_arguments.tool,
-            "arguments": answer.missing_arguments.arguments,
-            "missing": list(answer.missing_arguments.missing),
-        }
     if output_schema and not calls:
-        answer.text = render_output(output_schema, answer.text)
+        answer.text = replies.render_output(output_schema, answer.text)
     finish: Finish = "tool_calls" if calls else "stop"
     text, output_tokens = answer.text, _count_answer_tokens(answer.text, calls)
     if max_tokens is not None and output_tokens > max_tokens:
@@ -594,7 +318,7 @@ def _build_reply(
         calls=calls,
         usage=TokenUsage(estimate_tokens(messages, instructions, tools), output_tokens),
         finish=finish,
-        message=build_assistant_message(turn, text, calls, **extra),
+        message=build_assistant_message(turn, text, calls),
     )
 
 

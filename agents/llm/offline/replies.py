@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agents.llm.interface import Message, ModelError, ToolSpec
-from agents.llm.offline.arguments import PartialCall
-from agents.llm.offline.parameter_slots import UNSET, ParameterSlot, parse_slots
+from agents.llm.messages import DISABLED_TOOLS_PREFIX, UNREACHABLE_PREFIX
+from agents.llm.offline.match_tools import ToolMatch, get_properties, infer_kind, list_required
 from mcp_servers.schemas import InvalidArguments, SubprocessNeeded, is_valid_for_schema
 
 MAX_RESULT_LENGTH = 4_000  # characters of one result
@@ -34,33 +34,18 @@ NO_TOOLS = (
     "it, approve the server's tools and allow them in its tool policy; or give the agent a "
     "language model."
 )
-UNAVAILABLE_PHRASE = re.compile(
-    r"\b(?:unreachable|unavailable|not available|skipped|disabled|disconnected|needs_reauth"
-    r"|not reachable|needs re-?auth\w*|do not use|don't use|must not be used|can ?not be used"
-    r"|could not be reached|not connected)\b",
-    re.I,
-)
-MODEL_INSTRUCTION = re.compile(r",? ?\(?\b(?:do not|don't|must not be) use[d]?\b\)?", re.I)
-DISABLED_PHRASE = re.compile(r"\b(?:disabled|do not use|don't use|must not be used)\b", re.I)
-HEADING = re.compile(r"^#{1,6}\s+(.*)")
-TOOLS_HEADING = re.compile(r"\b(?:tools?|servers?|mcp)\b", re.I)
-BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 MARKUP = re.compile(r"[\[\]<>|]|\n|^#")  # what could link, embed or break the layout
-SAMPLE_VALUES = {
+SAMPLE_VALUES: Mapping[str, Any] = {
     "timezone": "Asia/Tokyo",
     "url": "https://example.com",
-    "email": "name@example.com",
-    "date": "2030-01-31",
-    "datetime": "2030-01-31T14:30:00",
     "time": "14:30",
     "path": "/path/to/it",
-    "uuid": "00000000-0000-0000-0000-000000000000",
     "number": 1,
     "boolean": True,
-    "place": "Tokyo",
-    "revision": "HEAD",
+    "array": [],
     "object": {},
 }
+UNSET: Any = object()
 
 
 def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
@@ -71,15 +56,14 @@ def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
     )
 
 
-def render_question(partial_call: PartialCall) -> str:
-    """Return the question for missing arguments, with the command to type."""
-    names = _join_names(f"`{name}`" for name in partial_call.missing)
-    summary = _extract_first_sentence(partial_call.tool.description)
+def render_missing(match: ToolMatch) -> str:
+    """Return which arguments are missing, and the command to type."""
+    names = _join_names(f"`{name}`" for name in match.missing)
+    summary = _extract_first_sentence(match.tool.description)
     return (
-        f"I would use `{partial_call.tool.name}`{f' ({summary})' if summary else ''}, but I "
-        "couldn't find "
-        f"{names} in what you wrote. Tell me just that, or type:\n\n"
-        f"    {render_command(partial_call.tool, partial_call.arguments)}"
+        f"I would use `{match.tool.name}`{f' ({summary})' if summary else ''}, but I couldn't find "
+        f"{names} in what you wrote. Type:\n\n"
+        f"    {render_command(match.tool, match.arguments)}"
     )
 
 
@@ -123,63 +107,34 @@ def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = MAX_LIS
 
 def render_command(tool: ToolSpec, known_arguments: dict[str, Any]) -> str:
     """Return the command that calls a tool, with sample values for unknown arguments."""
+    required = list_required(tool)
     arguments = {
-        slot.name: known_arguments.get(slot.name, build_sample(slot))
-        for slot in parse_slots(tool.parameters)
-        if slot.required or slot.name in known_arguments
+        name: known_arguments.get(name, _build_sample(name, schema))
+        for name, schema in get_properties(tool).items()
+        if name in required or name in known_arguments
     }
     return f"/{tool.name} {json.dumps(arguments, ensure_ascii=False)}"
 
 
-def build_sample(slot: ParameterSlot) -> Any:
-    if slot.choices:
-        return slot.choices[0]
-    if slot.default is not UNSET:
-        return slot.default
-    if slot.kind == "array":
-        return [build_sample(slot.item)] if slot.item else []
-    return SAMPLE_VALUES.get(slot.kind, "…")
+def _build_sample(name: str, schema: Mapping[str, Any]) -> Any:
+    kind = infer_kind(name, schema)
+    return schema["enum"][0] if kind == "choice" else SAMPLE_VALUES.get(kind, "…")
 
 
 def parse_notices(instructions: str) -> list[str]:
-    """Return the instructions' lines on unavailable tools and servers.
-
-    Only sections with a heading about tools are read. Items below a heading or line that says
-    "disabled" (or similar) count too: `### Disabled tools` and the names that follow.
-    """
-    notices: list[str] = []
-    is_tools_section = False
-    section_heading = list_heading = ""
-    for line in filter(str.strip, instructions.splitlines()):
-        if heading := HEADING.match(line):
-            is_tools_section = bool(TOOLS_HEADING.search(line))
-            section_heading = heading.group(1).strip() if UNAVAILABLE_PHRASE.search(line) else ""
-            list_heading = ""
-            continue
-        is_item, text = bool(BULLET.match(line)), BULLET.sub("", line).strip()
-        says_unavailable = bool(UNAVAILABLE_PHRASE.search(text))
-        if not is_item:
-            list_heading = text.rstrip(":") if says_unavailable and text.endswith(":") else ""
-        prefix = (list_heading if is_item else "") or section_heading
-        if (
-            is_tools_section
-            and not list_heading.startswith(text.rstrip(":"))
-            and (prefix or says_unavailable)
-        ):
-            notices.append(f"{prefix}: {text}" if prefix else text)
-    return notices
+    """Return the system prompt's lines on unavailable servers and disabled tools."""
+    prefixes = (UNREACHABLE_PREFIX, DISABLED_TOOLS_PREFIX)
+    return [line for line in instructions.splitlines() if line.startswith(prefixes)]
 
 
 def filter_failures(notices: Sequence[str]) -> list[str]:
     """Return the notices on failures, without those on disabled tools."""
-    return [notice for notice in notices if not DISABLED_PHRASE.search(notice)]
+    return [notice for notice in notices if notice.startswith(UNREACHABLE_PREFIX)]
 
 
 def _format_notices(notices: Sequence[str]) -> list[str]:
-    if not notices:
-        return []
-    sentences = (MODEL_INSTRUCTION.sub("", notice).rstrip(".") for notice in notices)
-    return ["\n".join(f"{notice}." for notice in sentences)]
+    lines = [notice.replace(DISABLED_TOOLS_PREFIX, "Disabled: ") for notice in notices]
+    return ["\n".join(lines)] if lines else []
 
 
 def render_unavailable(notices: Sequence[str]) -> str:

@@ -116,39 +116,11 @@ async def test_an_invalid_command_runs_nothing_and_reports_the_position() -> Non
     assert "Nothing was run" in reply.text
 
 
-async def test_a_missing_argument_is_asked_for_and_read_from_the_answer() -> None:
-    chat = Chat(TIME)
-    reply = await chat.say("Convert to Tokyo time from Berlin")
+async def test_a_missing_argument_is_named_with_the_command_to_type() -> None:
+    reply = await Chat(TIME).say("Convert to Tokyo time from Berlin")
     assert get_calls(reply) == []
     assert "couldn't find `time`" in reply.text
     assert '"source_timezone": "Europe/Berlin"' in reply.text
-    assert get_calls(await chat.say("2:30 pm")) == [
-        (
-            "mcp_time_convert_time",
-            {
-                "source_timezone": "Europe/Berlin",
-                "target_timezone": "Asia/Tokyo",
-                "time": "14:30",
-            },
-        )
-    ]
-
-
-async def test_a_new_request_replaces_the_question() -> None:
-    chat = Chat(TIME)
-    await chat.say("Convert to Tokyo time from Berlin")
-    assert get_calls(await chat.say("What time is it in Paris?")) == [
-        ("mcp_time_get_current_time", {"timezone": "Europe/Paris"})
-    ]
-
-
-async def test_a_question_can_be_canceled() -> None:
-    chat = Chat(tools.load_tools("git"))
-    await chat.say("/git_commit in /r")
-    reply = await chat.say("never mind, thanks")
-    assert (get_calls(reply), reply.text) == ([], "All right, nothing was run.")
-    await chat.say("/git_commit in /r")
-    assert "not a language model" in (await chat.say("help")).text
 
 
 async def test_a_tool_without_latin_letters_causes_no_error() -> None:
@@ -156,18 +128,14 @@ async def test_a_tool_without_latin_letters_causes_no_error() -> None:
     assert (await Chat([odd, *TIME]).say("show the time and the time in Tokyo")).calls
 
 
-async def test_the_repository_is_taken_from_the_session() -> None:
-    chat = Chat(tools.load_tools("git"), "You help with code.\nThe repository is at /srv/code.")
-    assert get_calls(await chat.say("Show the last 3 commits")) == [
-        ("mcp_git_git_log", {"repo_path": "/srv/code", "max_count": 3})
-    ]
-    await chat.answer("Commit history:\n…")
-    assert get_calls(await chat.say("and the git status of /other/code")) == [
+async def test_arguments_that_a_message_omits_are_those_of_earlier_calls() -> None:
+    chat = Chat(tools.load_tools("git"))
+    assert get_calls(await chat.say("git status of /other/code")) == [
         ("mcp_git_git_status", {"repo_path": "/other/code"})
     ]
     await chat.answer("clean")
-    assert get_calls(await chat.say("list the branches")) == [
-        ("mcp_git_git_branch", {"repo_path": "/other/code", "branch_type": "local"})
+    assert get_calls(await chat.say("git log")) == [
+        ("mcp_git_git_log", {"repo_path": "/other/code"})
     ]
 
 
@@ -214,9 +182,12 @@ async def test_help_and_tools_are_commands() -> None:
 
 
 async def test_a_tool_command_accepts_words() -> None:
-    chat = Chat(TIME)
+    chat = Chat(tools.load_tools())
     assert get_calls(await chat.say("/get_current_time Berlin")) == [
         ("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})
+    ]
+    assert get_calls(await chat.say("/echo all of it")) == [
+        ("mcp_everything_echo", {"message": "all of it"})
     ]
 
 

@@ -96,39 +96,18 @@ def test_an_example_command_has_each_required_argument() -> None:
     }
     assert lines == {
         "fetch": '/mcp_fetch_fetch {"url": "https://example.com"}',
-        "git_add": '/mcp_git_git_add {"repo_path": "/path/to/it", "files": ["/path/to/it"]}',
+        "git_add": '/mcp_git_git_add {"repo_path": "/path/to/it", "files": []}',
         "get_sum": '/mcp_everything_get_sum {"a": 1, "b": 1}',
     }
 
 
 INSTRUCTIONS = """You are kind. Disabled people need help.
-
-## MCP Tools
-Tools come from these servers: time.
 Not reachable now: everything.
-Servers that were skipped:
-- `web`: needs_reauth
-- `db`: server_unreachable
-
-### Disabled tools (do not use)
-
-- mcp_a_b
-- mcp_a_c
-
-## Manners
-Skipped greetings are unavailable.
+Disabled, do not use: mcp_a_b, mcp_a_c.
 """
 
 
-def test_notes_are_read_from_the_tools_section() -> None:
+def test_notices_are_read_from_the_instructions() -> None:
     notices = parse_notices(INSTRUCTIONS)
-    assert filter_failures(notices) == [
-        "Not reachable now: everything.",
-        "Servers that were skipped: `web`: needs_reauth",
-        "Servers that were skipped: `db`: server_unreachable",
-    ]
-    assert notices[3:] == [
-        "Disabled tools (do not use): mcp_a_b",
-        "Disabled tools (do not use): mcp_a_c",
-    ]
-    assert parse_notices("Be kind.") == []
+    assert notices == INSTRUCTIONS.splitlines()[1:]
+    assert filter_failures(notices) == ["Not reachable now: everything."]
