@@ -12,12 +12,14 @@ from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.access_requests.provision_access import find_agent, find_preset, find_server
 from agents.access_requests.services import (
     NEEDS_TO_ANSWER,
     AccessRequestSpec,
     answer_access_request,
     create_access_request,
+    find_agent,
+    find_preset,
+    find_server,
 )
 from agents.admin.agents import READERS
 from agents.admin.approvals import PartialNameFilter, PersonRequestAdmin

@@ -26,8 +26,7 @@ from agents.budgets.services import (
 )
 from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.snapshots import get_snapshot_cache
-from agents.llm.pricing import fill_context_window
-from agents.llm.token_estimates import count_tokens, estimate_tokens
+from agents.llm.pricing import count_tokens, estimate_tokens, fill_context_window
 from agents.model_endpoints.services import build_endpoint
 from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
@@ -41,7 +40,7 @@ from bonobot.accounts.admin_base import (
     redirect_to_page,
     render_screen,
 )
-from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
+from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.deletions.services import can_restore_later
 from bonobot.accounts.models import Membership
 from bonobot.accounts.principals import Principal

@@ -10,6 +10,7 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -38,6 +39,7 @@ from agents.sessions import services as sessions
 from agents.sessions.export import build_file_response
 from agents.sessions.model_choice import find_selectable_endpoint, list_selectable_endpoints
 from agents.sessions.quarantine import release_quarantined_session
+from agents.sessions.session_import import MAX_FILE_BYTES, import_session, parse_session_file
 from agents.sessions.timeline_bars import (
     TimelineBar,
     TimelineEvent,
@@ -421,3 +423,17 @@ def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
         grants=grants,
         may_import=agent.enabled and sessions.can_run_agent(visit.principal, agent),
     )
+
+
+@AgentAdmin.add_object_action("import_session", needs=Action.RUN_AGENTS)
+def handle_import(visit: ObjectRequest) -> HttpResponseBase:
+    """Import the uploaded JSON export and show the session."""
+    file: Any = visit.request.FILES.get("file")
+    if file is None:
+        raise InvalidInput(
+            "No file was selected.", field="file", remedy="Select the JSON export of a session."
+        )
+    content = bytes(file.read(MAX_FILE_BYTES + 1))
+    session = import_session(visit.principal, visit.object, parse_session_file(content))
+    messages.success(visit.request, _t("Imported. Send a message to continue the session."))
+    return HttpResponseRedirect(reverse("admin:agents_session_change", args=(session.pk,)))

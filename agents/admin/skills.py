@@ -15,7 +15,7 @@ from agents.admin.agents import READERS
 from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, AgentAssignment, Skill
-from agents.models.agent_access import filter_by_visible_agents
+from agents.models.agents import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH, SKILL_TEXTS
 from agents.sessions.services import can_run_agent, run_skill
 from agents.skills.services import SkillSpec, delete_skill, save_skill

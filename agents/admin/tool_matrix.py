@@ -26,13 +26,7 @@ from agents.tool_matrix.rows import (
     list_matrix_tools,
 )
 from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import (
-    MatrixChanges,
-    Setting,
-    ToolKey,
-    get_tool_key,
-    list_changes,
-)
+from agents.tool_matrix.settings import MatrixChanges, Setting, ToolKey, get_tool_key, list_changes
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
 from bonobot.accounts.roles import Action
 from bonobot.core.db.object_version import VersionConflict

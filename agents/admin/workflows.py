@@ -17,7 +17,7 @@ from agents.admin.server_calls import parse_arguments_text
 from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Workflow, WorkflowRun
-from agents.models.agent_access import can_see_all_agents
+from agents.models.agents import can_see_all_agents
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.sessions.services import can_run_agent, cancel_session
 from agents.workflows.queries import list_steps

@@ -19,7 +19,6 @@ from agents.api import (
     recordings,
     server_calls,
     server_imports,
-    session_imports,
     sessions,
     skills,
     triggers,
@@ -164,7 +163,7 @@ urlpatterns = [
     path(f"{AGENT}/sessions", sessions.AgentSessionListView.as_view(), name="agent-sessions"),
     path(
         f"{AGENT}/sessions/import",
-        session_imports.ImportSessionView.as_view(),
+        sessions.ImportSessionView.as_view(),
         name="session-import",
     ),
     path("sessions", sessions.SessionListView.as_view(), name="sessions"),

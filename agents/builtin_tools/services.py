@@ -14,7 +14,7 @@ from agents.builtin_tools.toolset_options import (
 )
 from agents.builtin_tools.workspaces import build_workspace, clean_attached_folder
 from agents.models import Agent
-from agents.models.workspace_limits import MAX_WORKSPACE_FILES
+from agents.models.agents import MAX_WORKSPACE_FILES
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message

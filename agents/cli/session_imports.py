@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from agents.cli.agent_list import get_agent
-from agents.sessions.session_import import import_session
-from agents.sessions.session_import_file import MAX_FILE_BYTES, parse_session_file
+from agents.sessions.session_import import MAX_FILE_BYTES, import_session, parse_session_file
 from bonobot.core.cli.command_group import CommandContext, CommandVerb
 from bonobot.core.problems import InvalidInput
 

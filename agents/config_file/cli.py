@@ -23,7 +23,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import discover_with_progress
-from mcp_servers.concurrent_discovery import DiscoveryAttempt
+from mcp_servers.discovery import DiscoveryAttempt
 from mcp_servers.import_export.client_files import read_text
 from mcp_servers.models import Server
 

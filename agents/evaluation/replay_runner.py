@@ -27,8 +27,7 @@ from agents.evaluation.transcripts import (
     build_transcript,
 )
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import fill_context_window
-from agents.llm.token_estimates import estimate_tokens
+from agents.llm.pricing import estimate_tokens, fill_context_window
 from agents.model_endpoints.request_budget import (
     ModelReservation,
     ReservationRequest,

@@ -25,7 +25,7 @@ from agents.models import (
     Step,
     WorkflowRun,
 )
-from agents.models.agent_access import can_see_all_agents
+from agents.models.agents import can_see_all_agents
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps

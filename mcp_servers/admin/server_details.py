@@ -33,8 +33,7 @@ from mcp_servers.admin.openapi import (
 )
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin, summarize_discovery
-from mcp_servers.concurrent_discovery import discover_servers
-from mcp_servers.discovery import ServerRemoved
+from mcp_servers.discovery import ServerRemoved, discover_servers
 from mcp_servers.flow_labels.services import LABEL_NAMES
 from mcp_servers.flow_labels.store_labels import (
     clear_store_labels,

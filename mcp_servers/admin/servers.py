@@ -27,7 +27,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, TabGroup, format_problem
-from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
+from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, milliseconds, percent
@@ -50,8 +50,7 @@ from mcp_servers.admin.add_servers import (
     choose_preset,
 )
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
-from mcp_servers.concurrent_discovery import DiscoveryAttempt, discover_servers
-from mcp_servers.discovery import DiscoveryResult
+from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult, discover_servers
 from mcp_servers.health.queries import build_last_day, prefetch_last_day
 from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Server

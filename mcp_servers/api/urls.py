@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from mcp_servers.api import definitions, health, openapi, presets, servers, store_labels
+from mcp_servers.api import definitions, health, openapi, presets, servers
 
 SERVER = "mcp-servers/<str:server_id>"
 DEFINITION = f"{SERVER}/definitions/<str:definition_id>"
@@ -47,7 +47,7 @@ urlpatterns = [
     path(f"{SERVER}/labels", definitions.DefinitionLabelsView.as_view(), name="labels"),
     path(
         f"{SERVER}/store-labels",
-        store_labels.ServerStoreLabelsView.as_view(),
+        servers.ServerStoreLabelsView.as_view(),
         name="server-store-labels",
     ),
     path(f"{SERVER}/approve", definitions.ApproveDefinitionsView.as_view(), name="approve"),

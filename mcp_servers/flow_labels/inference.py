@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_servers.flow_labels import LABEL_BITS, FlowLabel
-from mcp_servers.flow_labels.label_words import get_words
-from mcp_servers.flow_labels.tool_clues import ToolClues, can_be_text, extract_clues
+from mcp_servers.flow_labels.tool_clues import ToolClues, can_be_text, extract_clues, get_words
 from mcp_servers.openapi.operations import find_declared_labels
 
 Labels = tuple[FlowLabel, ...]

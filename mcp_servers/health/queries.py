@@ -15,7 +15,7 @@ from django.utils import timezone
 from bonobot.ledger.usage.aggregation import truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan as Reported
 from bonobot.ledger.usage.query_rollups import open_reader, to_utc
-from mcp_servers.health.check_intervals import find_unmonitored_since
+from mcp_servers.health.outages import find_unmonitored_since
 from mcp_servers.health.uptime import (
     TimeSpan,
     UptimeSegment,

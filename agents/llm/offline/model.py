@@ -29,7 +29,7 @@ from agents.llm.interface import (
 from agents.llm.messages import get_next_turn, order_messages
 from agents.llm.offline import replies
 from agents.llm.offline.match_tools import Call, EarlierCalls, fill_arguments, find_best_match
-from agents.llm.token_estimates import count_tokens, estimate_tokens, truncate_text
+from agents.llm.pricing import count_tokens, estimate_tokens, truncate_text
 
 COMMAND_START = re.compile(r"^[ \t]*/([A-Za-z0-9_.-]{1,128})(?=[ \t{\n]|$)[ \t]*", re.M)
 OWN_COMMANDS = ("help", "tools")

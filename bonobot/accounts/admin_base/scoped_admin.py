@@ -20,8 +20,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
-from bonobot.accounts.admin_base.responses import add_problem_to_form
+from bonobot.accounts.admin_base.responses import add_deleted_message, add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.deletions.kinds import list_restorable_kinds
 from bonobot.accounts.principals import Principal

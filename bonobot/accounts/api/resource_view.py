@@ -31,7 +31,7 @@ from bonobot.core.api.content_negotiation import PROBLEM_JSON, JSONContentNegoti
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.parsers import BoundedJSONParser
 from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
-from bonobot.core.db import preconditions
+from bonobot.core.db import object_version
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 
@@ -172,7 +172,7 @@ class ResourceView(GenericAPIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Handle a request in a scope of its own for preconditions."""
-        with preconditions.open_scope():
+        with object_version.open_scope():
             return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

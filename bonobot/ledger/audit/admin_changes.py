@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from bonobot.core.db import preconditions
+from bonobot.core.db import object_version
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.types import Actor, Opening, Outcome
@@ -161,7 +161,7 @@ def _record_in_transaction(change: AdminChange | None) -> Iterator[None]:
     try:
         with transaction.atomic():
             if outermost:
-                preconditions.run_checks()
+                object_version.run_checks()
             yield
             if change is not None:
                 pending.changes.append((change, datetime.now(UTC)))

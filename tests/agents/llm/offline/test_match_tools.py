@@ -116,9 +116,7 @@ def test_missing_arguments_are_taken_from_earlier_calls_or_reported() -> None:
     assert match is not None
     assert (match.tool.name, match.missing) == ("mcp_git_git_log", ("repo_path",))
     earlier = EarlierCalls({"repo_path": "/used"})
-    assert list_calls("git log", ALL, earlier) == [
-        ("mcp_git_git_log", {"repo_path": "/used"})
-    ]
+    assert list_calls("git log", ALL, earlier) == [("mcp_git_git_log", {"repo_path": "/used"})]
 
 
 def test_equally_matching_tools_are_offered_as_choices() -> None:
