@@ -312,7 +312,7 @@ AUDIT_VERBS = (
         "simulate",
         "Simulate another policy on past calls",
         _replay_audit,
-        _add_simulation_arguments,
+        (_add_simulation_arguments,),
         (
             "audit simulate --agent demo --deny 'mcp_git_*'",
             "audit simulate --agent demo --days 30 --policy stricter.yaml --json",

@@ -303,7 +303,7 @@ def _is_id(name: str) -> bool:
     return not {*parts} & get_words("things", "at_hand")
 
 
-FILE = Path(__file__).with_suffix(".toml")
+FILE = Path(__file__).with_name("label_words.toml")
 
 
 @compute_once
