@@ -14,11 +14,13 @@ from uuid import UUID
 
 from django.db import DatabaseError
 from django.db.models import Model
+from django.urls import URLPattern, path
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from bonobot.accounts.api import idempotency_keys, object_versions
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
@@ -258,6 +260,10 @@ class ResourceView(GenericAPIView):
                 who_may=format_allowed_roles(actions),
             ),
         )
+
+
+def build_url_patterns(views_by_path: Mapping[str, type[APIView]]) -> list[URLPattern]:
+    return [path(route, view.as_view()) for route, view in views_by_path.items()]
 
 
 def list_required_actions(rule: Rule | None) -> tuple[Action, ...]:
