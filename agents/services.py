@@ -26,8 +26,8 @@ from bonobot.accounts.deletions.services import keep_deleted_rows
 from bonobot.accounts.models import Deletion, Invitation, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.db.changed_fields import save_validated
 from bonobot.core.db.transactions import lock_rows
-from bonobot.core.db.validated_save import save_validated
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_change

@@ -26,7 +26,6 @@ from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
 from agents.policies.decisions import decide_tool_call
-from agents.policies.restore_policy import restore_policy, sign_replaced_policy
 from agents.policies.services import (
     EFFECTS,
     Entry,
@@ -34,7 +33,9 @@ from agents.policies.services import (
     RuleSpec,
     build_draft_policy,
     load_policy_spec,
+    restore_policy,
     set_policy,
+    sign_replaced_policy,
 )
 from agents.policies.simulations import DEFAULT_DAYS, PolicySimulation, simulate_policy
 from bonobot.accounts.admin_base import (

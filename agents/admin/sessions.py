@@ -37,8 +37,8 @@ from agents.models import (
 )
 from agents.sessions import services as sessions
 from agents.sessions.export import build_file_response
-from agents.sessions.model_choice import find_selectable_endpoint, list_selectable_endpoints
 from agents.sessions.quarantine import release_quarantined_session
+from agents.sessions.services import find_selectable_endpoint, list_selectable_endpoints
 from agents.sessions.session_import import MAX_FILE_BYTES, import_session, parse_session_file
 from agents.sessions.timeline_bars import (
     TimelineBar,

@@ -37,9 +37,14 @@ from agents.models import Session
 from agents.models.agents import build_agent_lookup
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_file_response, load_output
-from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.quarantine import release_quarantined_session
-from agents.sessions.services import cancel_session, resend_message, send_message, start_session
+from agents.sessions.services import (
+    cancel_session,
+    find_selectable_endpoint,
+    resend_message,
+    send_message,
+    start_session,
+)
 from agents.sessions.session_import import UnusableSessionFile, import_session, read_session
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field

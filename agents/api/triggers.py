@@ -29,8 +29,7 @@ from bonobot.accounts.api.idempotency_keys import IDEMPOTENCY_HEADER
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema, describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field
 from bonobot.accounts.roles import Action
-from bonobot.core.api.content_negotiation import JSONContentNegotiation
-from bonobot.core.api.parsers import BodyTooLarge, parse_json
+from bonobot.core.api.parsers import BodyTooLarge, JSONContentNegotiation, parse_json
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.crypto.signatures import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from bonobot.core.i18n.messages import format_message

@@ -32,9 +32,9 @@ from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.sessions.events import build_step_data
 from agents.sessions.export import build_filename, build_report, export_session
 from agents.sessions.history import list_current_steps
-from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.services import (
     cancel_session,
+    find_selectable_endpoint,
     require_run_permission,
     resend_message,
     send_message,

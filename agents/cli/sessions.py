@@ -255,8 +255,7 @@ def read_output_schema(path: str | None) -> dict[str, Any] | None:
 
 def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
     """Give an agent a message and wait for its answer."""
-    from agents.sessions.model_choice import find_selectable_endpoint
-    from agents.sessions.services import start_session
+    from agents.sessions.services import find_selectable_endpoint, start_session
 
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
     attachments = read_attachments(options.attach or ())

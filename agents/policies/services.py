@@ -12,17 +12,19 @@ from typing import Any, cast
 from uuid import UUID
 
 from django.conf import settings
+from django.core import signing
 from django.db import transaction
 from django.db.models import QuerySet
 
 from agents.models import Agent, ToolPolicy, ToolRule
 from agents.policies.rules import Policy, Rule
 from bonobot.accounts.models import Organization
+from bonobot.accounts.models.deletions import RESTORE_PERIOD
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InvalidInput
+from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Definition, Server
@@ -388,3 +390,65 @@ def _format_rule(rule: ToolRule, tool_names: dict[tuple[UUID, str], str]) -> str
         return "mcp_*"
     tool_name = tool_names.get((rule.server.pk, rule.pattern))
     return tool_name or build_rule_name(rule.server.slug, rule.pattern, _get_style())
+
+
+SALT = "bonobot.replaced_policy"
+
+
+def sign_replaced_policy(principal: Principal, owner: Owner, replaced: PolicySpec) -> str:
+    """Return a text that restores a policy which was just replaced; blank if nothing changed."""
+    saved = load_policy_spec(owner)
+    if saved == replaced:
+        return ""
+    value = {
+        "owner": str(owner.pk),
+        "person": principal.id,
+        "saved": _compute_policy_digest(saved),
+        "replaced": replaced.as_dict(),
+    }
+    return signing.dumps(value, salt=SALT, compress=True)
+
+
+def restore_policy(principal: Principal, owner: Owner, signed: str) -> None:
+    """Restore a replaced policy, which the same person replaced.
+
+    Raises `Forbidden`, `Conflict` (`undo_expired`, `policy_changed`), and `InvalidInput` if it
+    names a server that was deleted since.
+    """
+    is_agent = isinstance(owner, Agent)
+    principal.require(Action.MANAGE_AGENTS if is_agent else Action.MANAGE_ORGANIZATION)
+    try:
+        value = signing.loads(signed, salt=SALT, max_age=RESTORE_PERIOD)
+    except signing.BadSignature:
+        value = {}
+    if (value.get("owner"), value.get("person")) != (str(owner.pk), principal.id):
+        raise Conflict(
+            "This change can't be undone anymore.",
+            code="undo_expired",
+            remedy="Changes of a policy can be undone for ten minutes. Edit the policy instead.",
+        )
+    with transaction.atomic():
+        lock_rows(type(owner)._base_manager.filter(pk=owner.pk))
+        if _compute_policy_digest(load_policy_spec(owner)) != value["saved"]:
+            raise Conflict(
+                "The policy changed since then.",
+                code="policy_changed",
+                remedy="Edit the policy instead.",
+            )
+        set_policy(principal, owner, _parse_policy(value["replaced"]))
+
+
+def _compute_policy_digest(policy: PolicySpec) -> str:
+    return compute_digest(to_canonical_json(policy.as_dict()))
+
+
+def _parse_policy(value: dict[str, Any]) -> PolicySpec:
+    """Return a policy from `PolicySpec.as_dict`."""
+    entries = {
+        effect: tuple(
+            entry if isinstance(entry, str) else RuleSpec(entry["tool"], entry["when"])
+            for entry in value.get(effect, ())
+        )
+        for effect in EFFECTS
+    }
+    return PolicySpec(value["mode"], **entries)

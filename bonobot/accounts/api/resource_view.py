@@ -29,9 +29,8 @@ from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
-from bonobot.core.api.content_negotiation import PROBLEM_JSON, JSONContentNegotiation
 from bonobot.core.api.pagination import StableCursorPagination
-from bonobot.core.api.parsers import BoundedJSONParser
+from bonobot.core.api.parsers import PROBLEM_JSON, BoundedJSONParser, JSONContentNegotiation
 from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
 from bonobot.core.db import object_version
 from bonobot.core.i18n.messages import format_message

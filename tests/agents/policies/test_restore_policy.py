@@ -4,8 +4,14 @@ import time
 
 import pytest
 
-from agents.policies.restore_policy import restore_policy, sign_replaced_policy
-from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
+from agents.policies.services import (
+    PolicySpec,
+    RuleSpec,
+    load_policy_spec,
+    restore_policy,
+    set_policy,
+    sign_replaced_policy,
+)
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem
 from tests import admin_client, factories
