@@ -23,7 +23,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.process_identity import ProcessIdentity, has_ended
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
 
@@ -60,12 +60,9 @@ def quarantine_session(session: Session) -> None:
     crashes, now = session.crashes + 1, timezone.now()
     problem = build_quarantine_problem(crashes)
     with record_change(
-        organization_id=session.organization_id,
+        **describe_row("session", session, str(session)),
         actor=SYSTEM,
         action="session_quarantined",
-        resource_type="session",
-        resource_id=str(session.pk),
-        resource_name=str(session),
         details={"agent_id": str(session.agent_id), "crashes": crashes},
         governed=False,
     ):
@@ -119,12 +116,9 @@ def release_quarantined_session(principal: Principal, session: Session) -> None:
     """
     principal.require(Action.MANAGE_AGENTS)
     with record_change(
-        organization_id=session.organization_id,
+        **describe_row("session", session, str(session)),
         actor=principal.actor,
         action="session_released",
-        resource_type="session",
-        resource_id=str(session.pk),
-        resource_name=str(session),
         details={"agent_id": str(session.agent_id)},
         governed=False,
     ):

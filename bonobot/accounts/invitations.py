@@ -32,7 +32,7 @@ from bonobot.accounts.tokens.services import generate_token_key, hash_secret, is
 from bonobot.core.extension_points import ExtensionList
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.types import Actor
 
 if TYPE_CHECKING:
@@ -243,12 +243,9 @@ def _record_change(
     actor: Actor, invitation: Invitation, action: str, **details: Any
 ) -> AbstractContextManager[Any]:
     return record_change(
-        organization_id=invitation.organization_id,
+        **describe_row("invitation", invitation, invitation.email),
         actor=actor,
         action=action,
-        resource_type="invitation",
-        resource_id=str(invitation.pk),
-        resource_name=invitation.email,
         details={"role": invitation.role, "agents": invitation.agent_ids} | details,
         governed=False,
     )

@@ -10,6 +10,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.masking import mask_value
 from bonobot.ledger.audit.admin_changes import (
     ChangeEvent,
+    describe_row,
     record_changes_at_end,
     record_finished_change,
 )
@@ -156,12 +157,9 @@ def _record_event(server: Server, action: str, details: dict[str, Any], code: st
     """Record a change of a server's connection in the audit log, as not governed."""
     shown_details = {name: str(value) for name, value in details.items() if value not in ("", None)}
     record_finished_change(
-        organization_id=server.organization_id,
+        **describe_row("mcp_server", server),
         actor=CONNECTIONS,
         action=action,
-        resource_type="mcp_server",
-        resource_id=str(server.pk),
-        resource_name=server.name,
         details=mask_value({**shown_details, "transport": server.transport_type}),
         governed=False,
         event=ChangeEvent("connection", "error" if code else "ok", code, server.pk, server.name),

@@ -31,7 +31,7 @@ from bonobot.core.extension_points import ExtensionPoint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.types import Actor, Opening
 from bonobot.ledger.writer.writer_thread import get_writer
 
@@ -239,13 +239,7 @@ def record_token_change(
 ) -> AbstractContextManager[Any]:
     """Record a change of a token by the principal in the audit log."""
     return record_change(
-        organization_id=token.organization_id,
-        actor=principal.actor,
-        action=action,
-        resource_type="token",
-        resource_id=str(token.pk),
-        resource_name=token.name,
-        details=details,
+        **describe_row("token", token), actor=principal.actor, action=action, details=details
     )
 
 
@@ -352,12 +346,9 @@ def end_grant(token: Token, *, reason: str, actor: Actor | None = None) -> None:
     if token.revoked_at is not None:
         return
     with record_change(
-        organization_id=token.organization_id,
+        **describe_row("token", token),
         actor=actor or Actor(kind="token", id=str(token.pk), label=token.name),
         action="client_access_revoked",
-        resource_type="token",
-        resource_id=str(token.pk),
-        resource_name=token.name,
         details={"why": reason},
     ):
         Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
