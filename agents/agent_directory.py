@@ -33,7 +33,6 @@ class ModelAgentDirectory:
         return _list_choices(_filter_enabled_for_user(organization_id, user_id), most)
 
     def is_enabled_for_user(self, organization_id: UUID, user_id: UUID, agent_id: UUID) -> bool:
-        """Return whether an organization's agent is enabled and a user may use it."""
         return _filter_enabled_for_user(organization_id, user_id).filter(pk=agent_id).exists()
 
     def load_names(self, agent_ids: Iterable[UUID | str]) -> dict[str, str]:
@@ -59,7 +58,6 @@ class ModelAttachedAgents:
         )
 
     def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
-        """Return the agents that have a server, by slug."""
         rows = AgentServer.objects.filter(server=server).select_related("agent")
         return [
             AttachedAgent(

@@ -10,7 +10,7 @@ from agents.models import Agent, Skill, Trigger, Workflow
 from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 
 AssignableRow = Skill | Trigger | Workflow
 
@@ -74,12 +74,9 @@ def record_assignment_change(
 ) -> AbstractContextManager[Any]:
     """Record the change made inside the block; `governed` raises the generation."""
     return record_change(
-        organization_id=row.organization_id,
+        **describe_row(_get_noun(row), row),
         actor=principal.actor,
         action=action,
-        resource_type=_get_noun(row),
-        resource_id=str(row.pk),
-        resource_name=row.name,
         details=dict(details),
         governed=governed,
     )

@@ -8,7 +8,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 
 
 def list_callable_agents(agent: Agent) -> list[str]:
@@ -34,12 +34,9 @@ def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]
             remedy="Enter slugs of agents in this organization.",
         )
     with record_change(
-        organization_id=agent.organization_id,
+        **describe_row("agent", agent),
         actor=principal.actor,
         action="callable_agents_updated",
-        resource_type="agent",
-        resource_id=str(agent.pk),
-        resource_name=agent.name,
         details={"callable_agents": sorted(agents_by_slug)},
     ):
         lock_rows(Agent.objects.filter(pk=agent.pk))

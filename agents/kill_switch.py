@@ -37,7 +37,6 @@ class KillSwitchImpact:
         return self.running + self.waiting
 
     def as_dict(self) -> dict[str, int]:
-        """Return the impact as the audit stores it."""
         return {
             "running_sessions": self.running,
             "waiting_sessions": self.waiting,

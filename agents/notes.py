@@ -23,7 +23,7 @@ from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.untrusted_text import make_storable
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 
 _WORD = re.compile(r"\w+")
@@ -158,12 +158,9 @@ def clear_notes(principal: Principal, agent: Agent) -> int:
     principal.require(Action.MANAGE_AGENTS)
     details = {"removed": 0}
     with record_change(
-        organization_id=agent.organization_id,
+        **describe_row("agent", agent),
         actor=principal.actor,
         action="notes_deleted",
-        resource_type="agent",
-        resource_id=str(agent.pk),
-        resource_name=agent.name,
         details=details,
         governed=False,
     ):
@@ -184,12 +181,9 @@ def _record_change(
     principal: Principal, note: Note, action: str, **details: Any
 ) -> AbstractContextManager[Any]:
     return record_change(
-        organization_id=note.organization_id,
+        **describe_row("note", note, note.title),
         actor=principal.actor,
         action=action,
-        resource_type="note",
-        resource_id=str(note.pk),
-        resource_name=note.title,
         details={"agent_id": str(note.agent_id), **details},
         governed=False,
     )

@@ -62,7 +62,6 @@ def count_organization_rows(organization: Organization) -> OrganizationCounts:
 def list_organization_tables(
     organization: Organization,
 ) -> Iterator[tuple[type[Model], QuerySet[Any]]]:
-    """Yield each model that has rows of an organization, with those rows."""
     for model in apps.get_models():
         if model._meta.app_label == "ledger":
             continue  # the audit log is exported separately

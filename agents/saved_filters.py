@@ -14,7 +14,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 
 MAX_FILTERS = 50
 # Query parameters that are not part of a filter: page, export format, Django admin flags.
@@ -92,7 +92,6 @@ def delete_filter(principal: Principal, row: SavedFilter) -> None:
 
 
 def can_delete_filter(principal: Principal, row: SavedFilter) -> bool:
-    """Return whether the principal may delete the filter."""
     return str(row.owner_id) == principal.id or principal.may(Action.MANAGE_ORGANIZATION)
 
 
@@ -124,12 +123,9 @@ def _record_change(
     if not audited:
         return nullcontext()
     return record_change(
-        organization_id=row.organization_id,
+        **describe_row("saved_filter", row),
         actor=principal.actor,
         action=action,
-        resource_type="saved_filter",
-        resource_id=str(row.pk),
-        resource_name=row.name,
         details=dict(details),
         governed=False,
     )

@@ -14,8 +14,8 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
-from mcp_servers.concurrent_discovery import DiscoveryAttempt, discover_servers
 from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import DiscoveryAttempt, discover_servers
 from mcp_servers.import_export.agent_overrides import (
     OVERRIDE_FIELDS,
     AgentOverride,
@@ -220,7 +220,6 @@ class ServerImport:
         return [planned_server for planned_server in self.planned if planned_server.ready]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the import for JSON."""
         return {
             "applied": self.applied,
             "entries": [self.describe_entry(planned_server) for planned_server in self.planned],

@@ -26,11 +26,11 @@ from bonobot.accounts.deletions.services import keep_deleted_rows
 from bonobot.accounts.models import Deletion, Invitation, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.db.changed_fields import save_validated
 from bonobot.core.db.transactions import lock_rows
-from bonobot.core.db.validated_save import save_validated
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.types import Actor
 from mcp_servers.models import Server
 from mcp_servers.services import delete_server, lock_server_rows
@@ -149,7 +149,6 @@ def cancel_restored_sessions(principal: Principal, agent_id: str) -> None:
 
 
 def delete_workspace(organization_id: UUID, agent_id: str) -> None:
-    """Delete the own workspace of a deleted agent."""
     delete_own_folder(organization_id, UUID(agent_id))
 
 
@@ -368,12 +367,9 @@ def grant_invited_agents(invitation: Invitation, user: User) -> None:
     agents = Agent.objects.for_organization(invitation.organization_id)
     for agent in agents.filter(pk__in=invitation.agent_ids):
         with record_change(
-            organization_id=agent.organization_id,
+            **describe_row("agent", agent),
             actor=Actor(kind="user", id=str(user.pk), label=user.get_username()),
             action="agent_access_updated",
-            resource_type="agent",
-            resource_id=str(agent.pk),
-            resource_name=agent.name,
             details={"joined": user.get_username(), "invited_by": invitation.invited_by},
         ):
             agent.members.add(user)

@@ -92,5 +92,4 @@ def build_answers_topic(session_id: UUID) -> str:
 
 
 def build_bus_topic(session_id: UUID) -> str:
-    """Return the bus topic of a session."""
     return f"session:{session_id}"

@@ -6,7 +6,6 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from agents.access_requests import emails as access_request_emails
 from agents.access_requests import services as access_requests
 from agents.approvals.services import expire_overdue
 from agents.budgets import alerts as budget_alerts
@@ -86,4 +85,4 @@ def send_budget_alerts() -> int:
 @shared_task
 def send_access_request_answer(access_request_id: str) -> None:
     """Mail the person who made an access request that it was answered."""
-    access_request_emails.send_answer_email(UUID(access_request_id))
+    access_requests.send_answer_email(UUID(access_request_id))

@@ -35,12 +35,13 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from agents.builtin_tools.tool_search_index import (
+from agents.builtin_tools.toolsets.find_tools import (
+    CALL_TOOL_DECLARATION,
+    CATALOG_TOOLS,
     SearchableTool,
     ToolSearchIndex,
     split_words,
 )
-from agents.builtin_tools.toolsets.find_tools import CALL_TOOL_DECLARATION, CATALOG_TOOLS
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session
 from agents.services import AgentSpec, update_agent

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from bonobot import __version__
-from bonobot.management.renamed_commands import replace_renamed
+from bonobot.management.command_groups import replace_renamed
 
 # As shells report a process that SIGPIPE ended.
 CLOSED_PIPE_STATUS = 141

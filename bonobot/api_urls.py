@@ -12,7 +12,7 @@ from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.views import APIView
 
-from bonobot.core.api.content_negotiation import JSONContentNegotiation
+from bonobot.core.api.parsers import JSONContentNegotiation
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 

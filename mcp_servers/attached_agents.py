@@ -32,9 +32,7 @@ class AttachedAgents(Protocol):
         """Return the ids of an agent's servers: its private ones and those of the pool."""
         ...
 
-    def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
-        """Return the agents that a server is attached to, by slug."""
-        ...
+    def list_attached_agents(self, server: Server) -> list[AttachedAgent]: ...
 
 
 _attached_agents: ExtensionPoint[AttachedAgents] = ExtensionPoint(
@@ -43,7 +41,6 @@ _attached_agents: ExtensionPoint[AttachedAgents] = ExtensionPoint(
 
 
 def register_attached_agents(attached_agents: AttachedAgents) -> None:
-    """Register the hook."""
     _attached_agents.register(attached_agents)
 
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bonobot.accounts.principals import Principal
-from bonobot.ledger.audit.admin_changes import AdminChange, record_change
+from bonobot.ledger.audit.admin_changes import AdminChange, describe_row, record_change
 from bonobot.ledger.types import Actor
 from mcp_servers.models import Server
 
@@ -20,12 +20,9 @@ def record_server_change(
 ) -> AbstractContextManager[AdminChange]:
     """Record the change of a server made inside the block, which may add to `details`."""
     return record_change(
-        organization_id=server.organization_id,
+        **describe_row("mcp_server", server),
         actor=actor,
         action=action,
-        resource_type="mcp_server",
-        resource_id=str(server.pk),
-        resource_name=server.name,
         details=details,
         governed=governed,
     )

@@ -18,7 +18,7 @@ from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.untrusted_text import make_storable
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.audit import record_server_change
 from mcp_servers.models import Definition, Server
 
@@ -121,12 +121,9 @@ def reject_definition(
             field="reason",
         )
     with record_change(
-        organization_id=definition.organization_id,
+        **describe_row("definition", definition),
         actor=principal.actor,
         action="definition_rejected",
-        resource_type="definition",
-        resource_id=str(definition.pk),
-        resource_name=definition.name,
         details={"server_id": str(definition.server_id), "digest": digest, "reason": reason},
     ):
         waiting = Definition.objects.awaiting_review().filter(pk=definition.pk, digest=digest)
@@ -147,12 +144,9 @@ def reset_review(principal: Principal, definition: Definition) -> None:
     """Reset an approval: the definition needs review again."""
     principal.require(Action.APPROVE_DEFINITIONS)
     with record_change(
-        organization_id=definition.organization_id,
+        **describe_row("definition", definition),
         actor=principal.actor,
         action="definition_approval_revoked",
-        resource_type="definition",
-        resource_id=str(definition.pk),
-        resource_name=definition.name,
     ):
         Definition.objects.filter(pk=definition.pk).update(
             pinned=None, pinned_digest="", pinned_at=None, pinned_by=""
@@ -160,15 +154,11 @@ def reset_review(principal: Principal, definition: Definition) -> None:
 
 
 def set_definition_enabled(principal: Principal, definition: Definition, *, enabled: bool) -> None:
-    """Enable or disable one definition."""
     principal.require(Action.MANAGE_SERVERS)
     with record_change(
-        organization_id=definition.organization_id,
+        **describe_row("definition", definition),
         actor=principal.actor,
         action="definition_enabled" if enabled else "definition_disabled",
-        resource_type="definition",
-        resource_id=str(definition.pk),
-        resource_name=definition.name,
         details={"server_id": str(definition.server_id)},
     ):
         Definition.objects.filter(pk=definition.pk).update(enabled=enabled)

@@ -4,7 +4,8 @@ New and changed definitions need review unless the server's approval mode trusts
 are marked and keep their pin; an invalid definition never hides the others.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_json_digest, is_same_value
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.ledger.audit.admin_changes import record_changes_at_end
 from bonobot.ledger.types import Actor
@@ -421,3 +423,75 @@ def _find_fault(row: Definition, verdict: SchemaVerdict | None) -> str:
         return ""
     row.schema_verdict = verdict.verdict
     return verdict.reason if verdict.verdict == "refused" else ""
+
+
+MAX_CONCURRENT_DISCOVERIES = 16
+
+
+@dataclass(frozen=True)
+class DiscoveryAttempt:
+    """The discovery result of one server, or the problem.
+
+    `waiting` is the number of definitions that are pending review.
+    """
+
+    server: Server
+    result: DiscoveryResult | None = None
+    problem: Problem | None = None
+    waiting: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON representation."""
+        if self.result is None:
+            return {"status": "error"} | (self.problem.as_dict() if self.problem else {})
+        return {
+            "status": "connected",
+            "tools": len(self.result.tools),
+            "waiting": self.waiting,
+            "refused": self.result.refused,
+            "latency_ms": self.result.latency_ms,
+        }
+
+    def format_summary(self) -> str:
+        if self.result is None:
+            problem = self.problem
+            return f"{problem.code}: {problem} {problem.remedy}".strip() if problem else ""
+        tools = format_count(len(self.result.tools), "tool")
+        review = f", {format_count(self.waiting, 'definition')} to review" if self.waiting else ""
+        return f"{tools} in {self.result.latency_ms} ms{review}"
+
+
+def discover_servers(
+    servers: Sequence[Server],
+    *,
+    actor: Actor,
+    kind: str = HealthCheck.Kind.DISCOVERY,
+    on_attempt: Callable[[], object] = lambda: None,
+) -> list[DiscoveryAttempt]:
+    """Discover each server; a failure is recorded on that server only.
+
+    `on_attempt` is called after each attempt.
+    """
+    if not servers:
+        return []
+    return get_runtime().call(_discover_all, servers, actor, kind, on_attempt)
+
+
+async def _discover_all(
+    servers: Sequence[Server], actor: Actor, kind: str, on_attempt: Callable[[], object]
+) -> list[DiscoveryAttempt]:
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT_DISCOVERIES)
+
+    async def discover_one(server: Server) -> DiscoveryAttempt:
+        async with semaphore:
+            try:
+                result = await run_discovery(server.pk, actor=actor, kind=kind)
+                return DiscoveryAttempt(server, result=result, waiting=result.waiting)
+            except Problem as problem:
+                return DiscoveryAttempt(server, problem=problem)
+            finally:
+                on_attempt()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(discover_one(server)) for server in servers]
+    return [task.result() for task in tasks]

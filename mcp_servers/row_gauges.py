@@ -18,7 +18,6 @@ SERVERS = GaugeFamily("bonobot_servers", "Servers that are switched on.", ("stat
 
 
 def build_row_gauges() -> RowGauges:
-    """Return the gauges of servers."""
     return RowGauges((SERVERS,), _collect_samples)
 
 

@@ -14,6 +14,7 @@ from django.conf import settings
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.core.text.masking import MASK
@@ -22,11 +23,66 @@ from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.oauth_client import auth_config as oauth_client_auth_config
 from mcp_servers.openapi import endpoint_config
-from mcp_servers.secret_destinations import SecretKey, check_secret_destinations
 from mcp_servers.server_prices import build_price_columns
 from mcp_servers.server_sandbox import SandboxConfig, clean_sandbox
 from mcp_servers.stdio_validation import check_folders, check_no_nul, clean_env_exceptions
 from mcp_servers.tool_names import check_name
+
+SecretKey = tuple[str, str]
+FIELD_PREFIXES = {
+    Secret.Placement.HEADER: "endpoint_config.headers.",
+    Secret.Placement.ENV: "endpoint_config.env.",
+}
+
+
+def check_secret_destinations(
+    old: Server | None, columns: Mapping[str, Any], secrets: Mapping[SecretKey, str | None]
+) -> None:
+    """Check that stored secrets (None) are not sent to an address they were not entered for.
+
+    `columns` are the new ones of the server. Raises `InvalidInput` (`credential_required`).
+    """
+    if old is None:
+        return
+    old_columns = {
+        name: getattr(old, name) for name in ("endpoint_config", "auth_type", "auth_config")
+    }
+    kept_fields = {
+        key: _format_secret_field(key) for key, value in secrets.items() if value is None
+    }
+    auth_keys = {key for key in kept_fields if key[0] == Secret.Placement.AUTH}
+    if columns["auth_type"] == Server.Auth.OAUTH2:
+        fields = [kept_fields.pop(key) for key in auth_keys]
+        check_kept_secrets(
+            fields, _get_sign_in_addresses(old_columns), _get_sign_in_addresses(columns)
+        )
+    check_kept_secrets(
+        kept_fields.values(), _get_server_addresses(old_columns), _get_server_addresses(columns)
+    )
+
+
+def _get_server_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
+    """Return the address that headers, API keys and the like are sent to."""
+    return {"endpoint_config.url": normalize_origin(str(columns["endpoint_config"].get("url", "")))}
+
+
+def _get_sign_in_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
+    """Return the full URLs that a client secret or key is sent to, as hosts serve many tenants.
+
+    Without a token URL and an issuer, they are discovered from the server's own URL.
+    """
+    auth_config = columns["auth_config"]
+    addresses = {
+        f"auth_config.{name}": str(auth_config.get(name) or "") for name in ("token_url", "issuer")
+    }
+    if not any(addresses.values()):
+        addresses["endpoint_config.url"] = str(columns["endpoint_config"].get("url", ""))
+    return addresses
+
+
+def _format_secret_field(key: SecretKey) -> str:
+    placement, name = key
+    return f"{FIELD_PREFIXES.get(Secret.Placement(placement), 'auth_config.')}{name}"
 
 
 def read_known_fields(config: Any, known_names: frozenset[str], location: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ def register_server_panel(build: PanelBuilder) -> None:
 
 
 def build_registered_panels(page: Any) -> Iterator[Panel]:
-    """Yield the registered panels of a server."""
     for build in _panel_builders:
         if panel := build(page):
             yield panel

@@ -26,7 +26,6 @@ class SandboxConfig:
     network: str | None = Network.HOST
 
     def to_columns(self) -> dict[str, str | None]:
-        """Return the columns of the server."""
         return {"sandbox": self.mode, "network": self.network}
 
 

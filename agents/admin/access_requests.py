@@ -13,13 +13,15 @@ from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.access_requests.provision_access import find_agent, find_preset, find_server
 from agents.access_requests.services import (
     NEEDS_TO_ANSWER,
     AccessRequestSpec,
     answer_access_request,
     cancel_access_request,
     create_access_request,
+    find_agent,
+    find_preset,
+    find_server,
     is_requester,
 )
 from agents.admin.agents import READERS
@@ -172,12 +174,10 @@ class AccessRequestAdmin(PersonRequestAdmin):
 
     @display(description=_("request"), ordering="target")
     def target_name(self, access_request: AccessRequest) -> str:
-        """Return the name of what is requested."""
         return make_visible(access_request.target, 120)
 
     @display(description=_("requested by"), ordering="requested_by")
     def requester(self, access_request: AccessRequest) -> str:
-        """Return who made the request."""
         return make_visible(access_request.requested_by, 60)
 
     def add_view(
@@ -243,7 +243,6 @@ def approve_access_request(visit: ObjectRequest) -> None:
 
 @AccessRequestAdmin.add_object_action("deny", needs=NEEDS_TO_ANSWER)
 def deny_access_request(visit: ObjectRequest) -> None:
-    """Deny the request with a reason."""
     message = visit.request.POST.get("message", "")
     answer_access_request(visit.principal, visit.object, "deny", message)
     messages.success(visit.request, _t("Denied."))

@@ -48,7 +48,7 @@ from mcp_servers.admin.add_servers import (
 )
 from mcp_servers.admin.added_servers import show_added_servers
 from mcp_servers.admin.openapi import add_api, add_declared_api
-from mcp_servers.concurrent_discovery import discover_servers
+from mcp_servers.discovery import discover_servers
 from mcp_servers.models import Definition, HealthCheck, Server
 
 
@@ -100,7 +100,6 @@ class DefinitionSelection:
 
     @property
     def names(self) -> frozenset[str]:
-        """Return the names that are selected one by one."""
         pattern_set = frozenset(self.patterns)
         return frozenset(
             row.name
@@ -121,7 +120,6 @@ def build_selections(
     posted: QueryDict | None,
     key: str,
 ) -> list[DefinitionSelection]:
-    """Return the selections of a server, from the form with this key or as stored."""
     definitions = list(rows)
     return [
         DefinitionSelection(
@@ -141,7 +139,6 @@ def has_selections(posted: QueryDict | None, key: str) -> bool:
 
 
 def build_allow_lists(selections: Iterable[DefinitionSelection]) -> Mapping[str, list[str]]:
-    """Return the allow lists of an attached server."""
     return {
         selection.sort.column: list(dict.fromkeys(selection.patterns)) for selection in selections
     }
@@ -255,7 +252,6 @@ class ServerSelection:
 
     @property
     def asked(self) -> bool:
-        """Return whether the server was discovered."""
         return self.server.discovered_at is not None or bool(self.rows)
 
     @property
@@ -323,7 +319,6 @@ def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_object_action("test_server", needs=Action.MANAGE_AGENTS)
 def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
-    """Discover a server and return its panel of the page."""
     [selection] = _load_selections(visit, [visit.request.GET.get("server", "")])
     [discovery] = discover_servers(
         [selection.server], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
@@ -445,7 +440,6 @@ def _build_not_found(ids: list[str]) -> NotFound:
 
 @AgentAdmin.add_page("server_states")
 def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
-    """Return the current states of the agent's servers as a fragment."""
     agent: Agent = visit.object
     return render_fragment(
         visit.request,
@@ -457,7 +451,6 @@ def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_object_action("detach_server", needs=Action.MANAGE_AGENTS)
 def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
-    """Detach a server from the agent."""
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
     detach_server(visit.principal, visit.object, server)
     text = _t("%(server)s was detached from %(agent)s.")
@@ -482,8 +475,6 @@ def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def build_destination(agent: Agent) -> ServerDestination:
-    """Return the destination of servers that are private to this agent."""
-
     def build_url(view_name: str, *args: Any) -> str:
         return reverse(f"admin:agents_agent_{view_name}", args=[agent.pk, *args])
 
@@ -516,12 +507,10 @@ def add_agent_server(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
 
 
 def choose_agent_preset(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
-    """Choose a preset for a private server."""
     return choose_preset(request, *_get_destination(request, object_id))
 
 
 def fill_agent_preset(request: HttpRequest, object_id: UUID, slug: str) -> HttpResponseBase:
-    """Fill a preset for a private server."""
     return add_by_preset(request, *_get_destination(request, object_id), slug)
 
 

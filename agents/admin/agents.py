@@ -25,8 +25,7 @@ from agents.budgets.services import (
 from agents.call_activity import RANGES, CallActivity
 from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.snapshots import get_snapshot_cache
-from agents.llm.pricing import fill_context_window
-from agents.llm.token_estimates import count_tokens, estimate_tokens
+from agents.llm.pricing import count_tokens, estimate_tokens, fill_context_window
 from agents.model_endpoints.services import build_endpoint
 from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
@@ -40,7 +39,7 @@ from bonobot.accounts.admin_base import (
     redirect_to_page,
     render_screen,
 )
-from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
+from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.deletions.services import can_restore_later
 from bonobot.accounts.models import Membership
 from bonobot.accounts.principals import Principal
@@ -119,7 +118,6 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("agent"), ordering="name", header=True)
     def agent(self, agent: Agent) -> tuple[str, str]:
-        """Return the name and the description."""
         return make_visible(agent.name), make_visible(agent.description or agent.slug, 100)
 
     @display(description=_("model"), ordering="model_endpoint__name")
@@ -129,7 +127,6 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("servers"), ordering="bound")
     def server_count(self, agent: Any) -> str:
-        """Return the number of its servers, and whether one has an error."""
         return render_to_string("admin/agents/servers_cell.html", {"agent": agent})
 
     @display(description=_("running"), ordering="running")
@@ -139,12 +136,10 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("last session"), ordering="latest")
     def last_session(self, agent: Any) -> Any:
-        """Return when its last session started."""
         return ago(agent.latest)
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, agent: Agent) -> str:
-        """Return the switch."""
         return render_to_string("admin/agents/switch.html", {"agent": agent})
 
     @display(description=_("enabled"), ordering="enabled")
@@ -476,7 +471,6 @@ MAX_PANEL_AGENTS = 20
 
 
 def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:
-    """Return the panel of the agents that have a server."""
     attached_servers = AgentServer.objects.filter(server=visit.object).select_related("agent")
     return "admin/agents/attached_agents.html", {
         "agent_servers": attached_servers.order_by("agent__name")[:MAX_PANEL_AGENTS]

@@ -82,7 +82,6 @@ class PersonRequestAdmin(TabbedAdmin):
         return render_badge(cls.tones.get(state, state), label)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the requests that the person may read."""
         rows: Any = self.model._default_manager
         visible_rows: QuerySet[Any] = rows.visible_to(self.get_principal(request))
         return visible_rows.select_related("agent", "session")
@@ -97,22 +96,18 @@ class PersonRequestAdmin(TabbedAdmin):
 
     @display(description=_("status"), ordering="state")
     def state_now(self, person_request: Any) -> Any:
-        """Return the badge of the state."""
         return self.render_badge(person_request)
 
     @display(description=_("agent"), ordering="agent__name")
     def agent_name(self, person_request: Any) -> str:
-        """Return the agent's name."""
         return make_visible(person_request.agent.name, 60) if person_request.agent else "–"
 
     @display(description=_("server"), ordering="server_name")
     def server(self, person_request: Any) -> str:
-        """Return the server's name."""
         return make_visible(person_request.server_name, 60) or "–"
 
     @display(description=_("requested"), ordering="created_at")
     def asked_at(self, person_request: Any) -> Any:
-        """Return when the request was created."""
         return ago(person_request.created_at)
 
     @display(description=_("answered or expires"), ordering="expires_at")
@@ -134,7 +129,6 @@ class AnsweredFilter(DropdownFilter):
     parameter_name = "tab"
 
     def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
-        """Return the tabs."""
         return tuple(TABS.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Approval]) -> QuerySet[Approval]:

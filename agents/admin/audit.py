@@ -212,7 +212,6 @@ def _handle_delete_filter(request: HttpRequest, principal: Principal) -> HttpRes
 
 
 def _redirect_to_list(query: str) -> HttpResponseRedirect:
-    """Redirect to the list with its filters."""
     try:
         normalized = normalize_query(query)
     except ValueError:
@@ -311,11 +310,9 @@ class AuditKindFilter(DropdownFilter):
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
-        """Return the kinds."""
         return EVENT_KINDS
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
-        """Return the rows of the chosen kind."""
         kind = self.value()
         if kind == "approval":  # with the requests, which are entries of calls
             return queryset.filter(Q(event_type=kind) | audit_list.APPROVAL_REQUESTS)
@@ -348,11 +345,9 @@ class AuditOutcomeFilter(DropdownFilter):
     parameter_name = "outcome__in"
 
     def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
-        """Return the outcomes."""
         return audit_list.OUTCOMES
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
-        """Return the rows with one of the outcomes."""
         values = ",".join(request.GET.getlist("outcome__in")).split(",")
         return queryset.filter(audit_list.filter_outcomes(filter(None, values)))
 
@@ -404,7 +399,6 @@ class AuditAdmin(ScopedAdmin):
         return rows, False
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
-        """Allow the lookups that other pages link with."""
         extra_lookups = {
             "server_id",
             "agent_id",
@@ -461,7 +455,6 @@ class AuditAdmin(ScopedAdmin):
     def _build_rows(
         self, principal: Principal, request: HttpRequest, changelist: Any
     ) -> dict[str, Any]:
-        """Return the context of the rows."""
         entries = audit_list.describe_entries(principal.organization_id, changelist.result_list)
         names = {
             str(key): name
@@ -550,7 +543,6 @@ FORM_PARAMETERS = frozenset(
 
 
 def build_entry_context(row: AuditRow) -> dict[str, Any]:
-    """Return the context of one entry."""
     details = audit_list.load_entry_details(row)
     return {
         "row": row,

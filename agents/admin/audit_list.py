@@ -268,7 +268,6 @@ def _drop(query: QueryDict, names: Iterable[str]) -> str:
 
 
 def build_period_query(query: QueryDict, since: datetime, until: datetime) -> str:
-    """Return the query of the list for another period, with its other filters."""
     kept = _drop(query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")})
     last = until - timedelta(microseconds=1)
     period = {}

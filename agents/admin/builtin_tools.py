@@ -162,7 +162,6 @@ def _parse_agent_spec(visit: ObjectRequest, agent: Agent) -> AgentSpec:
 def _parse_options(
     toolset: Toolset, posted: QueryDict, stored_options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the posted options of a toolset, and the stored values of locked ones."""
     values: dict[str, Any] = {}
     for option in toolset.options:
         name = f"option-{toolset.name}-{option.name}"

@@ -49,12 +49,10 @@ class StepRow:
 
     @property
     def entry(self) -> ElicitationForm | None:
-        """Return the form of the elicitation request."""
         return build_form(self.question) if self.question else None
 
     @property
     def payload(self) -> dict[str, Any]:
-        """Return a copy of the payload."""
         return dict(self.step.payload)
 
     @property
@@ -77,12 +75,10 @@ class StepRow:
 
     @property
     def template(self) -> str:
-        """Return the template of the step's kind."""
         return f"admin/sessions/{self.step.kind}.html"
 
     @property
     def arguments(self) -> Any:
-        """Return a call's arguments."""
         return self.step.payload.get("arguments")
 
     @property
@@ -109,12 +105,10 @@ class SessionSteps:
 
     @property
     def rests(self) -> bool:
-        """Return whether the session is at rest."""
         return self.session.status in RESTING_STATUSES
 
     @property
     def waits(self) -> bool:
-        """Return whether the session waits for a person."""
         return self.session.status == Session.Status.WAITING
 
     @property

@@ -69,7 +69,6 @@ class ElicitationRequestAdmin(PersonRequestAdmin):
 
     @display(description=_("addressed to"), ordering="requested_by")
     def asked_of(self, elicitation_request: ElicitationRequest) -> str:
-        """Return the person who is asked."""
         return make_visible(elicitation_request.requested_by, 60)
 
 

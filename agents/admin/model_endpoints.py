@@ -269,12 +269,10 @@ class ModelEndpointAdmin(ServiceFormAdmin):
 
     @display(description=_("URL"), ordering="base_url")
     def address(self, endpoint: ModelEndpoint) -> str:
-        """Return the URL."""
         return make_visible(endpoint.base_url, 80) or "–"
 
     @display(description=_("API key"))
     def has_key(self, endpoint: ModelEndpoint) -> str:
-        """Return whether a key is stored."""
         return _t("configured") if endpoint.api_key else _t("none")
 
     @display(description=_("agents"), ordering="agent_count")
@@ -284,7 +282,6 @@ class ModelEndpointAdmin(ServiceFormAdmin):
 
     @display(description="")
     def test(self, endpoint: ModelEndpoint) -> str:
-        """Return the link to its test."""
         address = reverse("admin:agents_modelendpoint_test", args=[endpoint.pk])
         return format_html('<a class="bb-button bb-slim" href="{}">{}</a>', address, _t("Test"))
 

@@ -80,7 +80,6 @@ def show_notes(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_object_action("remove_note", needs=Action.MANAGE_AGENTS)
 def handle_delete_note(visit: ObjectRequest) -> HttpResponseBase:
-    """Delete one note."""
     agent: Agent = visit.object
     note = agent.notes.get_or_404(agent.organization_id, pk=visit.request.POST.get("note"))
     delete_note(visit.principal, note)
@@ -90,7 +89,6 @@ def handle_delete_note(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_object_action("clear_notes", needs=Action.MANAGE_AGENTS)
 def handle_clear_notes(visit: ObjectRequest) -> HttpResponseBase:
-    """Delete all notes."""
     count = clear_notes(visit.principal, visit.object)
     messages.success(visit.request, _t("Notes deleted: %(n)d.") % {"n": count})
     return redirect_to_page(visit, "notes")

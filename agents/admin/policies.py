@@ -25,7 +25,6 @@ from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
 from agents.policies.decisions import decide_tool_call
-from agents.tool_matrix.restore_policy import load_restorable_policy
 from agents.policies.services import (
     EFFECTS,
     Entry,
@@ -36,6 +35,7 @@ from agents.policies.services import (
     set_policy,
 )
 from agents.policies.simulations import DEFAULT_DAYS, PolicySimulation, simulate_policy
+from agents.tool_matrix.restore_policy import load_restorable_policy
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     redirect_to_page,
@@ -240,7 +240,6 @@ class ToolGroup:
 
 
 def get_group_key(tool: SnapshotTool) -> str:
-    """Return the group that a tool belongs to."""
     return str(tool.facts.server_id or BUILTIN_GROUP)
 
 
@@ -285,7 +284,6 @@ def expand_group_rules(tools: Sequence[SnapshotTool], posted: Mapping[str, Any])
 
 @AgentAdmin.add_page("policy", _("Policy"), order=40)
 def show_policy(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the policy, or replace it."""
     agent: Agent = visit.object
     query, posted = visit.request.GET, visit.request.POST
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
@@ -336,7 +334,6 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulation | None:
-    """Save the policy, or return its simulation if that was requested."""
     if visit.request.POST.get("do") == "simulate":
         return simulate_policy(visit.principal, visit.object, policy)
     replaced = load_restorable_policy(visit.object)
@@ -382,7 +379,6 @@ def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_page("policy_rows")
 def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
-    """Return one page of a group's rows as a fragment."""
     agent: Agent = visit.object
     query = visit.request.GET
     tools = _list_tools(get_snapshot_cache().load_current("agent", agent.pk))

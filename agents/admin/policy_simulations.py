@@ -120,7 +120,6 @@ def _process_form(
 
 @AgentAdmin.add_object_action("enforce_draft", needs=Action.MANAGE_AGENTS)
 def handle_enforce_draft(visit: ObjectRequest) -> HttpResponseBase:
-    """Make the draft the policy."""
     enforce_draft(visit.principal, visit.object)
     messages.success(visit.request, ENFORCED_MESSAGE)
     return redirect_to_page(visit, "simulate")
@@ -128,7 +127,6 @@ def handle_enforce_draft(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_object_action("discard_draft", needs=Action.MANAGE_AGENTS)
 def handle_discard_draft(visit: ObjectRequest) -> HttpResponseBase:
-    """Delete the draft."""
     delete_draft(visit.principal, visit.object)
     messages.success(visit.request, DISCARDED_MESSAGE)
     return redirect_to_page(visit, "simulate")
@@ -143,7 +141,6 @@ def parse_policy(posted: Mapping[str, Any]) -> PolicySpec:
 def list_policy_fields(
     policy: PolicySpec, posted: Mapping[str, Any] | None
 ) -> list[tuple[str, str]]:
-    """Return the fields of the form, as posted or from the policy."""
     effects = ("allow", "ask", "deny")
     if posted is not None:
         return [(effect, posted.get(effect, "")) for effect in effects]

@@ -100,7 +100,6 @@ class MessageComparison:
 def compare_messages(
     recording_replay: Replay, recorded_transcript: Transcript, replayed_transcript: Transcript
 ) -> list[MessageComparison]:
-    """Return the comparison of a replay by message."""
     return [
         MessageComparison(
             recorded_message,
@@ -221,7 +220,6 @@ def _get_recording(visit: ObjectRequest, pk: str | None) -> Recording:
 
 
 def _describe_changes(recording_replay: Replay) -> str:
-    """Return the names of the changed values."""
     return ", ".join(str(OVERRIDE_TITLES[name]) for name in recording_replay.changed) or _t(
         "nothing (agent unchanged)"
     )

@@ -48,7 +48,6 @@ def import_servers(
 
 
 def import_organization_servers(request: HttpRequest) -> HttpResponseBase:
-    """Import servers into the pool."""
     return import_servers(request, resolve_principal(request), POOL_DESTINATION)
 
 

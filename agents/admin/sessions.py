@@ -10,6 +10,7 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -35,8 +36,9 @@ from agents.models import (
 )
 from agents.sessions import services as sessions
 from agents.sessions.export import build_file_response
-from agents.sessions.model_choice import find_selectable_endpoint, list_selectable_endpoints
 from agents.sessions.quarantine import release_quarantined_session
+from agents.sessions.services import find_selectable_endpoint, list_selectable_endpoints
+from agents.sessions.session_import import MAX_FILE_BYTES, import_session, parse_session_file
 from agents.sessions.timeline_bars import (
     TimelineBar,
     TimelineEvent,
@@ -80,7 +82,6 @@ class SessionAdmin(TabbedAdmin):
 
     @display(description=_("session"))
     def session(self, session: Session) -> str:
-        """Return the title."""
         return make_visible(str(session), 90)
 
     @display(description=_("status"), ordering="status")
@@ -90,28 +91,23 @@ class SessionAdmin(TabbedAdmin):
 
     @display(description=_("started"), ordering="created_at")
     def started(self, session: Session) -> Any:
-        """Return when it was started."""
         return ago(session.created_at)
 
     @display(description=_("by"), ordering="started_by")
     def by(self, session: Session) -> str:
-        """Return who started it."""
         return make_visible(session.started_by)
 
     @display(description=_("tokens"), ordering="input_tokens")
     def tokens(self, session: Session) -> str:
-        """Return the tokens in and out."""
         return f"{session.input_tokens + session.output_tokens:,}"
 
     @display(description=_("cost"), ordering="cost_microusd")
     def cost(self, session: Session) -> str:
-        """Return the cost."""
         return dollars(session.cost_microusd)
 
 
 @SessionAdmin.add_page("image", needs=READERS)
 def show_image(visit: ObjectRequest) -> HttpResponseBase:
-    """Return an image of the conversation."""
     return build_blob_response(get_session_blob(visit.object, visit.request.GET.get("sha256", "")))
 
 
@@ -168,7 +164,6 @@ def show_steps(visit: ObjectRequest) -> HttpResponseBase:
 
 @SessionAdmin.add_object_action("send", needs=Action.RUN_AGENTS)
 def send_message(visit: ObjectRequest) -> None:
-    """Send another message."""
     files = read_attachments(visit.request)
     sessions.send_message(
         visit.principal,
@@ -195,7 +190,6 @@ def resend_message(visit: ObjectRequest) -> None:
 
 @SessionAdmin.add_object_action("cancel", needs=Action.RUN_AGENTS)
 def cancel_session(visit: ObjectRequest) -> None:
-    """Cancel the session."""
     if sessions.cancel_session(visit.principal, visit.object):
         messages.success(visit.request, _t("Cancellation requested."))
     else:
@@ -204,14 +198,12 @@ def cancel_session(visit: ObjectRequest) -> None:
 
 @SessionAdmin.add_object_action("release", needs=Action.MANAGE_AGENTS)
 def release_session(visit: ObjectRequest) -> None:
-    """Release the session from quarantine."""
     release_quarantined_session(visit.principal, visit.object)
     messages.success(visit.request, _t("Released. The session continues."))
 
 
 @SessionAdmin.add_object_action("revoke", needs=Action.APPROVE_CALLS)
 def handle_revoke(visit: ObjectRequest) -> None:
-    """Revoke an approval for the session."""
     grants = SessionApproval.objects.filter(session=visit.object)
     organization_id = visit.principal.organization_id
     grant: SessionApproval = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
@@ -271,7 +263,6 @@ class TimelineRow:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens in and out."""
         return self.audit.input_tokens + self.audit.output_tokens if self.audit else 0
 
 
@@ -431,3 +422,17 @@ def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
         grants=grants,
         may_import=agent.enabled and sessions.can_run_agent(visit.principal, agent),
     )
+
+
+@AgentAdmin.add_object_action("import_session", needs=Action.RUN_AGENTS)
+def handle_import(visit: ObjectRequest) -> HttpResponseBase:
+    """Import the uploaded JSON export and show the session."""
+    file: Any = visit.request.FILES.get("file")
+    if file is None:
+        raise InvalidInput(
+            "No file was selected.", field="file", remedy="Select the JSON export of a session."
+        )
+    content = bytes(file.read(MAX_FILE_BYTES + 1))
+    session = import_session(visit.principal, visit.object, parse_session_file(content))
+    messages.success(visit.request, _t("Imported. Send a message to continue the session."))
+    return HttpResponseRedirect(reverse("admin:agents_session_change", args=(session.pk,)))

@@ -15,7 +15,7 @@ from agents.admin.agents import READERS
 from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, AgentAssignment, Skill
-from agents.models.agent_access import filter_by_visible_agents
+from agents.models.agents import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH, SKILL_TEXTS
 from agents.sessions.services import can_run_agent, run_skill
 from agents.skills.services import SkillSpec, delete_skill, save_skill
@@ -95,17 +95,14 @@ class SkillAdmin(AssignableAdmin):
 
     @display(description=_("skill"), ordering="name", header=True)
     def skill(self, skill: Skill) -> tuple[str, str]:
-        """Return the title and the name."""
         return make_visible(str(skill), 80), skill.name
 
     @display(description=_("description"))
     def about(self, skill: Skill) -> str:
-        """Return the description."""
         return make_visible(skill.description, 120)
 
     @display(description=_("agents"))
     def had_by(self, skill: Skill) -> str:
-        """Return the agents that have it."""
         return (
             ", ".join(sorted(assignment.agent.slug for assignment in skill.assignments.all()))
             or "–"

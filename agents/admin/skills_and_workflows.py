@@ -90,7 +90,6 @@ class AssignableAdmin(TabbedAdmin):
         raise NotImplementedError
 
     def build_initial(self, principal: Principal) -> dict[str, Any]:
-        """Return the initial values of a new row."""
         del principal
         return {"enabled": True}
 
@@ -100,7 +99,6 @@ class AssignableAdmin(TabbedAdmin):
 
     @display(description=_("enabled"), boolean=True, ordering="enabled")
     def on(self, row: Any) -> bool:
-        """Return whether it is enabled."""
         return bool(row.enabled)
 
     def add_view(
@@ -163,7 +161,6 @@ def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_object_action("assign_skill", needs=Action.MANAGE_WORKFLOWS)
 def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
-    """Attach a skill to the agent."""
     return _set_skill_attached(visit, attached=True)
 
 

@@ -19,8 +19,8 @@ from agents.call_activity import load_calls_by_server
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, AgentServer
 from agents.policies.decisions import PolicyDecision
-from agents.tool_matrix.restore_policy import load_restorable_policy
 from agents.services import attach_server
+from agents.tool_matrix.restore_policy import load_restorable_policy
 from agents.tool_matrix.rows import (
     MatrixGroup,
     build_groups,
@@ -28,13 +28,7 @@ from agents.tool_matrix.rows import (
     list_matrix_tools,
 )
 from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import (
-    MatrixChanges,
-    Setting,
-    ToolKey,
-    get_tool_key,
-    list_changes,
-)
+from agents.tool_matrix.settings import MatrixChanges, Setting, ToolKey, get_tool_key, list_changes
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
 from bonobot.accounts.roles import Action
 from bonobot.core.db.object_version import VersionConflict

@@ -116,7 +116,6 @@ def handle_replace_secret(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_object_action("toggle_trigger", needs=Action.MANAGE_WORKFLOWS)
 def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
-    """Enable or disable a trigger."""
     trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     enabled = visit.request.POST.get("enabled") == "1"
     save_trigger(
@@ -127,7 +126,6 @@ def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_object_action("remove_trigger", needs=Action.MANAGE_WORKFLOWS)
 def handle_delete_trigger(visit: ObjectRequest) -> HttpResponseBase:
-    """Delete a trigger."""
     delete_trigger(
         visit.principal, get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     )

@@ -17,7 +17,7 @@ from agents.admin.server_calls import parse_arguments_text
 from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Workflow, WorkflowRun
-from agents.models.agent_access import can_see_all_agents
+from agents.models.agents import can_see_all_agents
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.sessions.services import can_run_agent, cancel_session
 from agents.workflows.queries import list_steps
@@ -122,12 +122,10 @@ class WorkflowAdmin(AssignableAdmin):
 
     @display(description=_("description"))
     def about(self, workflow: Workflow) -> str:
-        """Return the description."""
         return make_visible(workflow.description, 120)
 
     @display(description=_("runs as"), ordering="agent__name")
     def runs_as(self, workflow: Workflow) -> str:
-        """Return the agent."""
         return make_visible(workflow.agent.name, 60)
 
     @display(description=_("tool status"))
@@ -137,7 +135,6 @@ class WorkflowAdmin(AssignableAdmin):
 
     @display(description=_("runs"), ordering="run_total")
     def run_count(self, workflow: Any) -> str:
-        """Return the number of runs."""
         return f"{workflow.run_total:,}"
 
     def build_initial(self, principal: Principal) -> dict[str, Any]:
@@ -174,7 +171,6 @@ def show_runs(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_object_action("start", needs=Action.RUN_AGENTS)
 def start_run(visit: ObjectRequest) -> HttpResponseBase:
-    """Start a run and go to it."""
     inputs = parse_arguments_text(visit.request.POST.get("inputs", ""))
     run = run_workflow(visit.principal, visit.object, inputs)
     return redirect_to_page(visit, "run", f"?run={run.pk}")
@@ -182,7 +178,6 @@ def start_run(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_page("run", needs=READERS, parent_tab="change")
 def show_run(visit: ObjectRequest) -> HttpResponseBase:
-    """Show one run with its steps."""
     if "run" not in visit.request.GET:
         return redirect_to_page(visit, "change")
     run = _get_run(visit, visit.request.GET.get("run"))
@@ -198,7 +193,6 @@ def show_run(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_object_action("cancel", needs=Action.RUN_AGENTS)
 def handle_cancel_run(visit: ObjectRequest) -> HttpResponseBase:
-    """Cancel a run."""
     run = _get_run(visit, visit.request.POST.get("run"))
     if cancel_session(visit.principal, run.session):
         messages.success(visit.request, _t("Cancellation requested."))

@@ -294,7 +294,6 @@ class CallToolView(AgentToolView):
 
 
 def serialize_tool(tool: SnapshotTool) -> dict[str, Any]:
-    """Serialize a tool with its decision."""
     facts, decision = tool.facts, tool.decision
     return {
         "name": tool.name,

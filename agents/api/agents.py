@@ -12,8 +12,7 @@ from agents.api.call_serializers import OutputSchemaField
 from agents.builtin_tools.services import MAX_WORKSPACE_MIB, clear_workspace, describe_workspace
 from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.models import Agent, ModelEndpoint
-from agents.models.agent_access import can_see_all_agents
-from agents.models.workspace_limits import MAX_WORKSPACE_FILES
+from agents.models.agents import MAX_WORKSPACE_FILES, can_see_all_agents
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import (

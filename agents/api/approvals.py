@@ -37,7 +37,6 @@ class ApprovalFilter(StrictFilterSet):
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
     def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
-        """Return the approvals of one agent."""
         return rows.filter(
             **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
         )

@@ -126,13 +126,11 @@ class BudgetsView(ResourceView):
     def replace_budgets(
         self, owner: Owner, serializer_class: type[StrictSerializer] = BudgetsBody
     ) -> Response:
-        """Replace an owner's budgets with those of the request."""
         lines = [BudgetLine(**line) for line in self.read_body(serializer_class)["budgets"]]
         set_budgets(self.principal, owner, lines)
         return self.show_budgets(owner)
 
     def show_budgets(self, owner: Owner) -> Response:
-        """Return the response with an owner's budgets."""
         return self.respond_row({"budgets": list_budget_use(owner)}, BudgetsSerializer, owner=owner)
 
 

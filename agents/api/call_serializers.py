@@ -281,7 +281,6 @@ class OutputSchemaField(serializers.DictField):
         return data
 
     def to_representation(self, value: Any) -> Any:
-        """Return the schema, or null."""
         return value or None
 
 

@@ -26,7 +26,6 @@ class ElicitationRequestFilter(StrictFilterSet):
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
 
     def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
-        """Return the requests of one agent."""
         return rows.filter(
             **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
         )

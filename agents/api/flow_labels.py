@@ -18,7 +18,7 @@ from bonobot.accounts.api.resource_view import READ
 from bonobot.accounts.api.tokens import TokenView
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
-from mcp_servers.api.store_labels import TAINTING
+from mcp_servers.api.servers import TAINTING
 from mcp_servers.flow_labels import FlowLabel
 
 

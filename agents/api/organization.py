@@ -107,7 +107,6 @@ class OrganizationView(ResourceView):
     """Base class for the current organization."""
 
     def show_organization(self, organization: Organization) -> Response:
-        """Return the response with the organization's current state."""
         organization.reach = load_impact(organization)  # type: ignore[attr-defined]  # for the shape
         return self.respond_row(organization, OrganizationSerializer)
 

@@ -121,16 +121,13 @@ class PolicySimulationView(ResourceView):
         return Response(simulation.as_dict())
 
     def show_draft(self, owner: Owner) -> Response:
-        """Return the response with the draft."""
         return self.respond_row(get_draft(owner).as_dict(), ShadowDraftSerializer, owner=owner)
 
     def update_draft(self, owner: Owner) -> Response:
-        """Save the draft."""
         set_draft(self.principal, owner, build_policy_spec(self.read_body(PolicySerializer)))
         return self.show_draft(owner)
 
     def delete_draft(self, owner: Owner) -> Response:
-        """Delete the draft."""
         delete_draft(self.principal, owner)
         return Response(status=204)
 
@@ -141,7 +138,6 @@ class PolicySimulationView(ResourceView):
         return Response(simulation.as_dict() if simulation else None)
 
     def enforce_draft(self, owner: Owner) -> Response:
-        """Make the draft the policy."""
         enforce_draft(self.principal, owner)
         updated_owner: Owner = type(owner).objects.get(pk=owner.pk)
         return self.respond_row(
@@ -154,7 +150,6 @@ class OrganizationSimulationView(PolicySimulationView):
 
     @property
     def organization(self) -> Organization:
-        """The current organization."""
         return Organization.objects.get(pk=self.organization_id)
 
 

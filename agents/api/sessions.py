@@ -37,9 +37,15 @@ from agents.models import Session
 from agents.models.agents import build_agent_lookup
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_file_response, load_output
-from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.quarantine import release_quarantined_session
-from agents.sessions.services import cancel_session, resend_message, send_message, start_session
+from agents.sessions.services import (
+    cancel_session,
+    find_selectable_endpoint,
+    resend_message,
+    send_message,
+    start_session,
+)
+from agents.sessions.session_import import UnusableSessionFile, import_session, read_session
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.principals import Principal
@@ -62,7 +68,6 @@ class SessionFilter(StrictFilterSet):
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
     def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
-        """Return the sessions of one agent."""
         return rows.filter(
             **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
         )
@@ -203,7 +208,6 @@ class SessionView(ResourceView):
         return visible_session
 
     def show_session(self, session: Session, *, status: int = 200) -> Response:
-        """Return the response with the current session."""
         return self.respond_row(self.get_session(str(session.pk)), SessionSerializer, status=status)
 
 
@@ -496,4 +500,54 @@ class SessionFileView(SessionView):
         """Get a text or PDF file of a message (`files`)."""
         return build_blob_response(
             get_session_blob(self.get_session(session_id), sha256, payload_key="files")
+        )
+
+
+_EXAMPLE_STEPS = [
+    {"seq": 1, "kind": "message", "state": "done", "text": "What time is it?", "by": "ann"},
+    {"seq": 2, "kind": "model", "state": "done", "turn": 1, "text": "It is noon."},
+]
+
+
+@extend_schema_field({"type": "object", "additionalProperties": True})
+class SessionFileField(serializers.JSONField):
+    """The JSON export of a session."""
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "An exported session",
+            {"session": {"version": 1, "title": "Time", "status": "done", "steps": _EXAMPLE_STEPS}},
+        )
+    ]
+)
+class ImportSessionBody(StrictSerializer):
+    """A session to import."""
+
+    session = SessionFileField(
+        help_text="The JSON export of a session (`GET /api/sessions/{id}/export?as=json`)."
+    )
+
+
+class ImportSessionView(AgentView):
+    """Import of an exported session."""
+
+    rules = {"POST": Action.RUN_AGENTS}
+    agent_token_methods = ("POST",)
+    http_method_names = ["post"]
+
+    @describe_operation(
+        "import_session", body=ImportSessionBody, answer=SessionSerializer, status=201
+    )
+    def post(self, request: object, agent_id: str) -> Response:
+        """Import an exported session as a finished one; nothing runs until its next message."""
+        agent = self.get_agent(agent_id)
+        try:
+            file = read_session(self.read_body(ImportSessionBody)["session"])
+        except UnusableSessionFile as problem:
+            problem.field = f"session.{problem.field}".rstrip(".")
+            raise
+        return self.respond_row(
+            import_session(self.principal, agent, file), SessionSerializer, status=201
         )

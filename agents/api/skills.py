@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionSerializer
 from agents.models import Agent, AgentAssignment, Skill, SkillVersion
-from agents.models.agent_access import filter_by_visible_agents
+from agents.models.agents import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH, SkillQuerySet
 from agents.sessions.services import run_skill
 from agents.skills.services import SkillSpec, delete_skill, get_skill, save_skill

@@ -29,8 +29,7 @@ from bonobot.accounts.api.idempotency_keys import IDEMPOTENCY_HEADER
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema, describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field
 from bonobot.accounts.roles import Action
-from bonobot.core.api.content_negotiation import JSONContentNegotiation
-from bonobot.core.api.parsers import BodyTooLarge, parse_json
+from bonobot.core.api.parsers import BodyTooLarge, JSONContentNegotiation, parse_json
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.crypto.signatures import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from bonobot.core.i18n.messages import format_message
@@ -149,7 +148,6 @@ class TriggerView(WorkflowView):
     def show_trigger(
         self, trigger: Trigger, serializer_class: type[StrictSerializer], **options: Any
     ) -> Response:
-        """Return the response with the current trigger."""
         response = self.respond_row(
             list_triggers(trigger.workflow).get(pk=trigger.pk), serializer_class, **options
         )

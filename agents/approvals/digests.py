@@ -8,7 +8,6 @@ from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
 
 def compute_arguments_digest(organization_id: UUID, arguments: Any) -> str:
-    """Return the digest of a call's arguments."""
     # Keyed, so that short secrets in arguments can't be found by brute force.
     return compute_fingerprint(organization_id, to_canonical_json(arguments))
 

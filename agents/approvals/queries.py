@@ -41,7 +41,6 @@ class MatchingRule:
 
     @property
     def pattern(self) -> str:
-        """The tools that the rule names."""
         return self.rule.pattern
 
     @property

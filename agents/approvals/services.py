@@ -18,7 +18,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.message_bus import wake_listeners
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
-from bonobot.ledger.audit.admin_changes import ChangeEvent, record_change
+from bonobot.ledger.audit.admin_changes import ChangeEvent, describe_row, record_change
 from bonobot.ledger.models import ApprovalCell
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
@@ -50,13 +50,10 @@ def resolve_approval(
     _check_answer(principal, approval, answer, message)
     is_approved = answer != "deny"
     with record_change(
+        **describe_row("approval", approval, approval.label),
         event=ANSWER_EVENT,
-        organization_id=approval.organization_id,
         actor=principal.actor,
         action="call_approved" if is_approved else "call_denied",
-        resource_type="approval",
-        resource_id=str(approval.pk),
-        resource_name=approval.label,
         details={
             "call_id": str(approval.call_id),
             "digest": approval.digest,
@@ -96,13 +93,10 @@ def withdraw_approval(principal: Principal, approval: Approval) -> bool:
     if not waiting.exists():
         return False
     with record_change(
+        **describe_row("approval", approval, approval.label),
         event=ANSWER_EVENT,
-        organization_id=approval.organization_id,
         actor=principal.actor,
         action="approval_request_canceled",
-        resource_type="approval",
-        resource_id=str(approval.pk),
-        resource_name=approval.label,
         details={"call_id": str(approval.call_id)},
         governed=False,
     ):
@@ -123,13 +117,10 @@ def expire_overdue() -> int:
     overdue = list(Approval.objects.overdue()[:500])
     for approval in overdue:
         with record_change(
+            **describe_row("approval", approval, approval.label),
             event=ANSWER_EVENT,
-            organization_id=approval.organization_id,
             actor=SYSTEM,
             action="approval_request_expired",
-            resource_type="approval",
-            resource_id=str(approval.pk),
-            resource_name=approval.label,
             details={"call_id": str(approval.call_id)},
             governed=False,
         ):
@@ -251,13 +242,11 @@ def _wake_waiting_calls(approval: Approval) -> None:
 
 
 def build_page_path(approval: Approval) -> str:
-    """Return the path of the approval's page in the admin."""
     # Not by `reverse`: listing them must not load the whole admin.
     return f"/admin/agents/approval/{approval.pk}/change/"
 
 
 def build_page_url(approval: Approval) -> str:
-    """Return the absolute URL of the approval's page."""
     return f"{settings.BONOBOT_URL}{build_page_path(approval)}"
 
 

@@ -14,7 +14,6 @@ MIN_BURST = 10
 def build_charge(
     organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: int
 ) -> RateCharge:
-    """Return a call's charge on a rate limit."""
     return RateCharge(
         f"{build_rate_prefix(organization_id)}{scope}:{scope_id}",
         per_minute,

@@ -67,19 +67,16 @@ class BudgetUse:
 
     @property
     def tone(self) -> str:
-        """The color of the use on pages."""
         if self.spent >= self.line.limit:
             return "bad"
         return "warn" if self.warned else "good"
 
     @property
     def period(self) -> str:
-        """The label of the period."""
         return str(Budget.Period(self.line.period).label)
 
 
 def list_budgets(owner: Owner) -> QuerySet[Budget]:
-    """Return an owner's budgets."""
     if isinstance(owner, Agent):
         return Budget.objects.filter(agent=owner)
     if isinstance(owner, Server):
@@ -88,7 +85,6 @@ def list_budgets(owner: Owner) -> QuerySet[Budget]:
 
 
 def build_line(row: Budget) -> BudgetLine:
-    """Return a stored budget as a line."""
     return BudgetLine(row.unit, row.period, row.limit, row.each_session, row.warn_at)
 
 

@@ -26,7 +26,7 @@ from agents.models import Agent, AgentAssignment
 from agents.policies.decisions import EffectivePolicy, ToolFacts
 from agents.skills.templates import SkillTemplate, build_template
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.flow_labels import decode_labels, encode_labels
 
 BUILTIN_TOOLS: dict[str, BuiltinTool] = {
@@ -54,7 +54,6 @@ class BuiltinToolAvailability:
     toolbox: AgentToolsets
 
     def is_available(self, tool: BuiltinTool) -> bool:
-        """Return whether a tool is available to the agent."""
         return (
             (self.has_resources or not tool.needs_resources)
             and (self.has_skills or not tool.needs_skills)
@@ -168,12 +167,9 @@ def _save_workspace_labels(context: BuiltinToolContext) -> None:
     if not (missing := current_labels & HELD_LABELS & ~agent.workspace_labels):
         return
     with record_change(
-        organization_id=agent.organization_id,
+        **describe_row("agent", agent),
         actor=context.principal.actor,
         action="workspace_labeled",
-        resource_type="agent",
-        resource_id=str(agent.pk),
-        resource_name=agent.name,
         details={"labels": list(decode_labels(missing))},
     ):
         Agent.objects.filter(pk=agent.pk).update(

@@ -14,12 +14,12 @@ from agents.builtin_tools.toolset_options import (
 )
 from agents.builtin_tools.workspaces import build_workspace, clean_attached_folder
 from agents.models import Agent
-from agents.models.workspace_limits import MAX_WORKSPACE_FILES
+from agents.models.agents import MAX_WORKSPACE_FILES
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.flow_labels import decode_labels
 
 MAX_WORKSPACE_MIB = 1024 * 1024
@@ -125,12 +125,7 @@ def clear_workspace(principal: Principal, agent: Agent) -> None:
         )
     workspace = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
     with record_change(
-        organization_id=agent.organization_id,
-        actor=principal.actor,
-        action="workspace_cleared",
-        resource_type="agent",
-        resource_id=str(agent.pk),
-        resource_name=agent.name,
+        **describe_row("agent", agent), actor=principal.actor, action="workspace_cleared"
     ):
         with workspace.open() as folder, workspace.lock(folder):
             for entry in folder.list_entries("", MAX_WORKSPACE_FILES)[0]:

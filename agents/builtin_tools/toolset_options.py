@@ -10,7 +10,7 @@ from typing import Any
 
 import re2
 
-from agents.models.workspace_limits import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
+from agents.models.agents import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.flow_labels import FlowLabel
@@ -61,7 +61,6 @@ class Toolset:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The default values of the options."""
         return {option.name: option.default for option in self.options}
 
 

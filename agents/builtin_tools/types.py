@@ -204,7 +204,6 @@ class BuiltinTool:
 
     @property
     def declaration(self) -> dict[str, Any]:
-        """The tool as an MCP declaration."""
         return {
             "name": self.name,
             "description": self.description,
@@ -213,7 +212,6 @@ class BuiltinTool:
         }
 
     def is_granted(self, toolbox: AgentToolsets) -> bool:
-        """Return whether an agent with this toolbox has the tool."""
         return not self.toolset or toolbox.has_toolset(self.toolset, writes=self.writes_workspace)
 
     def list_labels(self, toolbox: AgentToolsets) -> tuple[FlowLabel, ...]:

@@ -7,14 +7,13 @@ from typing import Any
 from agents.cli import elicitations
 from agents.cli.agent_list import get_agent
 from agents.models import AccessRequest
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.text.untrusted_text import make_visible
 
 SHOWN_FIELDS = ("id", "state", "kind", "target", "agent", "requested_by", "expires_at")
 
 
 def serialize_access_request(access_request: AccessRequest) -> dict[str, Any]:
-    """Return the JSON representation of an access request."""
     from agents.access_requests.services import build_page_url
 
     return {
@@ -56,11 +55,12 @@ def _emit(cli: CommandContext, access_request: AccessRequest) -> None:
     cli.emit(serialized, build_table("", "", rows=[row for row in rows if row[1]], empty=""))
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=AccessRequest.Kind.values, help="What is requested")
-    parser.add_argument("target", metavar="NAME", help="Name of the server, tool or agent")
-    parser.add_argument("--agent", default="", help="Agent that gets the server or tool")
-    parser.add_argument("--reason", required=True, help="Why it is needed")
+_CREATE_ARGUMENTS = (
+    Argument("kind", "What is requested", choices=AccessRequest.Kind.values),
+    Argument("NAME", "Name of the server, tool or agent", dest="target"),
+    Argument("--agent AGENT", "Agent that gets the server or tool", default=""),
+    Argument("--reason REASON", "Why it is needed", required=True),
+)
 
 
 def _create_access_request(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -101,21 +101,21 @@ VERBS = (
         "list",
         f"List the latest {elicitations.MAX_LISTED} access requests (default: pending ones)",
         _list_access_requests,
-        partial(elicitations.add_list_arguments, model=AccessRequest),
+        (partial(elicitations.add_list_arguments, model=AccessRequest),),
         ("access-requests list", "access-requests list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show an access request and its answer",
         _show_access_request,
-        elicitations.add_id_argument,
+        (elicitations.add_id_argument,),
         ("access-requests show 0198c0de-…",),
     ),
     CommandVerb(
         "create",
         "Request a server or a tool for an agent, or an agent",
         _create_access_request,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         (
             'access-requests create server github --agent helper --reason "To read issues."',
             'access-requests create agent Support --reason "To answer customers."',
@@ -125,21 +125,21 @@ VERBS = (
         "cancel",
         "Cancel one's own pending request",
         _cancel_access_request,
-        elicitations.add_id_argument,
+        (elicitations.add_id_argument,),
         ("access-requests cancel 0198c0de-…",),
     ),
     CommandVerb(
         "approve",
         "Approve a request and set up what it asks for",
         partial(_answer, answer="approve"),
-        partial(_add_answer_arguments, is_required=False),
+        (partial(_add_answer_arguments, is_required=False),),
         ("access-requests approve 0198c0de-…",),
     ),
     CommandVerb(
         "deny",
         "Deny a request with a message to the requester",
         partial(_answer, answer="deny"),
-        partial(_add_answer_arguments, is_required=True),
+        (partial(_add_answer_arguments, is_required=True),),
         ('access-requests deny 0198c0de-… --message "Use the agent support."',),
     ),
 )

@@ -21,7 +21,6 @@ def get_agent(cli: CommandContext, slug: str) -> Agent:
 
 
 def serialize_agent(agent: Agent) -> dict[str, Any]:
-    """Return the JSON representation of an agent."""
     policy = load_policy_spec(agent)
     return {
         "id": str(agent.pk),
@@ -80,7 +79,7 @@ VERBS = (
         "list",
         "List agents with their numbers of running and waiting sessions",
         _list_agents,
-        command_group.add_watch_arguments,
+        (command_group.add_watch_arguments,),
         ("agents list --json", "agents list --watch"),
     ),
 )

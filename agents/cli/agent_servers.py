@@ -9,7 +9,14 @@ from django.utils import timezone
 
 from agents.models import Agent
 from bonobot.core.cli import command_group
-from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+    add_arguments,
+    build_table,
+)
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server
@@ -129,13 +136,14 @@ def _format_age(timestamp: Any) -> str:
     return f"{seconds} s ago"
 
 
-def _add_attachment_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument("--agent", metavar="SLUG", help="Only for this agent")
+_ATTACHMENT_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument("--agent SLUG", "Only for this agent"),
+)
 
 
 def _add_connect_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_attachment_arguments(parser)
+    add_arguments(parser, _ATTACHMENT_ARGUMENTS)
     parser.add_argument(
         "--tools",
         "--only",
@@ -253,14 +261,11 @@ def _get_agent(cli: CommandContext, slug: str) -> Agent:
     return agent
 
 
-def _add_tools_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument(
-        "--enable", action="append", metavar="TOOL", help="Tool to enable: name or glob"
-    )
-    parser.add_argument(
-        "--disable", action="append", metavar="TOOL", help="Tool to disable: name or glob"
-    )
+_TOOLS_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument("--enable TOOL", "Tool to enable: name or glob", action="append"),
+    Argument("--disable TOOL", "Tool to disable: name or glob", action="append"),
+)
 
 
 def _handle_tools(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -326,14 +331,14 @@ VERBS = (
         "status",
         "Show the state, latency, and last error of each server",
         _show_status,
-        _add_status_arguments,
+        (_add_status_arguments,),
         ("mcp status", "mcp status --watch", "mcp status time --json"),
     ),
     CommandVerb(
         "connect",
         "Enable a server and discover its definitions. With --agent, attach it to that agent.",
         _connect_server,
-        _add_connect_arguments,
+        (_add_connect_arguments,),
         (
             "mcp connect time",
             "mcp connect time --agent demo --tools get_current_time,convert_time",
@@ -346,14 +351,14 @@ VERBS = (
         "disconnect",
         "Disable a server for everyone or for one agent, effective from the next call",
         _disconnect_server,
-        _add_attachment_arguments,
+        _ATTACHMENT_ARGUMENTS,
         ("mcp disconnect time", "mcp disconnect time --agent demo"),
     ),
     CommandVerb(
         "tools",
         "List a server's tools with their state, or enable and disable them",
         _handle_tools,
-        _add_tools_arguments,
+        _TOOLS_ARGUMENTS,
         ("mcp tools git", "mcp tools git --disable 'git_commit' --disable 'git_reset'"),
     ),
 )

@@ -15,7 +15,13 @@ from agents.models import Agent, ModelEndpoint
 from agents.policies.services import load_policy_spec, set_policy
 from agents.policies.shadow_mode import find_draft
 from agents.services import AgentSpec, create_agent, delete_agent, update_agent
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, read_text
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandVerb,
+    build_table,
+    read_text,
+)
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -119,7 +125,7 @@ SET_VERB = CommandVerb(
     "set",
     "Show or change an agent's name, instructions, model, and limits",
     _update_agent,
-    _add_update_arguments,
+    (_add_update_arguments,),
     (
         "agents set helper",
         "agents set helper --model claude --instructions-file helper.md",
@@ -134,20 +140,19 @@ SET_VERB = CommandVerb(
 MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="Name of the agent")
-    parser.add_argument("--slug", help="Slug of the agent (default: derived from the name)")
-    parser.add_argument("--instructions", default="", help="Instructions for the agent")
-    parser.add_argument("--description", default="", help="Description of the agent")
-    parser.add_argument(
-        "--model", metavar="SLUG", help="Slug of a model endpoint (default: the first one)"
-    )
-    parser.add_argument(
+_CREATE_ARGUMENTS = (
+    Argument("NAME", "Name of the agent"),
+    Argument("--slug SLUG", "Slug of the agent (default: derived from the name)"),
+    Argument("--instructions INSTRUCTIONS", "Instructions for the agent", default=""),
+    Argument("--description DESCRIPTION", "Description of the agent", default=""),
+    Argument("--model SLUG", "Slug of a model endpoint (default: the first one)"),
+    Argument(
         "--builtin",
+        "Built-in toolset to enable. Repeatable",
         action="append",
         choices=list(TOOLSETS),
-        help="Built-in toolset to enable. Repeatable",
-    )
+    ),
+)
 
 
 def _create_agent(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -230,12 +235,11 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     policy_simulations.show_draft(cli, agent, draft)
 
 
-def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
-    parser.add_argument("tool", metavar="TOOL", help="Name of the tool")
-    parser.add_argument(
-        "--arguments", metavar="JSON", help="Explain a call with these arguments, as a JSON object"
-    )
+_EXPLAIN_ARGUMENTS = (
+    Argument("SLUG", "Slug of the agent"),
+    Argument("TOOL", "Name of the tool"),
+    Argument("--arguments JSON", "Explain a call with these arguments, as a JSON object"),
+)
 
 
 def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -292,19 +296,16 @@ def _build_enable_handler(enabled: bool) -> Callable[[CommandContext, argparse.N
     return set_enabled
 
 
-def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+_SLUG_ARGUMENT = (Argument("SLUG", "Slug of the agent"),)
 
 
 VERBS = (
-    CommandVerb(
-        "add", "Create an agent", _create_agent, _add_create_arguments, ("agents add Helper",)
-    ),
+    CommandVerb("add", "Create an agent", _create_agent, _CREATE_ARGUMENTS, ("agents add Helper",)),
     CommandVerb(
         "run",
         "Send a message to an agent and wait for the answer",
         sessions.handle_run,
-        sessions.add_run_arguments,
+        sessions.RUN_ARGUMENTS,
         (
             'agents run demo "What time is it in Asia/Tokyo?"',
             'agents run demo "Delete the branch" --wait',
@@ -317,7 +318,7 @@ VERBS = (
         "chat",
         "Chat with an agent in the terminal, or from a pipe with one message per line",
         chat.run_chat,
-        chat.add_chat_arguments,
+        chat.CHAT_ARGUMENTS,
         (
             "agents chat demo",
             "agents chat demo --session 0198c0de-…",
@@ -328,7 +329,7 @@ VERBS = (
         "retry",
         "Resend a message of a session in place of the original and wait for the answer",
         sessions.handle_retry,
-        sessions.add_retry_arguments,
+        sessions.RETRY_ARGUMENTS,
         (
             "agents retry 0198c0de-…",
             'agents retry 0198c0de-… --message 5 --text "Use the staging server"',
@@ -338,7 +339,7 @@ VERBS = (
         "export-session",
         "Export a session as Markdown, or as JSON with all steps",
         sessions.handle_export,
-        sessions.add_export_arguments,
+        (sessions.add_export_arguments,),
         (
             "agents export-session 0198c0de-… --output session.md",
             "agents export-session 0198c0de-… --as json",
@@ -348,7 +349,7 @@ VERBS = (
         "policy",
         "Show or change the policy of an agent or of the organization",
         _handle_policy,
-        _add_policy_arguments,
+        (_add_policy_arguments,),
         (
             "agents policy demo",
             "agents policy demo --mode allowlist --allow 'mcp_time_*'",
@@ -363,21 +364,21 @@ VERBS = (
         "disable",
         "Disable an agent and cancel its sessions",
         _build_enable_handler(False),
-        _add_slug_argument,
+        _SLUG_ARGUMENT,
         ("agents disable demo",),
     ),
     CommandVerb(
         "enable",
         "Enable an agent",
         _build_enable_handler(True),
-        _add_slug_argument,
+        _SLUG_ARGUMENT,
         ("agents enable demo",),
     ),
     CommandVerb(
         "remove",
         "Delete an agent, its sessions, and its private servers. The audit log is kept.",
         _delete_agent,
-        _add_slug_argument,
+        _SLUG_ARGUMENT,
         ("agents remove demo", "agents remove demo --yes"),
         "Delete the agent {slug}, its sessions, and its private servers?",
     ),
@@ -385,7 +386,7 @@ VERBS = (
         "explain",
         "Explain why an agent can or can't call a tool",
         _explain_decision,
-        _add_explain_arguments,
+        _EXPLAIN_ARGUMENTS,
         (
             "agents explain demo mcp_git_git_commit",
             """agents explain demo mcp_time_get_current_time --arguments '{"timezone": "UTC"}'""",
@@ -403,12 +404,11 @@ def _handle_callable_agents(cli: CommandContext, options: argparse.Namespace) ->
     cli.print_message(f"{agent.slug} can call: {', '.join(callable_agents) or 'no agents'}")
 
 
-def _add_callable_agents_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
-    parser.add_argument(
-        "others", metavar="OTHER", nargs="*", help="Slugs of all agents it can call"
-    )
-    parser.add_argument("--none", action="store_true", help="Remove all agents it can call")
+_CALLABLE_AGENTS_ARGUMENTS = (
+    Argument("SLUG", "Slug of the agent"),
+    Argument("OTHER", "Slugs of all agents it can call", nargs="*", dest="others"),
+    Argument("--none", "Remove all agents it can call"),
+)
 
 
 CALLABLE_AGENT_VERBS = (
@@ -416,7 +416,7 @@ CALLABLE_AGENT_VERBS = (
         "callable-agents",
         "Show or set which agents an agent can call",
         _handle_callable_agents,
-        _add_callable_agents_arguments,
+        _CALLABLE_AGENTS_ARGUMENTS,
         ("agents callable-agents demo", "agents callable-agents demo researcher writer"),
     ),
 )

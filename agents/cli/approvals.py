@@ -20,7 +20,6 @@ SHOWN_FIELDS = ("id", "state", "name", "server", "agent", "requested_by", "expir
 
 
 def serialize_approval(approval: Approval) -> dict[str, Any]:
-    """Return the JSON representation of an approval."""
     from agents.approvals.services import build_page_url
 
     return {
@@ -207,28 +206,28 @@ VERBS = (
         "list",
         f"List the latest {elicitations.MAX_LISTED} approvals (default: pending ones)",
         _list_approvals,
-        partial(elicitations.add_list_arguments, model=Approval),
+        (partial(elicitations.add_list_arguments, model=Approval),),
         ("approvals list", "approvals list --watch", "approvals list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show an approval with the exact arguments of the call",
         _show_approval,
-        elicitations.add_id_argument,
+        (elicitations.add_id_argument,),
         ("approvals show 0198c0de-…",),
     ),
     CommandVerb(
         "approve",
         "Approve a call once, or its tool for the whole session",
         _approve_call,
-        _add_approve_arguments,
+        (_add_approve_arguments,),
         ("approvals approve 0198c0de-…", "approvals approve 0198c0de-… --session"),
     ),
     CommandVerb(
         "deny",
         "Deny a call, with an optional message to the model",
         _deny_call,
-        _add_deny_arguments,
+        (_add_deny_arguments,),
         ('approvals deny 0198c0de-… --message "Use the staging server."',),
     ),
 )

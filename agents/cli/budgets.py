@@ -16,7 +16,7 @@ from agents.budgets.services import (
 )
 from agents.models import Agent, Budget
 from bonobot.accounts.models import Organization
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.dollars import MICROUSD_PER_USD
@@ -29,7 +29,6 @@ LINE_FORMAT = "[session:]UNIT/PERIOD=LIMIT[@PERCENT]"
 
 
 def serialize_budget(row: Budget, use: BudgetUse) -> dict[str, Any]:
-    """Return the JSON representation of a budget."""
     return {
         "id": str(row.pk),
         "scope": use.scope,
@@ -151,21 +150,23 @@ def _add_owner_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_owner_arguments(parser)
-    parser.add_argument(
-        "lines",
-        metavar="LINE",
-        nargs="*",
-        help=f"{LINE_FORMAT}. Units: tokens, dollars, calls, seconds. Periods: day, month, total. "
+_SET_ARGUMENTS = (
+    _add_owner_arguments,
+    Argument(
+        "LINE",
+        f"{LINE_FORMAT}. Units: tokens, dollars, calls, seconds. Periods: day, month, total. "
         "session: applies to each session of the agent. PERCENT: usage at which to warn.",
-    )
-    parser.add_argument("--none", action="store_true", help="Delete all budgets")
+        nargs="*",
+        dest="lines",
+    ),
+    Argument("--none", "Delete all budgets"),
+)
 
 
-def _add_server_price_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    add_price_arguments(parser)
+_SERVER_PRICE_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    add_price_arguments,
+)
 
 
 VERBS = (
@@ -173,14 +174,14 @@ VERBS = (
         "list",
         "List budgets with the amounts spent",
         _list_budgets,
-        _add_owner_arguments,
+        (_add_owner_arguments,),
         ("budgets list", "budgets list --agent helper --json"),
     ),
     CommandVerb(
         "set",
         "Replace the budgets of the organization, an agent, or a server",
         _set_budgets,
-        _add_set_arguments,
+        _SET_ARGUMENTS,
         (
             "budgets set dollars/month=200@90",
             "budgets set --agent helper tokens/day=200000 session:dollars/total=1.50",
@@ -194,7 +195,7 @@ PRICING = (
         "price",
         "Show or set the cost and rate limit of calls to a server",
         _set_server_prices,
-        _add_server_price_arguments,
+        _SERVER_PRICE_ARGUMENTS,
         ("mcp price search --call-price 0.005", "mcp price gpu --second-price 0.0004"),
     ),
 )

@@ -19,8 +19,8 @@ from types import FrameType
 from agents.attachments import Attachment
 from agents.cli import approvals
 from agents.cli.sessions import (
+    MODEL_ARGUMENT,
     SessionRenderer,
-    add_model_argument,
     get_session,
     read_attachments,
     render_call,
@@ -32,16 +32,16 @@ from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.sessions.events import build_step_data
 from agents.sessions.export import build_filename, build_report, export_session
 from agents.sessions.history import list_current_steps
-from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.services import (
     cancel_session,
+    find_selectable_endpoint,
     require_run_permission,
     resend_message,
     send_message,
     start_session,
 )
 from agents.sessions.worker import get_session_runner
-from bonobot.core.cli.command_group import CommandContext, CommandFailed
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandFailed
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
@@ -75,20 +75,21 @@ PROMPT = "> "
 CONTINUATION = "\\"
 
 
-def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `chat`."""
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
-    parser.add_argument("--session", metavar="ID", help="Continue this session")
-    parser.add_argument(
-        "--attach",
+CHAT_ARGUMENTS = (
+    Argument("SLUG", "Slug of the agent"),
+    Argument("--session ID", "Continue this session"),
+    Argument(
+        "--attach FILE",
+        "Image, text, or PDF file for the first message. Repeatable",
         action="append",
-        metavar="FILE",
-        help="Image, text, or PDF file for the first message. Repeatable",
-    )
-    parser.add_argument(
-        "--working-dir", default="", help="Folder on this host to use as the working directory"
-    )
-    add_model_argument(parser)
+    ),
+    Argument(
+        "--working-dir WORKING_DIR",
+        "Folder on this host to use as the working directory",
+        default="",
+    ),
+    *MODEL_ARGUMENT,
+)
 
 
 def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -138,7 +139,6 @@ class TerminalChat:
 
     @property
     def steps(self) -> list[Step]:
-        """The current steps of the session."""
         rows = self.session.steps.order_by("seq") if self.session else ()
         return list_current_steps(list(rows))
 

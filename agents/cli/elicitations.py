@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.models import ElicitationRequest, Session
 from bonobot.core.cli import command_group
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -38,7 +38,6 @@ def add_list_arguments(parser: argparse.ArgumentParser, model: Any) -> None:
 
 
 def add_id_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the id argument."""
     parser.add_argument("id", metavar="ID", help="ID, as shown by `list`")
 
 
@@ -70,7 +69,6 @@ YES_ANSWERS = frozenset({"y", "yes", "true", "1", "on"})
 
 
 def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any]:
-    """Return the JSON representation of an elicitation request."""
     from agents.elicitations.services import build_page_url
 
     return {
@@ -201,17 +199,12 @@ def _print_elicitation_request(cli: CommandContext, question: ElicitationRequest
     cli.emit(None, build_table("", "", rows=[row for row in rows if row[1]], empty=""))
 
 
-def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
-    add_id_argument(parser)
-    parser.add_argument(
-        "action", choices=["accept", "decline", "cancel"], help="Response to the server"
-    )
-    parser.add_argument(
-        "--content", default="", metavar="JSON", help="Form values as a JSON object"
-    )
-    parser.add_argument(
-        "--set", action="append", metavar="NAME=VALUE", help="One form value. Repeatable"
-    )
+_ANSWER_ARGUMENTS = (
+    add_id_argument,
+    Argument("action", "Response to the server", choices=["accept", "decline", "cancel"]),
+    Argument("--content JSON", "Form values as a JSON object", default=""),
+    Argument("--set NAME=VALUE", "One form value. Repeatable", action="append"),
+)
 
 
 def _answer_elicitation_request(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -256,21 +249,21 @@ VERBS = (
         "list",
         f"List the latest {MAX_LISTED} elicitation requests (default: pending ones)",
         _list_elicitation_requests,
-        partial(add_list_arguments, model=ElicitationRequest),
+        (partial(add_list_arguments, model=ElicitationRequest),),
         ("elicitations list", "elicitations list --watch", "elicitations list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show an elicitation request with its form fields or URL",
         _show_elicitation_request,
-        add_id_argument,
+        (add_id_argument,),
         ("elicitations show 0198c0de-…",),
     ),
     CommandVerb(
         "answer",
         "Answer an elicitation request. The session continues automatically.",
         _answer_elicitation_request,
-        _add_answer_arguments,
+        _ANSWER_ARGUMENTS,
         (
             "elicitations answer 0198c0de-… accept --set name=Ada --set age=36",
             "elicitations answer 0198c0de-… decline",

@@ -10,7 +10,7 @@ from agents.flow_labels.services import (
     list_token_labels,
 )
 from bonobot.accounts.models import Token
-from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 
 
 def _show_agent_labels(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -48,14 +48,10 @@ def _show_labels(cli: CommandContext, name: str, labels: tuple[str, ...]) -> Non
     )
 
 
-def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+_SLUG_ARGUMENT = (Argument("SLUG", "Slug of the agent"),)
 
 
-def _add_key_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "key", metavar="KEY", help="Public key of the token, as shown by `tokens list`"
-    )
+_KEY_ARGUMENT = (Argument("KEY", "Public key of the token, as shown by `tokens list`"),)
 
 
 HELD_HELP = "Show the flow labels of {} from calls without a session"
@@ -65,7 +61,7 @@ OF_AGENTS = (
         "flow-labels",
         HELD_HELP.format("an agent"),
         _show_agent_labels,
-        _add_slug_argument,
+        _SLUG_ARGUMENT,
         ("agents flow-labels demo",),
     ),
     CommandVerb(
@@ -73,7 +69,7 @@ OF_AGENTS = (
             "clear-flow-labels",
             CLEAR_HELP.format("an agent and its tokens"),
             _clear_agent_labels,
-            _add_slug_argument,
+            _SLUG_ARGUMENT,
         ),
         ("agents clear-flow-labels demo",),
     ),
@@ -83,7 +79,7 @@ OF_TOKENS = (
         "flow-labels",
         HELD_HELP.format("a token"),
         _show_token_labels,
-        _add_key_argument,
+        _KEY_ARGUMENT,
         ("tokens flow-labels 1a2b3c4d5e6f",),
     ),
     CommandVerb(
@@ -91,7 +87,7 @@ OF_TOKENS = (
             "clear-flow-labels",
             CLEAR_HELP.format("a token"),
             _clear_token_labels,
-            _add_key_argument,
+            _KEY_ARGUMENT,
         ),
         ("tokens clear-flow-labels 1a2b3c4d5e6f",),
     ),

@@ -7,6 +7,7 @@ from typing import Any
 from agents.model_endpoints.services import ModelEndpointSpec
 from agents.models import ModelEndpoint
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandVerb,
     build_table,
@@ -23,146 +24,73 @@ _OPTION_FIELDS = tuple(
 )
 
 
-def _add_endpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="NAME", help="Model name, as used by the provider")
-    parser.add_argument(
-        "--url", dest="base_url", metavar="URL", help="Base URL (default: the provider's)"
-    )
-    parser.add_argument(
-        "--key",
-        metavar="KEY",
-        help="API key. Use ${VAR} to read it from the environment. "
+_ENDPOINT_ARGUMENTS = (
+    Argument("--model NAME", "Model name, as used by the provider"),
+    Argument("--url URL", "Base URL (default: the provider's)", dest="base_url"),
+    Argument(
+        "--key KEY",
+        "API key. Use ${VAR} to read it from the environment. "
         "Encrypted when saved and never shown again.",
-    )
-    parser.add_argument(
-        "--access-key-id",
-        metavar="ID",
-        help="AWS access key ID, for Bedrock. Pass its secret with --key.",
-    )
-    parser.add_argument("--region", metavar="R", help="Region, for Bedrock and Vertex AI")
-    parser.add_argument(
-        "--api-version", metavar="V", help="API version, for Azure (default: the v1 API)"
-    )
-    parser.add_argument(
-        "--allow-private",
-        action="store_true",
-        default=None,
-        help="Allow a private or loopback address",
-    )
-    _add_failure_arguments(parser)
-    _add_model_arguments(parser)
-
-
-def _add_failure_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--timeout", dest="timeout_s", type=int, metavar="S", help="Timeout in seconds"
-    )
-    parser.add_argument("--retries", type=int, metavar="N", help="Maximum number of retries")
-    parser.add_argument(
-        "--fallback", metavar="SLUG", help='Endpoint to use if this one fails. "": none'
-    )
-    parser.add_argument(
-        "--fallback-on",
-        dest="fallback_on",
-        choices=ModelEndpoint.FallbackOn.values,
-        help="When to use the fallback",
-    )
-
-
-def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--thinking",
+    ),
+    Argument("--access-key-id ID", "AWS access key ID, for Bedrock. Pass its secret with --key."),
+    Argument("--region R", "Region, for Bedrock and Vertex AI"),
+    Argument("--api-version V", "API version, for Azure (default: the v1 API)"),
+    Argument("--allow-private", "Allow a private or loopback address", default=None),
+    Argument("--timeout S", "Timeout in seconds", dest="timeout_s", type=int),
+    Argument("--retries N", "Maximum number of retries", type=int),
+    Argument("--fallback SLUG", 'Endpoint to use if this one fails. "": none'),
+    Argument("--fallback-on", "When to use the fallback", choices=ModelEndpoint.FallbackOn.values),
+    Argument(
+        "--thinking EFFORT",
+        "Thinking effort: off, low, medium, or high. '': model default",
         choices=ModelEndpoint.Thinking.values,
-        metavar="EFFORT",
-        help="Thinking effort: off, low, medium, or high. '': model default",
-    )
-    parser.add_argument(
-        "--thinking-summaries",
-        action=argparse.BooleanOptionalAction,
-        help="Whether to ask the provider for readable thinking",
-    )
-    parser.add_argument(
-        "--max-output-tokens",
-        dest="max_tokens",
-        type=int,
-        metavar="N",
-        help="Maximum output tokens per turn",
-    )
-    parser.add_argument(
-        "--context-window", type=int, metavar="N", help="Context window of the model, in tokens"
-    )
-    parser.add_argument(
-        "--image-input",
-        dest="image_input",
-        action=argparse.BooleanOptionalAction,
-        help="Whether the model accepts images",
-    )
-    parser.add_argument(
-        "--pdf-input",
-        action=argparse.BooleanOptionalAction,
-        help="Whether the model accepts PDF files",
-    )
-    parser.add_argument(
-        "--native-tools",
-        action=argparse.BooleanOptionalAction,
-        help="Whether the model supports tool calls",
-    )
-    _add_cost_arguments(parser)
+    ),
+    Argument("--[no-]thinking-summaries", "Whether to ask the provider for readable thinking"),
+    Argument(
+        "--max-output-tokens N", "Maximum output tokens per turn", dest="max_tokens", type=int
+    ),
+    Argument("--context-window N", "Context window of the model, in tokens", type=int),
+    Argument("--[no-]image-input", "Whether the model accepts images"),
+    Argument("--[no-]pdf-input", "Whether the model accepts PDF files"),
+    Argument("--[no-]native-tools", "Whether the model supports tool calls"),
+    Argument(
+        "--[no-]prompt-caching",
+        "Whether to mark what the provider may cache, for Anthropic and Bedrock (default: on)",
+    ),
+    Argument("--[no-]selectable", "Whether members can choose it for their sessions"),
+    Argument("--input-price DOLLARS", "Price of a million input tokens", type=parse_dollars),
+    Argument("--output-price DOLLARS", "Price of a million output tokens", type=parse_dollars),
+    Argument(
+        "--cache-read-price DOLLARS",
+        "Price of a million tokens read from the cache (default: the input price)",
+        type=parse_dollars,
+    ),
+    Argument(
+        "--cache-write-price DOLLARS",
+        "Price of a million tokens written to the cache (default: 125%% of the input price)",
+        type=parse_dollars,
+    ),
+)
 
 
-def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prompt-caching",
-        action=argparse.BooleanOptionalAction,
-        help="Whether to mark what the provider may cache, for Anthropic and Bedrock (default: on)",
-    )
-    parser.add_argument(
-        "--selectable",
-        action=argparse.BooleanOptionalAction,
-        help="Whether members can choose it for their sessions",
-    )
-    parser.add_argument(
-        "--input-price",
-        type=parse_dollars,
-        metavar="DOLLARS",
-        help="Price of a million input tokens",
-    )
-    parser.add_argument(
-        "--output-price",
-        type=parse_dollars,
-        metavar="DOLLARS",
-        help="Price of a million output tokens",
-    )
-    parser.add_argument(
-        "--cache-read-price",
-        type=parse_dollars,
-        metavar="DOLLARS",
-        help="Price of a million tokens read from the cache (default: the input price)",
-    )
-    parser.add_argument(
-        "--cache-write-price",
-        type=parse_dollars,
-        metavar="DOLLARS",
-        help="Price of a million tokens written to the cache (default: 125%% of the input price)",
-    )
-
-
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="Name of the model endpoint")
-    parser.add_argument(
+_CREATE_ARGUMENTS = (
+    Argument("NAME", "Name of the model endpoint"),
+    Argument(
         "--kind",
+        "Kind of API (default: openai)",
         default="openai",
         choices=ModelEndpoint.Kind.values,
-        help="Kind of API (default: openai)",
-    )
-    _add_endpoint_arguments(parser)
+    ),
+    *_ENDPOINT_ARGUMENTS,
+)
 
 
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the model endpoint")
-    parser.add_argument("--name", help="New name")
-    parser.add_argument("--kind", choices=ModelEndpoint.Kind.values, help="Kind of API")
-    _add_endpoint_arguments(parser)
+_UPDATE_ARGUMENTS = (
+    Argument("SLUG", "Slug of the model endpoint"),
+    Argument("--name NAME", "New name"),
+    Argument("--kind", "Kind of API", choices=ModelEndpoint.Kind.values),
+    *_ENDPOINT_ARGUMENTS,
+)
 
 
 def _create_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -206,8 +134,7 @@ def _list_endpoints(cli: CommandContext, options: argparse.Namespace) -> None:
     )
 
 
-def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the model endpoint")
+_SLUG_ARGUMENT = (Argument("SLUG", "Slug of the model endpoint"),)
 
 
 def _delete_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -273,7 +200,7 @@ VERBS = (
         "add",
         "Create a model endpoint",
         _create_endpoint,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         (
             "models add Claude --kind anthropic --model claude-opus-5 --key '${ANTHROPIC_KEY}'",
             "models add Local --url http://127.0.0.1:11434/v1 --model qwen3 --allow-private",
@@ -283,21 +210,21 @@ VERBS = (
         "set",
         "Update a model endpoint. Options that are not specified stay unchanged.",
         _update_endpoint,
-        _add_update_arguments,
+        _UPDATE_ARGUMENTS,
         ("models set claude --fallback local", "models set claude --thinking high"),
     ),
     CommandVerb(
         "test",
         "Send a short test request. It is billed and recorded in the audit log.",
         _test_endpoint,
-        _add_slug_argument,
+        _SLUG_ARGUMENT,
         ("models test local", "models test claude --json"),
     ),
     CommandVerb(
         "remove",
         "Delete an unused model endpoint",
         _delete_endpoint,
-        _add_slug_argument,
+        _SLUG_ARGUMENT,
         ("models remove local",),
         "Delete the model endpoint {slug}?",
     ),

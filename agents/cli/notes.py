@@ -6,14 +6,19 @@ from typing import Any
 from agents.cli.agent_list import get_agent
 from agents.models import Note
 from agents.models.agents import MAX_NOTES
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandVerb,
+    add_arguments,
+    build_table,
+)
 from bonobot.core.text.untrusted_text import make_visible
 
 MAX_TEXT_SHOWN = 300
 
 
 def serialize_note(note: Note) -> dict[str, Any]:
-    """Return the JSON representation of a note."""
     return {
         "id": str(note.pk),
         "title": note.title,
@@ -58,21 +63,19 @@ def _delete_note(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message("The note was deleted.")
 
 
-def _add_agent_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("agent", metavar="AGENT", help="Slug of the agent")
+_AGENT_ARGUMENT = (Argument("AGENT", "Slug of the agent"),)
 
 
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_agent_argument(parser)
-    parser.add_argument(
-        "--search", metavar="WORDS", help="Only notes that an agent finds with this search"
-    )
+_LIST_ARGUMENTS = (
+    *_AGENT_ARGUMENT,
+    Argument("--search WORDS", "Only notes that an agent finds with this search"),
+)
 
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     from agents.notes import NOTE_LABELS
 
-    _add_agent_argument(parser)
+    add_arguments(parser, _AGENT_ARGUMENT)
     parser.add_argument(
         "title", metavar="TITLE", help="Title. A note with the same title is replaced."
     )
@@ -85,9 +88,10 @@ def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_agent_argument(parser)
-    parser.add_argument("title", metavar="TITLE", help="Title or ID of the note")
+_DELETE_ARGUMENTS = (
+    *_AGENT_ARGUMENT,
+    Argument("TITLE", "Title or ID of the note"),
+)
 
 
 VERBS = (
@@ -95,21 +99,21 @@ VERBS = (
         "list",
         "List the notes of an agent",
         _list_notes,
-        _add_list_arguments,
+        _LIST_ARGUMENTS,
         ("notes list helper", "notes list helper --search 'release day' --json"),
     ),
     CommandVerb(
         "write",
         "Create a note for an agent, or replace the note with the same title",
         _write_note,
-        _add_write_arguments,
+        (_add_write_arguments,),
         ("notes write helper 'Release day' 'Releases go out on Tuesdays.'",),
     ),
     CommandVerb(
         "remove",
         "Delete a note of an agent",
         _delete_note,
-        _add_delete_arguments,
+        _DELETE_ARGUMENTS,
         ("notes remove helper 'Release day'",),
         "Delete the note {title}?",
     ),

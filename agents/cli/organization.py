@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bonobot.accounts.models import Organization
 from bonobot.accounts.models.organizations import RegistryAccess
 from bonobot.accounts.principals import build_cli_principal
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 
 if TYPE_CHECKING:
@@ -135,9 +135,10 @@ def _show_organization(cli: CommandContext, options: argparse.Namespace) -> None
         )
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Short name, used with `--org`")
-    parser.add_argument("--name", default="", help="Display name (default: the slug)")
+_CREATE_ARGUMENTS = (
+    Argument("SLUG", "Short name, used with `--org`"),
+    Argument("--name NAME", "Display name (default: the slug)", default=""),
+)
 
 
 def _create_organization(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -158,53 +159,41 @@ def _parse_number_or_default(text: str) -> int | None:
     return None if text == "default" else int(text)
 
 
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--calls-per-minute",
+_UPDATE_ARGUMENTS = (
+    Argument(
+        "--calls-per-minute N",
+        "Rate limit for all agents and tokens combined. 0: no limit. default: the settings value",
         type=_parse_number_or_default,
-        metavar="N",
         default=UNSET,
-        help="Rate limit for all agents and tokens combined. 0: no limit. "
-        "default: the settings value",
-    )
-    parser.add_argument(
-        "--approval-hours",
+    ),
+    Argument(
+        "--approval-hours N",
+        "Hours until a pending approval expires. default: the settings value",
         type=_parse_number_or_default,
-        metavar="N",
         default=UNSET,
-        help="Hours until a pending approval expires. default: the settings value",
-    )
-    parser.add_argument(
-        "--audit-days",
+    ),
+    Argument(
+        "--audit-days N",
+        "Days to keep audit entries. 0: no limit. default: the settings value",
         type=_parse_number_or_default,
-        metavar="N",
         default=UNSET,
-        help="Days to keep audit entries. 0: no limit. default: the settings value",
-    )
-    parser.add_argument(
-        "--four-eyes",
-        action=argparse.BooleanOptionalAction,
+    ),
+    Argument(
+        "--[no-]four-eyes", "Prevent people from approving calls they requested", default=UNSET
+    ),
+    Argument("--[no-]second-factor", "Require a second factor", default=UNSET),
+    Argument(
+        "--[no-]single-sign-on",
+        "Require sign-in with an identity provider, or allow passwords with --no-…",
         default=UNSET,
-        help="Prevent people from approving calls they requested",
-    )
-    parser.add_argument(
-        "--second-factor",
-        action=argparse.BooleanOptionalAction,
-        default=UNSET,
-        help="Require a second factor",
-    )
-    parser.add_argument(
-        "--single-sign-on",
-        action=argparse.BooleanOptionalAction,
-        default=UNSET,
-        help="Require sign-in with an identity provider, or allow passwords with --no-…",
-    )
-    parser.add_argument(
+    ),
+    Argument(
         "--registry",
+        "Who may read the MCP registry of approved servers and agents",
         choices=RegistryAccess.values,
         default=UNSET,
-        help="Who may read the MCP registry of approved servers and agents",
-    )
+    ),
+)
 
 
 def _update_organization(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -229,13 +218,14 @@ def _update_organization(cli: CommandContext, options: argparse.Namespace) -> No
     )
 
 
-def _add_halt_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--reason",
+_HALT_ARGUMENTS = (
+    Argument(
+        "--reason REASON",
+        "Reason, shown in the audit log and to people whose sessions are canceled",
         default="",
-        help="Reason, shown in the audit log and to people whose sessions are canceled",
-    )
-    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
+    ),
+    Argument("--yes", "Don't ask for confirmation"),
+)
 
 
 def _halt_organization(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -285,7 +275,7 @@ VERBS = (
         "set",
         "Update the organization's limits, approval and sign-in rules, retention, and registry",
         _update_organization,
-        _add_update_arguments,
+        _UPDATE_ARGUMENTS,
         (
             "org set --calls-per-minute 600",
             "org set --audit-days 365",
@@ -297,21 +287,21 @@ VERBS = (
         "halt",
         "Enable the kill switch: deny all calls and model turns, and cancel all sessions",
         _halt_organization,
-        _add_halt_arguments,
+        _HALT_ARGUMENTS,
         ("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
     ),
     CommandVerb(
         "export",
         "Export all data of the organization to a folder",
         handle_export,
-        add_export_arguments,
+        (add_export_arguments,),
         ("org export acme-2026-11-22 --org acme",),
     ),
     CommandVerb(
         "delete",
         "Delete the organization and all its data",
         handle_delete,
-        add_delete_arguments,
+        (add_delete_arguments,),
         (
             "org delete --org acme --dry-run",
             "org delete --org acme --confirm acme --export acme-2026-11-22",
@@ -324,7 +314,7 @@ VERBS = (
         "add",
         "Create an organization",
         _create_organization,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         ("org add acme", "org add acme --name 'Acme Ltd'"),
     ),
 )

@@ -124,7 +124,6 @@ def apply_draft_options(cli: CommandContext, owner: "Owner", options: argparse.N
 
 
 def format_policy(policy: "PolicySpec") -> str:
-    """Format a policy as one line."""
     from agents.policies.services import EFFECTS, format_entries
 
     return "; ".join(
@@ -316,7 +315,7 @@ AUDIT_VERBS = (
         "simulate",
         "Simulate another policy on past calls",
         _replay_audit,
-        _add_simulation_arguments,
+        (_add_simulation_arguments,),
         (
             "audit simulate --agent demo --deny 'mcp_git_*'",
             "audit simulate --agent demo --days 30 --policy stricter.yaml --json",

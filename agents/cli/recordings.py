@@ -9,9 +9,11 @@ from agents.cli import sessions
 from agents.cli.policy_simulations import add_policy_arguments, collect_policy_options
 from agents.models import Agent, Recording, Replay
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
+    add_arguments,
     build_table,
     read_text,
 )
@@ -178,20 +180,11 @@ def _get_recording(cli: CommandContext, pk: str) -> Recording:
     return recording
 
 
-def _add_session_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", metavar="SESSION", help="ID of the session")
-
-
-def _add_recording_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recording", metavar="RECORDING", help="ID of the recording")
-
-
-def _add_agent_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", nargs="?", help="Only recordings of this agent")
+_RECORDING_ARGUMENT = (Argument("RECORDING", "ID of the recording"),)
 
 
 def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_recording_argument(parser)
+    add_arguments(parser, _RECORDING_ARGUMENT)
     parser.add_argument(
         "--instructions-file",
         metavar="FILE",
@@ -210,21 +203,21 @@ VERBS = (
         "record",
         "Record a session to test changes of its agent on it",
         _record_session,
-        _add_session_argument,
+        (Argument("SESSION", "ID of the session"),),
         ("agents record 0198c0de-…",),
     ),
     CommandVerb(
         "recordings",
         "List recordings",
         _list_recordings,
-        _add_agent_argument,
+        (Argument("SLUG", "Only recordings of this agent", nargs="?"),),
         ("agents recordings demo", "agents recordings --json"),
     ),
     CommandVerb(
         "replay",
         "Replay a recording with other settings. The exit status is 1 if the replay differs.",
         _replay_recording,
-        _add_replay_arguments,
+        (_add_replay_arguments,),
         (
             "agents replay 0198c0de-… --instructions-file prompt.txt",
             "agents replay 0198c0de-… --endpoint local --json",
@@ -235,7 +228,7 @@ VERBS = (
         "remove-recording",
         "Delete a recording and its replays",
         _delete_recording,
-        _add_recording_argument,
+        _RECORDING_ARGUMENT,
         ("agents remove-recording 0198c0de-…",),
         "Delete the recording {recording} and its replays?",
     ),

@@ -12,6 +12,7 @@ from agents.calls.types import Method
 from agents.models import Agent
 from bonobot.core.cli.command_group import (
     CLIENT_NAME,
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -209,44 +210,37 @@ def _format_availability(
     ]
 
 
-def _add_listing_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument("--agent", metavar="SLUG", help="Act as this agent, with its policy")
+_LISTING_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument("--agent SLUG", "Act as this agent, with its policy"),
+)
 
 
-def _add_call_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_listing_arguments(parser)
-    parser.add_argument(
-        "--unapproved", action="store_true", help="Allow a definition that is pending review"
-    )
+_CALL_ARGUMENTS = (
+    *_LISTING_ARGUMENTS,
+    Argument("--unapproved", "Allow a definition that is pending review"),
+)
 
 
-def _add_read_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_call_arguments(parser)
-    parser.add_argument(
-        "uri", metavar="URI", help="URI of a resource, or one that matches a template"
-    )
+_READ_ARGUMENTS = (
+    *_CALL_ARGUMENTS,
+    Argument("URI", "URI of a resource, or one that matches a template"),
+)
 
 
-def _add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_call_arguments(parser)
-    parser.add_argument("name", metavar="NAME", help="Name of the prompt on the server")
-    parser.add_argument("arguments", metavar="K=V", nargs="*", help="Arguments of the prompt")
+_PROMPT_ARGUMENTS = (
+    *_CALL_ARGUMENTS,
+    Argument("NAME", "Name of the prompt on the server"),
+    Argument("K=V", "Arguments of the prompt", nargs="*", dest="arguments"),
+)
 
 
-def _add_test_tool_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument("tool", metavar="TOOL", help="Name of the tool on the server")
-    parser.add_argument(
-        "arguments",
-        metavar="ARGUMENTS",
-        nargs="?",
-        default="{}",
-        help="Arguments as a JSON object (default: {})",
-    )
-    parser.add_argument(
-        "--unapproved", action="store_true", help="Allow a definition that is pending review"
-    )
+_TEST_TOOL_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument("TOOL", "Name of the tool on the server"),
+    Argument("ARGUMENTS", "Arguments as a JSON object (default: {})", nargs="?", default="{}"),
+    Argument("--unapproved", "Allow a definition that is pending review"),
+)
 
 
 VERBS = (
@@ -254,35 +248,35 @@ VERBS = (
         "test-tool",
         "Call a tool without an agent. Policies, limits, and the audit log apply.",
         _test_tool,
-        _add_test_tool_arguments,
+        _TEST_TOOL_ARGUMENTS,
         ("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
     ),
     CommandVerb(
         "resources",
         "List a server's resources and templates, and whether they can be read",
         _list_resources,
-        _add_listing_arguments,
+        _LISTING_ARGUMENTS,
         ("mcp resources docs", "mcp resources docs --agent demo --json"),
     ),
     CommandVerb(
         "prompts",
         "List a server's prompts with their arguments",
         _list_prompts,
-        _add_listing_arguments,
+        _LISTING_ARGUMENTS,
         ("mcp prompts docs", "mcp prompts docs --agent demo"),
     ),
     CommandVerb(
         "read",
         "Read a resource. Policies, limits, and the audit log apply.",
         _read_resource,
-        _add_read_arguments,
+        _READ_ARGUMENTS,
         ("mcp read docs docs://intro", "mcp read docs docs://pages/7 --agent demo --json"),
     ),
     CommandVerb(
         "prompt",
         "Get the messages of a prompt. Policies, limits, and the audit log apply.",
         _get_prompt,
-        _add_prompt_arguments,
+        _PROMPT_ARGUMENTS,
         ("mcp prompt docs review book=Emma tone=kindly", "mcp prompt docs plain --agent demo"),
     ),
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from agents.server_imports import ServerImport, apply_import, plan_import
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -21,7 +22,7 @@ from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.definition_approval import review_new_server
 from mcp_servers.cli.discovery import discover_with_progress
-from mcp_servers.cli.servers import add_approve_argument
+from mcp_servers.cli.servers import APPROVE_ARGUMENT
 from mcp_servers.import_export import is_registry_text, parse_import
 from mcp_servers.import_export.client_files import (
     CLIENT_NAMES,
@@ -52,41 +53,23 @@ class ImportReport(ServerImport):
         return {"source": self.source} | super().as_dict()
 
 
-def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", metavar="FILE", nargs="?", help="JSON or YAML file. -: standard input"
-    )
-    parser.add_argument(
-        "--from",
-        dest="client",
-        choices=CLIENT_NAMES,
-        help="Import from this client on this machine",
-    )
-    parser.add_argument(
-        "--registry",
-        metavar="URL",
-        help="Import from this MCP registry, or the server.json file at this URL",
-    )
-    parser.add_argument("--search", metavar="TEXT", default="", help="Search in the registry")
-    parser.add_argument(
-        "--installed", action="store_true", help="Import preset servers installed on this machine"
-    )
-    parser.add_argument(
-        "--only", action="append", metavar="NAME", help="Import only this server. Repeatable"
-    )
-    parser.add_argument(
-        "--set", action="append", metavar="K=V", help="Value for the placeholder ${K}. Repeatable"
-    )
-    parser.add_argument(
-        "--allow-private", action="store_true", help="Allow private and loopback addresses"
-    )
-    add_approve_argument(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Show the plan without changing anything"
-    )
-    parser.add_argument(
-        "--yes", action="store_true", help="Add all valid servers without asking for confirmation"
-    )
+_IMPORT_ARGUMENTS = (
+    Argument("FILE", "JSON or YAML file. -: standard input", nargs="?"),
+    Argument(
+        "--from", "Import from this client on this machine", dest="client", choices=CLIENT_NAMES
+    ),
+    Argument(
+        "--registry URL", "Import from this MCP registry, or the server.json file at this URL"
+    ),
+    Argument("--search TEXT", "Search in the registry", default=""),
+    Argument("--installed", "Import preset servers installed on this machine"),
+    Argument("--only NAME", "Import only this server. Repeatable", action="append"),
+    Argument("--set K=V", "Value for the placeholder ${K}. Repeatable", action="append"),
+    Argument("--allow-private", "Allow private and loopback addresses"),
+    *APPROVE_ARGUMENT,
+    Argument("--dry-run", "Show the plan without changing anything"),
+    Argument("--yes", "Add all valid servers without asking for confirmation"),
+)
 
 
 def _import_servers(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -315,7 +298,7 @@ VERBS = (
         "import",
         "Import servers from a client, a registry, or this machine. Shows a plan first.",
         _import_servers,
-        _add_import_arguments,
+        _IMPORT_ARGUMENTS,
         (
             "mcp import --from claude-desktop --dry-run",
             "mcp import servers.yaml --set API_TOKEN='${MY_TOKEN}'",

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 
 from agents.cli.agent_list import get_agent
-from agents.sessions.session_import import import_session
-from agents.sessions.session_import_file import MAX_FILE_BYTES, parse_session_file
-from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from agents.sessions.session_import import MAX_FILE_BYTES, import_session, parse_session_file
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.problems import InvalidInput
 
 STDIN = "-"
@@ -39,11 +38,10 @@ def _read_file(name: str) -> bytes:
         ) from None
 
 
-def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="AGENT", help="Slug of the agent")
-    parser.add_argument(
-        "file", metavar="FILE", help="JSON export of a session (- for standard input)"
-    )
+_IMPORT_ARGUMENTS = (
+    Argument("AGENT", "Slug of the agent", dest="slug"),
+    Argument("FILE", "JSON export of a session (- for standard input)"),
+)
 
 
 VERBS = (
@@ -51,7 +49,7 @@ VERBS = (
         "import-session",
         "Import an exported session as a finished session of an agent",
         _handle_import,
-        _add_import_arguments,
+        _IMPORT_ARGUMENTS,
         (
             "agents import-session demo session.json",
             "agents import-session demo - < session.json",

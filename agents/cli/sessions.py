@@ -22,6 +22,7 @@ from agents.cli import approvals, policy_simulations
 from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
 from agents.sessions.events import SessionEvent
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -74,7 +75,6 @@ class SessionRenderer:
         self._live = None
 
     def handle_events(self, events: list[SessionEvent]) -> None:
-        """Render new events."""
         for event in events:
             self._handle_event(event)
         if self._live is not None and events:
@@ -205,17 +205,6 @@ def _render_running_call(step: dict[str, Any]) -> Text:
 EventHandler = Callable[[list[SessionEvent]], object]
 
 
-def add_send_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for attachments and waiting."""
-    parser.add_argument(
-        "--attach",
-        action="append",
-        metavar="FILE",
-        help="Image, text, or PDF file to attach. Repeatable",
-    )
-    add_wait_arguments(parser)
-
-
 def add_timeout_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option for the longest time to wait."""
     parser.add_argument(
@@ -227,40 +216,35 @@ def add_timeout_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for waiting."""
-    add_timeout_argument(parser)
-    parser.add_argument(
-        "--wait",
-        action="store_true",
-        help="Also wait for pending approvals and elicitation requests",
-    )
+WAIT_ARGUMENTS = (
+    add_timeout_argument,
+    Argument("--wait", "Also wait for pending approvals and elicitation requests"),
+)
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `run`."""
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
-    parser.add_argument("text", metavar="TEXT", help="Message to send")
-    parser.add_argument(
-        "--working-dir", default="", help="Folder on this host to use as the working directory"
-    )
-    add_model_argument(parser)
-    parser.add_argument(
-        "--output-schema",
-        metavar="FILE",
-        help="File with the JSON Schema of the answer, or - for stdin",
-    )
-    add_send_arguments(parser)
+SEND_ARGUMENTS = (
+    Argument("--attach FILE", "Image, text, or PDF file to attach. Repeatable", action="append"),
+    *WAIT_ARGUMENTS,
+)
 
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the model endpoint of a new session."""
-    parser.add_argument(
-        "--model",
+MODEL_ARGUMENT = (
+    Argument("--model SLUG", "Slug of a model endpoint to use instead of the agent's", default=""),
+)
+
+
+RUN_ARGUMENTS = (
+    Argument("SLUG", "Slug of the agent"),
+    Argument("TEXT", "Message to send"),
+    Argument(
+        "--working-dir WORKING_DIR",
+        "Folder on this host to use as the working directory",
         default="",
-        metavar="SLUG",
-        help="Slug of a model endpoint to use instead of the agent's",
-    )
+    ),
+    *MODEL_ARGUMENT,
+    Argument("--output-schema FILE", "File with the JSON Schema of the answer, or - for stdin"),
+    *SEND_ARGUMENTS,
+)
 
 
 def read_output_schema(path: str | None) -> dict[str, Any] | None:
@@ -271,8 +255,7 @@ def read_output_schema(path: str | None) -> dict[str, Any] | None:
 
 def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
     """Give an agent a message and wait for its answer."""
-    from agents.sessions.model_choice import find_selectable_endpoint
-    from agents.sessions.services import start_session
+    from agents.sessions.services import find_selectable_endpoint, start_session
 
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
     attachments = read_attachments(options.attach or ())
@@ -288,17 +271,12 @@ def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
     show_session_result(cli, session, options)
 
 
-def add_retry_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `retry`."""
-    parser.add_argument("session", metavar="SESSION", help="ID of the session")
-    parser.add_argument(
-        "--message",
-        type=int,
-        metavar="SEQ",
-        help="Number of the message to resend (default: the last one)",
-    )
-    parser.add_argument("--text", help="New text of the message (default: unchanged)")
-    add_send_arguments(parser)
+RETRY_ARGUMENTS = (
+    Argument("SESSION", "ID of the session"),
+    Argument("--message SEQ", "Number of the message to resend (default: the last one)", type=int),
+    Argument("--text TEXT", "New text of the message (default: unchanged)"),
+    *SEND_ARGUMENTS,
+)
 
 
 def handle_retry(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -498,7 +476,6 @@ NUMBER_FIELDS = (
 
 
 def serialize_session(session: Session) -> dict[str, Any]:
-    """Return the JSON representation of a session."""
     return {
         "id": str(session.pk),
         "agent": session.agent.slug,
@@ -551,15 +528,13 @@ def _release_session(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message("Released. A worker continues the session.")
 
 
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", nargs="?", help="Only sessions of this agent")
-    parser.add_argument(
-        "--status", choices=Session.Status.values, help="Only sessions with this status"
-    )
+_LIST_ARGUMENTS = (
+    Argument("SLUG", "Only sessions of this agent", nargs="?"),
+    Argument("--status", "Only sessions with this status", choices=Session.Status.values),
+)
 
 
-def _add_session_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", metavar="SESSION", help="ID of the session")
+_SESSION_ARGUMENT = (Argument("SESSION", "ID of the session"),)
 
 
 VERBS = (
@@ -567,21 +542,21 @@ VERBS = (
         "sessions",
         f"List the latest {MAX_LISTED} sessions",
         _list_sessions,
-        _add_list_arguments,
+        _LIST_ARGUMENTS,
         ("agents sessions", "agents sessions demo --status waiting --json"),
     ),
     CommandVerb(
         "cancel",
         "Cancel the current turn of a session. The session accepts new messages.",
         _cancel_session,
-        _add_session_argument,
+        _SESSION_ARGUMENT,
         ("agents cancel 0198c0de-…",),
     ),
     CommandVerb(
         "release",
         "Release a session that was quarantined because its worker died repeatedly",
         _release_session,
-        _add_session_argument,
+        _SESSION_ARGUMENT,
         ("agents release 0198c0de-…",),
     ),
 )
@@ -620,29 +595,19 @@ def _revoke_session_approval(cli: CommandContext, options: argparse.Namespace) -
     )
 
 
-def _add_session_approval_filters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", metavar="SESSION", help="ID of the session")
-
-
-def _add_revoke_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "grant", metavar="APPROVAL", help="ID, as shown by `agents session-approvals`"
-    )
-
-
 SESSION_APPROVAL_VERBS = (
     CommandVerb(
         "session-approvals",
         "List the approvals for a whole session",
         _list_session_approvals,
-        _add_session_approval_filters,
+        (Argument("SESSION", "ID of the session"),),
         ("agents session-approvals 0198c0de-…",),
     ),
     CommandVerb(
         "revoke-session-approval",
         "Revoke a session approval",
         _revoke_session_approval,
-        _add_revoke_arguments,
+        (Argument("APPROVAL", "ID, as shown by `agents session-approvals`", dest="grant"),),
         ("agents revoke-session-approval 0198c0df-…",),
     ),
 )

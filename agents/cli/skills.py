@@ -7,8 +7,10 @@ from agents.cli.agent_list import get_agent
 from agents.models import Skill
 from agents.models.skills import SKILL_TEXTS
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandVerb,
+    add_arguments,
     build_table,
     parse_pairs,
     read_text,
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
     from agents.skills.services import SkillSpec
 
 
-def add_name_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the name argument."""
-    parser.add_argument("name", metavar="NAME", help="Its name")
+NAME_ARGUMENT = (Argument("NAME", "Its name"),)
 
 
 def add_agents_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:
@@ -38,15 +38,10 @@ def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
     return () if options.no_agents else agents
 
 
-def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--enabled` and `--no-enabled`; without either, the state stays unchanged."""
-    parser.add_argument(
-        "--enabled", action=argparse.BooleanOptionalAction, help="Enable or disable it"
-    )
+ENABLED_ARGUMENTS = (Argument("--[no-]enabled", "Enable or disable it"),)
 
 
 def serialize_skill(skill: Skill) -> dict[str, Any]:
-    """Return the JSON representation of a skill."""
     from agents.assignments import list_agent_slugs
 
     names = ("name", *SKILL_TEXTS, "arguments", "enabled", "version", "digest")
@@ -165,14 +160,10 @@ def _build_spec(options: argparse.Namespace) -> "SkillSpec":
     )
 
 
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="SLUG", help="Only skills attached to this agent")
-
-
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     from agents.skills.templates import LINE_SYNTAX
 
-    add_name_argument(parser)
+    add_arguments(parser, NAME_ARGUMENT)
     text_source = parser.add_mutually_exclusive_group()
     text_source.add_argument("--file", help="File with the instructions. -: standard input")
     text_source.add_argument("--text", help="The instructions")
@@ -185,19 +176,19 @@ def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{LINE_SYNTAX}. Use ${{NAME}} to insert it in the text. Repeatable",
     )
     add_agents_arguments(parser, "Agent to attach the skill to. Repeatable")
-    add_enabled_arguments(parser)
+    add_arguments(parser, ENABLED_ARGUMENTS)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    from agents.cli.sessions import add_wait_arguments
+    from agents.cli.sessions import WAIT_ARGUMENTS
 
-    add_name_argument(parser)
+    add_arguments(parser, NAME_ARGUMENT)
     parser.add_argument(
         "values", metavar="KEY=VALUE", nargs="*", help="Values of the skill's arguments"
     )
     parser.add_argument("--agent", metavar="SLUG", help="Agent that runs the skill")
     parser.add_argument("--dry-run", action="store_true", help="Only show the resulting text")
-    add_wait_arguments(parser)
+    add_arguments(parser, WAIT_ARGUMENTS)
 
 
 VERBS = (
@@ -205,17 +196,17 @@ VERBS = (
         "list",
         "List skills",
         _list_skills,
-        _add_list_arguments,
+        (Argument("--agent SLUG", "Only skills attached to this agent"),),
         ("skills list", "skills list --agent helper --json"),
     ),
     CommandVerb(
-        "show", "Show a skill", _show_skill_text, add_name_argument, ("skills show release-notes",)
+        "show", "Show a skill", _show_skill_text, NAME_ARGUMENT, ("skills show release-notes",)
     ),
     CommandVerb(
         "add",
         "Create a skill",
         _create_skill,
-        _add_write_arguments,
+        (_add_write_arguments,),
         (
             "skills add release-notes --text 'Write notes for ${version}.' --argument version!",
             "skills add triage --file triage.md --agent helper",
@@ -225,14 +216,14 @@ VERBS = (
         "set",
         "Update a skill. A change of its text or arguments creates a new version.",
         _update_skill,
-        _add_write_arguments,
+        (_add_write_arguments,),
         ("skills set triage --file triage.md", "skills set triage --agent helper --off"),
     ),
     CommandVerb(
         "run",
         "Run a skill with an agent and wait for the answer",
         _run_skill,
-        _add_run_arguments,
+        (_add_run_arguments,),
         (
             "skills run release-notes version=1.4 --agent helper",
             "skills run release-notes version=1.4 --dry-run",
@@ -242,7 +233,7 @@ VERBS = (
         "remove",
         "Delete a skill",
         _delete_skill,
-        add_name_argument,
+        NAME_ARGUMENT,
         ("skills remove triage",),
         "Delete the skill {name}?",
     ),

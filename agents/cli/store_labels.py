@@ -4,7 +4,7 @@ import argparse
 
 from agents.cli.agent_list import get_agent as find_agent
 from agents.flow_labels.services import clear_agent_stores, list_agent_stores
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server
 from mcp_servers.flow_labels.store_labels import (
@@ -79,12 +79,10 @@ def _clear_agent_labels(cli: CommandContext, options: argparse.Namespace) -> Non
     _show_agent_labels(cli, options)
 
 
-def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+_SERVER_ARGUMENT = (Argument("SERVER", "Slug, name, or ID of the server"),)
 
 
-def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+_SLUG_ARGUMENT = (Argument("SLUG", "Slug of the agent"),)
 
 
 SHOW_HELP = "Show the flow labels that {} received from sessions that wrote to them"
@@ -92,7 +90,7 @@ CLEAR_HELP = "Clear the flow labels of {}. Recorded in the audit log."
 SERVER, AGENT = "the data in a server", "an agent's notes and workspace"
 OF_SERVERS = (
     CommandVerb(
-        *("store-labels", SHOW_HELP.format(SERVER), _show_server_labels, _add_server_argument),
+        *("store-labels", SHOW_HELP.format(SERVER), _show_server_labels, _SERVER_ARGUMENT),
         ("mcp store-labels memory",),
     ),
     CommandVerb(
@@ -100,18 +98,18 @@ OF_SERVERS = (
             "clear-store-labels",
             CLEAR_HELP.format(SERVER),
             _clear_server_labels,
-            _add_server_argument,
+            _SERVER_ARGUMENT,
         ),
         ("mcp clear-store-labels memory",),
     ),
 )
 OF_AGENTS = (
     CommandVerb(
-        *("store-labels", SHOW_HELP.format(AGENT), _show_agent_labels, _add_slug_argument),
+        *("store-labels", SHOW_HELP.format(AGENT), _show_agent_labels, _SLUG_ARGUMENT),
         ("agents store-labels demo",),
     ),
     CommandVerb(
-        *("clear-store-labels", CLEAR_HELP.format(AGENT), _clear_agent_labels, _add_slug_argument),
+        *("clear-store-labels", CLEAR_HELP.format(AGENT), _clear_agent_labels, _SLUG_ARGUMENT),
         ("agents clear-store-labels demo",),
     ),
 )

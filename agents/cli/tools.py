@@ -6,13 +6,9 @@ from typing import Any
 
 from agents.builtin_tools.toolset_options import TOOLSETS, apply_defaults
 from agents.models import Agent
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 from mcp_servers.models import Definition
-
-
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mcp", action="store_true", help="Only tools of MCP servers")
 
 
 def _list_tools(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -61,7 +57,7 @@ VERBS = (
         "list",
         "List the built-in tools and the tools of all servers",
         _list_tools,
-        _add_list_arguments,
+        (Argument("--mcp", "Only tools of MCP servers"),),
         ("tools list", "tools list --mcp --json"),
     ),
 )
@@ -208,7 +204,7 @@ WORKSPACE_VERBS = (
         "tools",
         "Show or change an agent's built-in tools",
         _handle_toolsets,
-        _add_toolset_arguments,
+        (_add_toolset_arguments,),
         (
             "agents tools demo",
             "agents tools demo --enable filesystem --enable search --set filesystem.read_only=true",
@@ -220,7 +216,7 @@ WORKSPACE_VERBS = (
         "workspace",
         "Show or change an agent's workspace",
         _handle_workspace,
-        _add_workspace_arguments,
+        (_add_workspace_arguments,),
         (
             "agents workspace demo",
             "agents workspace demo --attach /srv/project",

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from agents.cli.skills import add_enabled_arguments
+from agents.cli.skills import ENABLED_ARGUMENTS
 from agents.models import Trigger
 from agents.workflows.queries import build_webhook_url, list_triggers, serialize_trigger
 from agents.workflows.services import get_workflow as workflow_named
@@ -14,7 +14,14 @@ from agents.workflows.triggers import (
     replace_secret,
     save_trigger,
 )
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, read_inputs
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandVerb,
+    add_arguments,
+    build_table,
+    read_inputs,
+)
 
 
 def _list_triggers(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -97,17 +104,17 @@ def _build_spec(options: argparse.Namespace, kind: str | None = None) -> Trigger
     )
 
 
-def _add_workflow_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="WORKFLOW", help="Name of the workflow")
+_WORKFLOW_ARGUMENT = (Argument("WORKFLOW", "Name of the workflow", dest="name"),)
 
 
-def _add_name_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_workflow_argument(parser)
-    parser.add_argument("trigger", metavar="NAME", help="Name of the trigger")
+_NAME_ARGUMENTS = (
+    *_WORKFLOW_ARGUMENT,
+    Argument("NAME", "Name of the trigger", dest="trigger"),
+)
 
 
 def _add_trigger_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_name_arguments(parser)
+    add_arguments(parser, _NAME_ARGUMENTS)
     parser.add_argument(
         "--inputs",
         help="Inputs of each run, as JSON. For a webhook, ${/body/…} refers to a value in the "
@@ -124,14 +131,13 @@ def _add_trigger_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--per-minute", type=int, metavar="N", help="Maximum webhook runs per minute"
     )
-    add_enabled_arguments(parser)
+    add_arguments(parser, ENABLED_ARGUMENTS)
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_trigger_arguments(parser)
-    parser.add_argument(
-        "--webhook", action="store_true", help="Create a webhook, called with POST and its secret"
-    )
+_CREATE_ARGUMENTS = (
+    _add_trigger_arguments,
+    Argument("--webhook", "Create a webhook, called with POST and its secret"),
+)
 
 
 VERBS = (
@@ -139,14 +145,14 @@ VERBS = (
         "triggers",
         "List the triggers of a workflow",
         _list_triggers,
-        _add_workflow_argument,
+        _WORKFLOW_ARGUMENT,
         ("workflows triggers triage",),
     ),
     CommandVerb(
         "add-trigger",
         "Create a schedule or webhook for a workflow. A webhook's secret is shown once.",
         _create_trigger,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         (
             'workflows add-trigger report nightly --cron "0 3 * * *" --time-zone Europe/Berlin',
             "workflows add-trigger triage alerts --webhook"
@@ -157,21 +163,21 @@ VERBS = (
         "set-trigger",
         "Update, enable, or disable a trigger",
         _update_trigger,
-        _add_trigger_arguments,
+        (_add_trigger_arguments,),
         ("workflows set-trigger report nightly --every 3600", "workflows set-trigger a b --off"),
     ),
     CommandVerb(
         "replace-secret",
         "Replace the secret of a webhook. The new secret is shown once.",
         _replace_secret,
-        _add_name_arguments,
+        _NAME_ARGUMENTS,
         ("workflows replace-secret triage alerts",),
     ),
     CommandVerb(
         "remove-trigger",
         "Delete a trigger. Runs it started are kept.",
         _delete_trigger,
-        _add_name_arguments,
+        _NAME_ARGUMENTS,
         ("workflows remove-trigger triage alerts",),
         "Delete the trigger {trigger}?",
     ),

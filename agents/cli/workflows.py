@@ -5,16 +5,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from agents.cli.skills import (
+    ENABLED_ARGUMENTS,
+    NAME_ARGUMENT,
     add_agents_arguments,
-    add_enabled_arguments,
-    add_name_argument,
     collect_agents,
 )
 from agents.models import Session, Workflow, WorkflowRun
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
+    add_arguments,
     build_table,
     read_inputs,
     read_text,
@@ -29,7 +31,6 @@ MAX_TEXT_SHOWN = 300
 
 
 def serialize_workflow(workflow: Workflow) -> dict[str, Any]:
-    """Return the JSON representation of a workflow."""
     from agents.assignments import list_agent_slugs
 
     names = ("name", "description", "source", "enabled", "version", "digest", "state")
@@ -189,21 +190,20 @@ def _build_spec(options: argparse.Namespace) -> "WorkflowSpec":
     )
 
 
-def _add_run_id_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="RUN", help="ID of the run")
+_RUN_ID_ARGUMENT = (Argument("RUN", "ID of the run", dest="id"),)
 
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
-    add_name_argument(parser)
+    add_arguments(parser, NAME_ARGUMENT)
     parser.add_argument("--file", help="YAML or JSON file with the definition. -: standard input")
     add_agents_arguments(parser, "Agent that gets the workflow as a tool. Repeatable")
-    add_enabled_arguments(parser)
+    add_arguments(parser, ENABLED_ARGUMENTS)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    from agents.cli.sessions import add_wait_arguments
+    from agents.cli.sessions import WAIT_ARGUMENTS
 
-    add_name_argument(parser)
+    add_arguments(parser, NAME_ARGUMENT)
     parser.add_argument(
         "inputs",
         metavar="INPUTS",
@@ -214,11 +214,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="Start the run without waiting for it"
     )
-    add_wait_arguments(parser)
-
-
-def _add_runs_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="Only runs of this workflow")
+    add_arguments(parser, WAIT_ARGUMENTS)
 
 
 VERBS = (
@@ -227,59 +223,63 @@ VERBS = (
         "show",
         "Show the definition of a workflow",
         _show_workflow_source,
-        add_name_argument,
+        NAME_ARGUMENT,
         ("workflows show triage",),
     ),
     CommandVerb(
         "add",
         "Create a workflow",
         _create_workflow,
-        _add_write_arguments,
+        (_add_write_arguments,),
         ("workflows add triage --file triage.yaml",),
     ),
     CommandVerb(
         "set",
         "Update a workflow. Runs in progress aren't affected.",
         _update_workflow,
-        _add_write_arguments,
+        (_add_write_arguments,),
         ("workflows set triage --file triage.yaml", "workflows set triage --agent helper"),
     ),
     CommandVerb(
         "approve",
         "Approve the current version of a workflow for its agents",
         _approve_workflow,
-        add_name_argument,
+        NAME_ARGUMENT,
         ("workflows approve triage",),
     ),
     CommandVerb(
         "run",
         "Run a workflow and wait until it ends",
         _run_workflow,
-        _add_run_arguments,
+        (_add_run_arguments,),
         ("""workflows run triage '{"title": "disk full"}'""", "workflows run nightly --no-wait"),
     ),
     CommandVerb(
-        "runs", "List the latest runs", _list_runs, _add_runs_arguments, ("workflows runs triage",)
+        "runs",
+        "List the latest runs",
+        _list_runs,
+        (Argument("NAME", "Only runs of this workflow", nargs="?"),),
+        ("workflows runs triage",),
     ),
     CommandVerb(
         "steps",
         "Show a run with its steps",
         _show_run_steps,
-        _add_run_id_argument,
+        _RUN_ID_ARGUMENT,
         ("workflows steps 0198c0de-…",),
     ),
     CommandVerb(
         "cancel",
         "Cancel a run",
         _cancel_run,
-        _add_run_id_argument,
+        _RUN_ID_ARGUMENT,
         ("workflows cancel 0198c0de-…",),
     ),
     CommandVerb(
         "remove",
         "Delete a workflow. Its runs are kept.",
         _delete_workflow,
-        add_name_argument,
+        NAME_ARGUMENT,
         ("workflows remove triage",),
         "Delete the workflow {name}?",
     ),

@@ -91,7 +91,6 @@ def _apply_plan(principal: Principal, plan: ConfigPlan) -> None:
 
 
 def _mark_problem_location(step: ConfigPlanStep, problem: Problem) -> Problem:
-    """Add the location in the file to a problem."""
     entry = step.wanted[1] if isinstance(step.wanted, tuple) else step.wanted
     if entry is not None:
         located: Problem = entry.place.mark(problem)

@@ -13,6 +13,7 @@ from agents.config_file.plan_changes import ConfigPlan
 from agents.config_file.read_config import allow_private_addresses, read_config_file
 from agents.models import Agent
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -23,23 +24,22 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import discover_with_progress
-from mcp_servers.concurrent_discovery import DiscoveryAttempt
+from mcp_servers.discovery import DiscoveryAttempt
 from mcp_servers.import_export.client_files import read_text
 from mcp_servers.models import Server
 
 _ACTION_SIGNS = {"create": "+", "change": "~", "remove": "-", "unchanged": " "}
 
 
-def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--agent", metavar="SLUG", help="Export only this agent and what it requires"
-    )
-    parser.add_argument(
+_EXPORT_ARGUMENTS = (
+    Argument("--agent SLUG", "Export only this agent and what it requires"),
+    Argument(
         "--format",
+        "bonobot: YAML for `mcp apply` (default). mcpServers: JSON for MCP clients",
         choices=("bonobot", "mcpServers"),
         default="bonobot",
-        help="bonobot: YAML for `mcp apply` (default). mcpServers: JSON for MCP clients",
-    )
+    ),
+)
 
 
 def _handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -65,22 +65,15 @@ def _handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.out.file.write(f"{text}\n")
 
 
-def _add_apply_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="YAML or JSON file. -: standard input")
-    parser.add_argument(
-        "--set", action="append", metavar="K=V", help="Value for the placeholder ${K}. Repeatable"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Show the plan without changing anything"
-    )
-    parser.add_argument(
-        "--prune", action="store_true", help="Delete objects that the file's sections don't list"
-    )
-    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
-    parser.add_argument(
-        "--allow-private", action="store_true", help="Allow private and loopback addresses"
-    )
-    parser.add_argument("--no-discover", action="store_true", help="Don't connect to the servers")
+_APPLY_ARGUMENTS = (
+    Argument("FILE", "YAML or JSON file. -: standard input"),
+    Argument("--set K=V", "Value for the placeholder ${K}. Repeatable", action="append"),
+    Argument("--dry-run", "Show the plan without changing anything"),
+    Argument("--prune", "Delete objects that the file's sections don't list"),
+    Argument("--yes", "Don't ask for confirmation"),
+    Argument("--allow-private", "Allow private and loopback addresses"),
+    Argument("--no-discover", "Don't connect to the servers"),
+)
 
 
 def _handle_apply(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -192,14 +185,14 @@ VERBS = (
         "export",
         "Export the configuration without secrets, to apply it elsewhere",
         _handle_export,
-        _add_export_arguments,
+        _EXPORT_ARGUMENTS,
         ("mcp export > bonobot.yaml", "mcp export --agent demo --format mcpServers"),
     ),
     CommandVerb(
         "apply",
         "Apply servers, agents, policies, and budgets from a file. Shows a plan first.",
         _handle_apply,
-        _add_apply_arguments,
+        _APPLY_ARGUMENTS,
         ("mcp apply bonobot.yaml --dry-run", "mcp apply bonobot.yaml --prune --yes"),
     ),
 )

@@ -49,7 +49,6 @@ class FieldReader:
         )
 
     def has_field(self, name: str) -> bool:
-        """Return whether the field is present."""
         return self._node.get(name) is not None
 
     def get_line(self, name: str) -> int:
@@ -57,7 +56,6 @@ class FieldReader:
         return (self._node.get(name) or self._node).line
 
     def read_text(self, name: str) -> str | None:
-        """Return a string."""
         node = self._node.get(name)
         if node is None or node.value is None:
             return None
@@ -70,7 +68,6 @@ class FieldReader:
         return {name: self.read_text(name) for name in names}
 
     def read_boolean(self, name: str) -> bool | None:
-        """Return a boolean."""
         node = self._node.get(name)
         if node is None or isinstance(node.value, bool | None):
             return None if node is None else node.value
@@ -87,7 +84,6 @@ class FieldReader:
         return self._reject_type(name, node, "an integer", "Enter digits, such as 100.")
 
     def read_text_list(self, name: str) -> tuple[str, ...]:
-        """Return a list of strings."""
         nodes = self.read_items(name) or ()
         texts = [node.value for node in nodes if isinstance(node.value, str)]
         if len(texts) != len(nodes):

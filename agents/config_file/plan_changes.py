@@ -61,7 +61,6 @@ class ConfigPlan:
 
     @property
     def changes(self) -> tuple[ConfigPlanStep, ...]:
-        """The steps that change something."""
         return tuple(step for step in self.steps if step.action != "unchanged")
 
     def as_dict(self) -> dict[str, Any]:

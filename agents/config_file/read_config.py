@@ -19,7 +19,7 @@ from agents.config_file.skills_and_workflows import (
     read_workflow,
 )
 from agents.models import Agent
-from agents.models.workspace_limits import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
+from agents.models.agents import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
 from agents.policies.services import EFFECTS, PolicySpec, RuleSpec
 from agents.policies.services import Entry as RuleEntry
 from agents.sessions.output_schemas import check_output_schema

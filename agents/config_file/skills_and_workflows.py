@@ -101,7 +101,6 @@ def _has_same_triggers(row: Workflow, entry: WantedWorkflow) -> bool:
 
 
 def export_workflows(rows: Iterable[Workflow]) -> dict[str, Any]:
-    """Return workflows in the file's format."""
     exported = {}
     for row in rows:
         settings: dict[str, Any] = {} if row.enabled else {"enabled": False}
@@ -179,7 +178,6 @@ def list_skill_changes(row: Skill, entry: WantedSkill) -> list[str]:
 
 
 def export_skills(rows: Iterable[Skill]) -> dict[str, Any]:
-    """Return skills in the file's format."""
     return {row.name: _export_skill(row) for row in rows}
 
 

@@ -78,14 +78,14 @@ VERBS = (
         "skip",
         "Skip a step",
         partial(_handle_skip, is_skipped=True),
-        _add_step_argument,
+        (_add_step_argument,),
         ("first-run skip model",),
     ),
     CommandVerb(
         "unskip",
         "Undo skipping a step",
         partial(_handle_skip, is_skipped=False),
-        _add_step_argument,
+        (_add_step_argument,),
         ("first-run unskip model",),
     ),
     CommandVerb(

@@ -24,7 +24,7 @@ from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.core.text.untrusted_text import make_storable, make_visible
-from bonobot.ledger.audit.admin_changes import ChangeEvent, record_change
+from bonobot.ledger.audit.admin_changes import ChangeEvent, describe_row, record_change
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
 
@@ -49,13 +49,11 @@ class ElicitationOrigin:
 
 
 def build_page_path(elicitation: ElicitationRequest) -> str:
-    """Return the path of the request's page in the admin."""
     # Not by `reverse`: listing them must not load the whole admin.
     return f"/admin/agents/elicitationrequest/{elicitation.pk}/change/"
 
 
 def build_page_url(elicitation: ElicitationRequest) -> str:
-    """Return the absolute URL of the request's page."""
     return f"{settings.BONOBOT_URL}{build_page_path(elicitation)}"
 
 
@@ -114,13 +112,12 @@ def answer_request(
         )
     cleaned_content = _clean_content(elicitation, content or {}) if answer == "accept" else {}
     with record_change(
+        **describe_row(
+            "question", elicitation, make_visible(elicitation.message, MAX_SUMMARY_LENGTH)
+        ),
         event=ANSWER_EVENT,
-        organization_id=elicitation.organization_id,
         actor=principal.actor,
         action="elicitation_request_answered",
-        resource_type="question",
-        resource_id=str(elicitation.pk),
-        resource_name=make_visible(elicitation.message, MAX_SUMMARY_LENGTH),
         details={
             "answer": answer,
             "server": elicitation.server_name,
@@ -203,13 +200,12 @@ def expire_overdue() -> int:
     overdue = list(ElicitationRequest.objects.overdue()[:500])
     for elicitation in overdue:
         with record_change(
+            **describe_row(
+                "question", elicitation, make_visible(elicitation.message, MAX_SUMMARY_LENGTH)
+            ),
             event=ANSWER_EVENT,
-            organization_id=elicitation.organization_id,
             actor=SYSTEM,
             action="elicitation_request_expired",
-            resource_type="question",
-            resource_id=str(elicitation.pk),
-            resource_name=make_visible(elicitation.message, MAX_SUMMARY_LENGTH),
             details={"server": elicitation.server_name},
             governed=False,
         ):

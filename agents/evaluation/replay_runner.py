@@ -27,8 +27,7 @@ from agents.evaluation.transcripts import (
     build_transcript,
 )
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import fill_context_window
-from agents.llm.token_estimates import estimate_tokens
+from agents.llm.pricing import estimate_tokens, fill_context_window
 from agents.model_endpoints.request_budget import (
     ModelReservation,
     ReservationRequest,
@@ -131,7 +130,6 @@ class ReplaySteps:
 
     @property
     def last_turn(self) -> int:
-        """The number of the last turn."""
         return self.steps[-1].turn if self.steps else 0
 
     @property
@@ -140,7 +138,6 @@ class ReplaySteps:
         return build_transcript(self.steps, self.decisions)
 
     def add_step(self, kind: str, payload: dict[str, Any], **fields: Any) -> Step:
-        """Append a step."""
         values = {"state": Step.State.DONE, "call_id": uuid4(), **fields}
         step = Step(seq=len(self.steps) + 1, kind=kind, payload=payload, **values)
         self.steps.append(step)
@@ -349,7 +346,6 @@ def _build_turn_payload(
     reservation: ModelReservation,
     cost: int,
 ) -> dict[str, Any]:
-    """Return the payload of a turn's step."""
     return {
         "text": reply.text,
         "message": reply.message,

@@ -33,7 +33,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.audit.renamed_codes import add_old_codes
 from bonobot.ledger.models import AuditRow
 
@@ -75,12 +75,9 @@ def create_replay(principal: Principal, recording: Recording, overrides: ReplayO
     require_run_permission(principal, agent)
     new_replay = _build_replay(principal, recording, overrides)
     with record_change(
-        organization_id=recording.organization_id,
+        **describe_row("recording", recording, recording.title),
         actor=principal.actor,
         action="recording_replayed",
-        resource_type="recording",
-        resource_id=str(recording.pk),
-        resource_name=recording.title,
         details={
             "replay_id": str(new_replay.pk),
             "agent": agent.slug,
@@ -302,15 +299,11 @@ def create_recording(principal: Principal, session: Session) -> Recording:
 
 
 def delete_recording(principal: Principal, recording: Recording) -> None:
-    """Delete a recording with its replays."""
     principal.require(Action.MANAGE_AGENTS)
     with record_change(
-        organization_id=recording.organization_id,
+        **describe_row("recording", recording, recording.title),
         actor=principal.actor,
         action="recording_deleted",
-        resource_type="recording",
-        resource_id=str(recording.pk),
-        resource_name=recording.title,
         details={"session_id": str(recording.session_id)},
         governed=False,
     ):

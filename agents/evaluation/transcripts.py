@@ -73,7 +73,6 @@ class TranscriptEntry:
 
     @property
     def text(self) -> str:
-        """The text of the message."""
         return str(self.message["text"])
 
     @property
@@ -96,12 +95,10 @@ class Transcript:
 
     @property
     def turns(self) -> list[RecordedTurn]:
-        """All model turns."""
         return [turn for exchange in self.exchanges for turn in exchange.turns]
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """All calls."""
         return [call for recorded_turn in self.turns for call in recorded_turn.calls]
 
     @property
@@ -115,7 +112,6 @@ class Transcript:
         return sum(turn.cost_microusd for turn in self.turns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the transcript as JSON values."""
         return {"exchanges": [asdict(exchange) for exchange in self.exchanges]}
 
     @classmethod
@@ -252,7 +248,6 @@ def compare_transcripts(before: Transcript, after: Transcript) -> list[Transcrip
 
 
 def match_calls(before: Sequence[NumberedCall], after: Sequence[NumberedCall]) -> CallPairs:
-    """Return the pairs of calls of a message."""
     same, unmatched_before, unmatched_after = _match_by_key(
         before, after, lambda call: (call.tool, format_arguments(call))
     )

@@ -20,7 +20,7 @@ from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
-from bonobot.ledger.audit.admin_changes import record_change, record_finished_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels
@@ -43,7 +43,6 @@ class LabelSource:
 
     @property
     def call_id(self) -> UUID | None:
-        """The id of the first call."""
         return self.calls[0].pk if self.calls else None
 
     @property
@@ -115,7 +114,6 @@ def _list_preceding_calls(approval: Approval) -> Any:
 
 
 def parse_labels(row: AuditRow) -> set[str]:
-    """Return the names of a call's labels."""
     return set(json.loads(row.opened).get("details", {}).get("labels", ()))
 
 
@@ -233,12 +231,9 @@ def clear_agent_stores(principal: Principal, agent: Agent) -> None:
     principal.require(Action.APPROVE_DEFINITIONS)
     details: dict[str, Any] = {}
     with record_change(
-        organization_id=agent.organization_id,
+        **describe_row("agent", agent),
         actor=principal.actor,
         action="store_labels_cleared",
-        resource_type="agent",
-        resource_id=str(agent.pk),
-        resource_name=agent.name,
         details=details,
     ):
         details |= {store.name: [*store.labels] for store in list_agent_stores(agent)}

@@ -100,7 +100,6 @@ def _is_missing_labels(labels: int, keys: Iterable[str], idle_s: int | None) -> 
 
 
 def _build_session_key(session: Session) -> str:
-    """Return the key of a session's labels, which are those of its root session."""
     return build_flow_key(session.organization_id, "session", session.root_id or session.pk)
 
 

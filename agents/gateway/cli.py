@@ -94,7 +94,7 @@ SNIPPET_VERBS = (
         "snippet",
         "Print the configuration for an MCP client",
         _show_snippet,
-        _add_snippet_arguments,
+        (_add_snippet_arguments,),
         (
             "mcp snippet --agent helper --client claude-code --token '${TOKEN}'",
             "mcp snippet --server time --client cursor",
@@ -156,7 +156,7 @@ SERVE_VERBS = (
         "serve",
         "Serve MCP to one client over standard input and output",
         _serve,
-        _add_serve_arguments,
+        (_add_serve_arguments,),
         (
             "mcp serve --stdio --agent helper      # BONOBOT_TOKEN=bnb_… in the environment",
             "mcp serve --stdio --server github",

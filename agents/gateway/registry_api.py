@@ -29,7 +29,7 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.accounts.models.organizations import RegistryAccess
 from bonobot.accounts.principals import Principal
-from bonobot.core.api.content_negotiation import JSONContentNegotiation
+from bonobot.core.api.parsers import JSONContentNegotiation
 from bonobot.core.problems import InvalidInput, NotFound
 
 LATEST = "latest"

@@ -264,7 +264,6 @@ def parse_call_index(call_id: str) -> int:
 
 
 def build_user_message(text: str) -> Message:
-    """Return a user message."""
     return {"role": "user", "text": text}
 
 
@@ -300,7 +299,6 @@ def build_assistant_message(
 
 
 def build_model(endpoint: ModelEndpointConfig) -> LanguageModel:
-    """Return the model behind an endpoint."""
     # Imported here to avoid a cycle, and because a process that only shows sessions doesn't need
     # the implementations.
     if endpoint.kind == "offline":

@@ -144,7 +144,6 @@ def render_tool_instructions(tools: Sequence[ToolSpec]) -> str:
 
 
 def escape_tags(text: str) -> str:
-    """Escape the block's tags in a text."""
     return _RESERVED_TAG.sub("&lt;", text)
 
 

@@ -68,6 +68,7 @@ from agents.llm.interface import (
     build_call_id,
 )
 from agents.llm.messages import apply_frame
+from agents.llm.pricing import count_tokens, estimate_tokens
 from agents.llm.provider_errors import build_truncated_error, convert_provider_errors
 from agents.llm.providers import registry as provider_registry
 from agents.llm.providers.transport import (
@@ -75,7 +76,6 @@ from agents.llm.providers.transport import (
     RequestScope,
     open_request_scope,
 )
-from agents.llm.token_estimates import count_tokens, estimate_tokens
 from agents.llm.tool_schemas import convert_output_schema, convert_schema
 from bonobot.core.http.egress import check_url
 

@@ -33,7 +33,6 @@ UNION_KEYWORDS = ("anyOf", "oneOf", "allOf")
 
 
 def convert_schema(kind: Kind, schema: Schema) -> Schema:
-    """Return a tool's schema for a kind of endpoint."""
     if kind in ("google", "vertex"):
         return simplify_schema(schema)
     if kind in ("anthropic", "bedrock"):

@@ -6,8 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.agent_access import can_see_all_agents
-from agents.models.agents import Agent
+from agents.models.agents import Agent, can_see_all_agents
 from agents.models.approvals import PersonRequest, PersonRequestQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

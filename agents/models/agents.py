@@ -1,7 +1,7 @@
 """Models of agents, their attached servers, tool names, skills and notes."""
 
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.conf import settings
@@ -12,11 +12,6 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.model_endpoints import ModelEndpoint
-from agents.models.workspace_limits import (
-    DEFAULT_WORKSPACE_FILES,
-    DEFAULT_WORKSPACE_MIB,
-    MAX_WORKSPACE_FILES,
-)
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
@@ -27,6 +22,11 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role, may
 from bonobot.core.db.changed_fields import SavesChangedFields
 from mcp_servers.flow_labels import FlowLabel, decode_labels
+
+DEFAULT_WORKSPACE_MIB = 256
+DEFAULT_WORKSPACE_FILES = 10_000
+MAX_WORKSPACE_FILES = 100_000  # counting them takes about a second
+
 
 # Length of 8-4-4-4-12: other forms of a UUID could be slugs.
 UUID_LENGTH = 36
@@ -46,7 +46,6 @@ class AgentQuerySet(GovernedQuerySet):
     """Filters for agents."""
 
     def enabled(self) -> "AgentQuerySet":
-        """Keep enabled agents."""
         return self.filter(enabled=True)
 
     def visible_to(self, principal: Principal) -> "AgentQuerySet":
@@ -326,3 +325,37 @@ class Note(SavesChangedFields, OrganizationModel):
     def brought(self) -> tuple[FlowLabel, ...]:
         """The flow labels that a session gets by reading it."""
         return decode_labels(self.labels)
+
+
+def can_see_all_agents(principal: Principal) -> bool:
+    """Tell whether a principal sees all agents of its organization, so that no filter is needed.
+
+    An OAuth client is also limited by the person who authorized it, whatever its role.
+    """
+    is_restricted = principal.agent_ids or principal.granted_by_id is not None
+    return principal.may(Action.VIEW) and not is_restricted
+
+
+def filter_by_visible_agents(rows: Any, principal: Principal, agent_path: str = "agent") -> Any:
+    """Keep rows of agents that a principal sees; `agent_path` is the lookup."""
+    organization_rows = rows.for_organization(principal.organization_id)
+    if can_see_all_agents(principal):
+        return organization_rows
+    return organization_rows.filter(
+        **{f"{agent_path}__in": Agent.objects.visible_to(principal).values("pk")}
+    )
+
+
+def filter_readable_sessions(rows: Any, principal: Principal, owner_prefix: str) -> Any:
+    """Keep sessions, or requests in them, that a principal may read.
+
+    Readers of the organization read those of visible agents, all others their own: `owner_prefix`
+    starts the names of the two owner columns. People, but not tokens, keep access to their own
+    sessions with agents that they can no longer see.
+    """
+    owner_filter = {f"{owner_prefix}_kind": principal.kind, f"{owner_prefix}_id": principal.id}
+    if principal.may(Action.VIEW):
+        return filter_by_visible_agents(rows, principal)
+    if principal.kind == "user":
+        return rows.for_organization(principal.organization_id).filter(**owner_filter)
+    return filter_by_visible_agents(rows, principal).filter(**owner_filter)

@@ -9,7 +9,7 @@ from django.db.models import DateTimeField, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.agent_access import filter_readable_sessions
+from agents.models.agents import filter_readable_sessions
 from bonobot.accounts.models.abstract_models import GovernedModel, OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 

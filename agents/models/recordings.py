@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.agent_access import filter_by_visible_agents
+from agents.models.agents import filter_by_visible_agents
 from agents.models.model_endpoints import ModelEndpoint
 from agents.models.sessions import Runner
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet

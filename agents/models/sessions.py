@@ -10,7 +10,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.agent_access import filter_readable_sessions
+from agents.models.agents import filter_readable_sessions
 from agents.models.model_endpoints import ModelEndpoint
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal

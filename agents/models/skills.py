@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.agent_access import can_see_all_agents, filter_by_visible_agents
+from agents.models.agents import can_see_all_agents, filter_by_visible_agents
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
     GovernedQuerySet,

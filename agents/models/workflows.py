@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.agent_access import filter_by_visible_agents
+from agents.models.agents import filter_by_visible_agents
 from agents.models.sessions import Session
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,

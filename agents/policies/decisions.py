@@ -273,7 +273,6 @@ def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
 
 
 def evaluate_server_stage(name: str, enabled: bool) -> StageVerdict:
-    """Check that the server is enabled."""
     return _build_switch_stage(
         "server",
         enabled,
@@ -491,7 +490,6 @@ class DefinitionFacts:
 
     @property
     def label(self) -> str:
-        """The display name."""
         return self.own_name
 
 

@@ -25,7 +25,6 @@ FULL_SCOPE = AgentServerScope(resources=("*", "*:*"), prompts=("*",))
 def build_agent_policy(
     agent: Agent, attached_servers: Iterable[Any], organization_policy: ToolPolicy | None
 ) -> EffectivePolicy:
-    """Return the effective policy of an agent."""
     return EffectivePolicy(
         policy=_build_policy(getattr(agent, "tool_policy", None)),
         organization=replace(_build_organization_policy(organization_policy), mode="all"),
@@ -70,7 +69,6 @@ def _load_agent_policy(pk: UUID) -> EffectivePolicy:
 
 
 def build_agent_draft(agent: Agent, effective_policy: EffectivePolicy) -> EffectivePolicy | None:
-    """Return the effective policy with the agent's shadow policy, if it has one."""
     row: ToolPolicy | None = getattr(agent, "tool_policy", None)
     return replace(effective_policy, policy=read_policy(row.draft)) if row and row.draft else None
 
@@ -78,7 +76,6 @@ def build_agent_draft(agent: Agent, effective_policy: EffectivePolicy) -> Effect
 def build_organization_draft(
     row: ToolPolicy | None, effective_policy: EffectivePolicy, *, for_agent: bool
 ) -> EffectivePolicy | None:
-    """Return the effective policy with the organization's shadow policy, if it has one."""
     return (
         apply_organization_policy(effective_policy, read_policy(row.draft), for_agent)
         if row and row.draft
@@ -99,7 +96,6 @@ def apply_organization_policy(
 
 
 def find_organization_policy(organization_id: UUID) -> ToolPolicy | None:
-    """Return the organization's policy, if there is one."""
     policies = ToolPolicy.objects.filter(organization_id=organization_id, agent=None)
     return policies.prefetch_related("rules").first()
 
@@ -122,7 +118,6 @@ def build_rules(rows: Iterable[ToolRule]) -> tuple[Rule, ...]:
 
 
 def build_switches(agent: Agent) -> KillSwitches:
-    """Return the kill switches of an agent and its organization."""
     return KillSwitches(agent.organization.halted_at is None, agent.enabled)
 
 

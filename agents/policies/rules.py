@@ -186,7 +186,6 @@ def clean_patterns(
 def is_name_allowed(
     name: str, allowed_patterns: Sequence[str], denied_patterns: Sequence[str] = ()
 ) -> bool:
-    """Return whether these lists allow a name."""
     if any(fnmatchcase(name, glob) for glob in denied_patterns):
         return False
     return not allowed_patterns or any(fnmatchcase(name, glob) for glob in allowed_patterns)

@@ -62,7 +62,6 @@ class PolicySpec:
     ask: tuple[Entry, ...] = ()
 
     def get_entries(self, effect: str) -> tuple[Entry, ...]:
-        """Return the entries of an effect."""
         entries: tuple[Entry, ...] = getattr(self, effect)
         return entries
 
@@ -183,7 +182,6 @@ def _find_agent(owner: Owner) -> Agent | None:
 
 
 def get_organization_id(owner: Owner) -> UUID:
-    """Return the organization id of a policy's owner."""
     return owner.organization_id if isinstance(owner, Agent) else owner.pk
 
 

@@ -56,7 +56,6 @@ def build_policy(owner: Owner, spec: PolicySpec) -> Policy:
 
 
 def find_draft(owner: Owner) -> ShadowDraft | None:
-    """Return the current draft, if there is one."""
     draft_and_rules = _find_draft_and_rules(owner)
     return draft_and_rules[0] if draft_and_rules else None
 

@@ -113,7 +113,6 @@ class PolicySimulation:
         return self._list_groups("undecidable")
 
     def add_calls(self, call: "AuditedCall", verdicts: VerdictPair, calls: int) -> None:
-        """Add calls with the same verdicts."""
         if not calls:
             return
         if verdicts.kind == "same":

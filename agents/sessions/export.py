@@ -18,7 +18,7 @@ from agents.elicitations import services as elicitations
 from agents.models import Approval, ElicitationRequest, Session, Step
 from agents.sessions.events import build_step_data
 from agents.sessions.history import find_superseded_seqs, list_current_steps
-from agents.sessions.session_import_file import FORMAT_VERSION
+from agents.sessions.session_import import FORMAT_VERSION
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.counts import format_count

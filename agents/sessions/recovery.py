@@ -17,10 +17,14 @@ from agents.elicitations.services import withdraw_live_requests
 from agents.models import Step
 from agents.sessions import step_store
 from agents.sessions.history import load_history
-from agents.sessions.interrupted_calls import ask_person, get_unknown_text
 from agents.sessions.leases import SessionLease
 from agents.sessions.sampling import withdraw_live_approvals
-from agents.sessions.tool_calls import cancel_pending_call, resume_interrupted_call
+from agents.sessions.tool_calls import (
+    ask_person,
+    cancel_pending_call,
+    get_unknown_text,
+    resume_interrupted_call,
+)
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.abandoned_calls import settle_session_calls

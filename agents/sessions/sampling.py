@@ -24,7 +24,7 @@ from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.calls.types import CallRefused
 from agents.llm import interface as llm_interface
 from agents.llm.messages import apply_frame, build_frame
-from agents.llm.token_estimates import estimate_tokens
+from agents.llm.pricing import estimate_tokens
 from agents.model_endpoints.request_budget import (
     ModelReservation,
     ReservationRequest,

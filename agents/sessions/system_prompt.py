@@ -10,7 +10,7 @@ from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.llm import interface as llm_interface
 from agents.llm.interface import ToolSpec
-from agents.llm.messages import DATA_INSTRUCTIONS, DISABLED_TOOLS_PREFIX
+from agents.llm.messages import DATA_INSTRUCTIONS, DISABLED_TOOLS_PREFIX, UNREACHABLE_PREFIX
 from agents.llm.prompted_tools import escape_tags
 from agents.llm.tool_schemas import simplify_schema
 from agents.sessions.output_schemas import OutputSchema, build_output_instructions
@@ -115,7 +115,7 @@ def _render_tools_section(
             f"A person is asked before these run, so call them only where needed: {listed_names}."
         )
     lines += [f"Since your last turn: {line}" for line in server_changes]
-    lines += [f"Not reachable now: {server}." for server in unavailable_servers]
+    lines += [f"{UNREACHABLE_PREFIX}{server}." for server in unavailable_servers]
     server_tools = [tool for tool in listed_tools if tool.facts.server_name]
     lines += list_tool_parameters(build_tool_specs(server_tools))
     if blocked_tools := list(_iterate_blocked_tools(snapshot)):

@@ -32,7 +32,6 @@ class TemplateArgument:
     choices: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the stored form."""
         return asdict(self) | {"choices": list(self.choices)}
 
 
@@ -58,7 +57,6 @@ class StoredSkill(Protocol):
 
 
 def build_template(skill: StoredSkill) -> SkillTemplate:
-    """Return the template of a stored skill."""
     return SkillTemplate(
         skill.name, skill.text, skill.title, skill.description, read_arguments(skill.arguments)
     )
@@ -143,7 +141,6 @@ def render_skill(skill: SkillTemplate, arguments: Mapping[str, str]) -> str:
 
 
 def to_prompt(skill: SkillTemplate) -> dict[str, Any]:
-    """Return a skill as an MCP prompt."""
     return {
         "name": skill.name,
         "title": skill.title or skill.name,
@@ -316,7 +313,6 @@ def parse_lines(text: str) -> list[TemplateArgument]:
 
 
 def format_lines(arguments: Iterable[TemplateArgument]) -> str:
-    """Return arguments as lines."""
     return "\n".join(map(format_line, arguments))
 
 

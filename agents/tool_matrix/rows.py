@@ -70,17 +70,14 @@ class MatrixRow:
 
     @property
     def field(self) -> str:
-        """The name of its form field."""
         return f"tool-{self.tool.name}"
 
     @property
     def marks(self) -> tuple[LabelMark, ...]:
-        """Its labels as columns."""
         return list_label_marks(self.tool.labels, self.tool.declaration)
 
     @property
     def label_keys(self) -> str:
-        """The keys of its labels, for the filter."""
         return " ".join(mark.key for mark in self.marks if mark.present)
 
 
@@ -110,12 +107,10 @@ class MatrixGroup:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of its tools by decision."""
         return count_states(self.cells)
 
 
 def count_states(cells: Iterable[DecisionCell]) -> dict[str, int]:
-    """Return the number of decisions by state."""
     counts = dict.fromkeys(("allow", "ask", "off", "deny"), 0)
     for cell in cells:
         counts[cell.state] += 1

@@ -21,7 +21,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.models import Server
 
 
@@ -85,12 +85,9 @@ def _replace_agent_policy(
     principal: Principal, agent: Agent, mode: str, rules: list[ToolRule]
 ) -> None:
     with record_change(
-        organization_id=agent.organization_id,
+        **describe_row("agent", agent),
         actor=principal.actor,
         action="tool_policy_updated",
-        resource_type="agent",
-        resource_id=str(agent.pk),
-        resource_name=agent.name,
         details=build_policy_spec(agent, mode, rules).as_dict(),
     ):
         replace_policy(agent, mode, rules)

@@ -57,12 +57,10 @@ class MatrixChanges:
 
 
 def get_tool_key(tool: ToolFacts) -> ToolKey:
-    """Return the key of a tool."""
     return ToolKey(tool.source, tool.server_id, tool.own_name)
 
 
 def read_tool_setting(key: ToolKey, stored: EffectivePolicy) -> Setting:
-    """Return the setting of a tool as it is stored."""
     scope = stored.find_scope(key.server_id)
     if scope is not None and not is_name_allowed(key.own_name, scope.allowed, scope.denied):
         return Setting.OFF
@@ -74,7 +72,6 @@ def read_tool_setting(key: ToolKey, stored: EffectivePolicy) -> Setting:
 
 
 def read_server_default(server_id: UUID, policy: Policy) -> Setting:
-    """Return the default setting of a server as it is stored."""
     rule = policy.find_default(server_id)
     return SETTINGS[rule.effect] if rule else Setting.INHERIT
 
@@ -150,7 +147,6 @@ def _decide_by_policy(key: ToolKey, policy: Policy) -> Setting:
 
 
 def _is_rule_of(rule: Rule, key: ToolKey) -> bool:
-    """Return whether a rule stores the setting of a tool."""
     rule_key = rule.source, rule.server_id, rule.pattern
     return rule.condition is None and rule_key == _get_rule_key(key)
 
@@ -162,7 +158,6 @@ def _get_rule_key(key: ToolKey) -> tuple[str, UUID | None, str]:
 def list_changes(
     stored: EffectivePolicy, wanted: Mapping[ToolKey, Setting], defaults: Mapping[UUID, Setting]
 ) -> MatrixChanges:
-    """Return the settings that differ from the stored ones."""
     return MatrixChanges(
         {key: item for key, item in wanted.items() if read_tool_setting(key, stored) != item},
         {

@@ -38,7 +38,6 @@ def iterate_pointers(text: str) -> Iterator[str]:
 
 
 def resolve_pointer(values: Mapping[str, Any], pointer: str) -> tuple[bool, Any]:
-    """Return whether a pointer has a value, and the value."""
     value: Any = values
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")

@@ -4,7 +4,6 @@ from typing import Any
 
 from django.conf import settings
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.urls import reverse
 
 from agents.models import Step, Trigger, Workflow, WorkflowRun
 from agents.workflows.definitions import parse_workflow
@@ -21,7 +20,6 @@ def list_steps(run: WorkflowRun) -> list[dict[str, Any]]:
 
 
 def serialize_run(run: WorkflowRun) -> dict[str, Any]:
-    """Return a run as JSON values."""
     session = run.session
     return {
         "id": str(run.pk),
@@ -55,7 +53,7 @@ def build_webhook_url(trigger: Trigger) -> str:
     """Return the URL of a webhook; "" for a schedule."""
     if trigger.kind != Trigger.Kind.WEBHOOK:
         return ""
-    return f"{settings.BONOBOT_URL}{reverse('hook', args=[trigger.pk])}"
+    return f"{settings.BONOBOT_URL}/api/hooks/{trigger.pk}"
 
 
 def serialize_trigger(trigger: Any) -> dict[str, Any]:

@@ -88,7 +88,6 @@ class _CronExpression:
         return cls(minutes, hours, days, months, weekdays, matches_either_day=all(are_restricted))
 
     def is_due_on(self, day: date) -> bool:
-        """Return whether the expression has times on a day."""
         day_matches, weekday_matches = day.day in self.days, day.isoweekday() % 7 in self.weekdays
         is_matching_day = (
             day_matches or weekday_matches

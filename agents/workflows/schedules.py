@@ -15,7 +15,7 @@ from agents.workflows.services import RunOrigin, start_run
 from agents.workflows.triggers import build_schedule
 from agents.workflows.webhooks import build_trigger_actor, build_trigger_starter
 from bonobot.core.problems import Conflict, Problem
-from bonobot.ledger.audit.admin_changes import record_finished_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 
 MAX_RUNS_PER_SWEEP = 100
 OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
@@ -65,12 +65,9 @@ def _start_trigger_run(trigger: Trigger) -> WorkflowRun:
 
 def _record_failure(trigger: Trigger, problem: Problem) -> None:
     record_finished_change(
-        organization_id=trigger.organization_id,
+        **describe_row("trigger", trigger),
         actor=build_trigger_actor(trigger),
         action="trigger_not_run",
-        resource_type="trigger",
-        resource_id=str(trigger.pk),
-        resource_name=trigger.name,
         details={"workflow": trigger.workflow.name, "code": problem.code, "detail": str(problem)},
         governed=False,
     )

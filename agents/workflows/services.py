@@ -31,7 +31,7 @@ from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.core.text.json_reader import read_json
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.types import Actor
 from mcp_servers.schemas import SubprocessNeeded, check_arguments, classify_schema
 
@@ -71,7 +71,6 @@ def parse_source(source: str) -> Any:
 
 
 def build_definition(workflow: Workflow) -> WorkflowDefinition:
-    """Return the parsed definition of a stored workflow."""
     return parse_workflow(workflow.definition)
 
 
@@ -239,12 +238,9 @@ def start_run(
     )
     details = {"session_id": str(session.pk), "version": workflow.version, "via": str(origin.via)}
     with record_change(
-        organization_id=workflow.organization_id,
+        **describe_row("workflow", workflow),
         actor=actor,
         action="workflow_started",
-        resource_type="workflow",
-        resource_id=str(workflow.pk),
-        resource_name=workflow.name,
         details=details | ({"trigger": origin.trigger.name} if origin.trigger else {}),
         governed=False,
     ):
@@ -265,7 +261,6 @@ def require_startable(workflow: Workflow, inputs: Mapping[str, Any]) -> Agent:
 def create_run(
     session: Session, workflow: Workflow, inputs: Mapping[str, Any], origin: RunOrigin
 ) -> WorkflowRun:
-    """Create the workflow run of a new session."""
     run: WorkflowRun = WorkflowRun.objects.create(
         organization_id=session.organization_id,
         session=session,

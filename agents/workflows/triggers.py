@@ -182,7 +182,6 @@ def _apply_schedule(row: Trigger, spec: TriggerSpec, was_off: bool) -> None:
 
 
 def build_schedule(row: Trigger) -> TriggerSchedule:
-    """Return the schedule of a trigger."""
     return TriggerSchedule(every_s=row.every_s, cron=row.cron, time_zone=row.time_zone)
 
 

@@ -52,7 +52,6 @@ class WebhookCredentials:
     signature: str = ""
 
     def has_secret(self, secret: str, body: bytes) -> bool:
-        """Return whether the credentials prove this secret."""
         if self.signature:
             return is_valid_signature(secret, self.timestamp, self.signature, body, now=time.time())
         return hmac.compare_digest(self.bearer.encode("utf-8", "replace"), secret.encode())

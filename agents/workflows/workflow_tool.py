@@ -19,7 +19,6 @@ from mcp_servers.flow_labels import FlowLabel
 
 
 def build_workflow_tool(workflow: Workflow) -> BuiltinTool:
-    """Return the tool that runs a workflow."""
     definition = parse_workflow(workflow.definition)
     return BuiltinTool(
         name=build_tool_name("workflow", workflow.name),

@@ -22,9 +22,7 @@ class AgentDirectory(Protocol):
         """Return the id of an organization's agent; raises `NotFound`."""
         ...
 
-    def list_choices(self, organization_id: UUID) -> list[tuple[str, str]]:
-        """Return an organization's agents."""
-        ...
+    def list_choices(self, organization_id: UUID) -> list[tuple[str, str]]: ...
 
     def list_enabled_choices_of_user(
         self, organization_id: UUID, user_id: UUID, *, most: int
@@ -32,9 +30,7 @@ class AgentDirectory(Protocol):
         """Return at most `most` enabled agents of an organization that a user may use."""
         ...
 
-    def is_enabled_for_user(self, organization_id: UUID, user_id: UUID, agent_id: UUID) -> bool:
-        """Return whether an organization's agent is enabled and usable by a user."""
-        ...
+    def is_enabled_for_user(self, organization_id: UUID, user_id: UUID, agent_id: UUID) -> bool: ...
 
     def load_names(self, agent_ids: Iterable[UUID | str]) -> dict[str, str]:
         """Return the names of agents by id, without deleted ones."""
@@ -47,7 +43,6 @@ _directory: ExtensionPoint[AgentDirectory] = ExtensionPoint(
 
 
 def register_agent_directory(directory: AgentDirectory) -> None:
-    """Register the agent directory."""
     _directory.register(directory)
 
 

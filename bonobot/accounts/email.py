@@ -54,5 +54,4 @@ def override_language(user: User) -> Iterator[None]:
 
 
 def build_absolute_url(path: str) -> str:
-    """Return the absolute URL of a path."""
     return f"{settings.BONOBOT_URL}{path}"

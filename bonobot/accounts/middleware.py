@@ -11,7 +11,7 @@ from django.utils import translation
 from django.views.i18n import set_language
 
 from bonobot.accounts import profiles
-from bonobot.core.http.form_pages import find_form_page
+from bonobot.core.http.error_pages import find_form_page
 from bonobot.core.i18n import localization
 
 LANGUAGE_PARAMETER = "language"

@@ -87,7 +87,6 @@ def send_reset_link(principal: Principal, user: User) -> str:
 
 
 def build_reset_link(user: User) -> str:
-    """Return a link for choosing a new password for the account."""
     encoded_id = urlsafe_base64_encode(force_bytes(user.pk))
     token = default_token_generator.make_token(user)
     return account_email.build_absolute_url(

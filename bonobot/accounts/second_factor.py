@@ -39,7 +39,6 @@ class SecondFactorAdapter(DefaultMFAAdapter):
         return str(FactorSecret.objects.get(pk=encrypted_text).secret.open())
 
     def get_totp_label(self, user: Any) -> str:
-        """Return the username."""
         return str(user.get_username())
 
 
@@ -112,7 +111,6 @@ def send_second_factor_reset_email(user: User) -> None:
 
 
 def end_sessions(user: User, *, except_key: str = "") -> None:
-    """End the sessions of a user, except the one with this key."""
     for session in UserSession.objects.filter(user=user).exclude(session_key=except_key):
         session.end()
 
@@ -163,7 +161,6 @@ def handle_factor_added(request: Any, user: User, authenticator: Authenticator, 
 
 
 def handle_factor_removed(user: User, authenticator: Authenticator, **_: Any) -> None:
-    """Record a removed factor."""
     delete_unused_secrets(user)
     record_own_change("second_factor_removed", user, kind=authenticator.type)
 

@@ -17,7 +17,7 @@ from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso.services import require_tested_sign_in
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 
 
 def add_member(principal: Principal, username: str, role: Role) -> Membership:
@@ -170,7 +170,6 @@ def _require_platform_admin(principal: Principal) -> None:
 
 
 def has_other_owner(member: Membership) -> bool:
-    """Return whether the member's organization has another owner."""
     owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
     return bool(owners.exclude(pk=member.pk).exists())
 
@@ -191,11 +190,8 @@ def _record_change(
     principal: Principal, member: Membership, action: str, **details: Any
 ) -> AbstractContextManager[Any]:
     return record_change(
-        organization_id=member.organization_id,
+        **describe_row("membership", member, member.user.get_username()),
         actor=principal.actor,
         action=action,
-        resource_type="membership",
-        resource_id=str(member.pk),
-        resource_name=member.user.get_username(),
         details=details,
     )

@@ -151,7 +151,6 @@ def convert_os_error(path: str, error: OSError) -> Problem:
 
 
 def build_bad_path_error(path: str, reason: str) -> PathRefused:
-    """Return the error for a malformed path."""
     printable_path = path[:200].encode("utf-8", "replace").decode()
     return PathRefused(
         format_message("`{shown}` isn't a valid path. {why}", shown=printable_path, why=reason),
@@ -383,7 +382,6 @@ class ConfinedFolder:
 
     @contextmanager
     def open_folder(self, path: str) -> Iterator[int]:
-        """Open a folder inside this one."""
         parts, fd = split_path(path), os.dup(self._fd)
         try:
             for depth, part in enumerate(parts):

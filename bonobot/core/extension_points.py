@@ -25,7 +25,6 @@ class ExtensionPoint(Generic[T]):
         self._implementation: T | None = None
 
     def register(self, implementation: T) -> None:
-        """Set the implementation."""
         self._implementation = implementation
 
     def get(self) -> T:
@@ -62,5 +61,4 @@ class LazyFunction:
     path: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Import the function and call it."""
         return import_string(self.path)(*args, **kwargs)

@@ -31,7 +31,6 @@ class ProcessIdentity:
 
 
 def identify_this_process() -> ProcessIdentity:
-    """Return the identity of this process."""
     pid = os.getpid()
     stat = _read_stat(pid)
     return ProcessIdentity(_identify_machine(), pid, stat.started if stat else "")

@@ -76,7 +76,6 @@ class RedisBus(MessageBus):
         await self.publish_texts(BusTexts(channel) for channel in channels)
 
     async def close(self) -> None:
-        """Close the connections."""
         for task in (self._listener_future, self._wakeup_task):
             if task is not None:
                 task.cancel()

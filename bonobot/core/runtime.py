@@ -301,7 +301,6 @@ def find_runtime() -> Runtime | None:
 
 
 def close_runtime(timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-    """Close this process's runtime, if any."""
     if (runtime := _state.runtime) is not None:
         runtime.close(timeout_s)
 

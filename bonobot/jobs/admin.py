@@ -98,7 +98,6 @@ class ScheduleAdmin(ServiceFormAdmin):
 
     @display(description=_("schedule"), ordering="name")
     def what(self, row: PeriodicTask) -> str:
-        """Return the label."""
         return str(SCHEDULE_LABELS.get(row.name, row.name))
 
     @display(description=_("description"))
@@ -111,7 +110,6 @@ class ScheduleAdmin(ServiceFormAdmin):
 
     @display(description=_("interval"), ordering="interval__every")
     def period(self, row: PeriodicTask) -> str:
-        """Return the period."""
         return _format_period(compute_period_s(row))
 
     @display(description=_("default"))
@@ -121,7 +119,6 @@ class ScheduleAdmin(ServiceFormAdmin):
 
     @display(description=_("enabled"), boolean=True, ordering="enabled")
     def on(self, row: PeriodicTask) -> bool:
-        """Return whether it is enabled."""
         return bool(row.enabled)
 
     @display(description=_("last sent"), ordering="last_run_at")

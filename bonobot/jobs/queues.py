@@ -92,7 +92,6 @@ def build_task_queues() -> list[Any]:
 
 
 def build_task_routes() -> dict[str, dict[str, str]]:
-    """Return Celery's task routes."""
     return {task: {"queue": queue.name} for queue in QUEUES for task in queue.tasks}
 
 

@@ -6,7 +6,13 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+    build_table,
+)
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.counts import format_count
 from bonobot.ledger.types import Actor
@@ -31,28 +37,23 @@ def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.print_message("Unreadable values were encrypted with missing keys. Restore these keys.")
 
 
-def _add_rotate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
-    parser.add_argument(
-        "--existing",
-        action="store_true",
-        help="Use the first existing key instead of creating a key",
-    )
-    parser.add_argument(
-        "--wait",
+_ROTATE_ARGUMENTS = (
+    Argument("--yes", "Don't ask for confirmation"),
+    Argument("--existing", "Use the first existing key instead of creating a key"),
+    Argument(
+        "--wait SECONDS",
+        "Time for all processes to load the new key, in seconds "
+        f"(default: {key_rotation.KEY_PROPAGATION_S:g})",
         type=float,
         default=key_rotation.KEY_PROPAGATION_S,
-        metavar="SECONDS",
-        help="Time for all processes to load the new key, in seconds "
-        f"(default: {key_rotation.KEY_PROPAGATION_S:g})",
-    )
-    parser.add_argument(
-        "--batch",
+    ),
+    Argument(
+        "--batch N",
+        f"Number of values per batch (default: {key_rotation.BATCH_SIZE})",
         type=int,
         default=key_rotation.BATCH_SIZE,
-        metavar="N",
-        help=f"Number of values per batch (default: {key_rotation.BATCH_SIZE})",
-    )
+    ),
+)
 
 
 def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -103,14 +104,6 @@ def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message("After one day, delete the old keys: bonobot keys drop")
 
 
-def _add_drop_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--now",
-        action="store_true",
-        help="Don't wait until states held by gateway clients have expired",
-    )
-
-
 def _drop_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     require_no_organization(options)
     dropped = key_rotation.drop_old_keys(now=options.now)
@@ -148,14 +141,14 @@ VERBS = (
         "rotate",
         "Create a new key and encrypt all values with it. Run it again if interrupted.",
         _rotate_keys,
-        _add_rotate_arguments,
+        _ROTATE_ARGUMENTS,
         ("keys rotate --yes",),
     ),
     CommandVerb(
         "drop",
         "Delete old keys that are no longer needed",
         _drop_keys,
-        _add_drop_arguments,
+        (Argument("--now", "Don't wait until states held by gateway clients have expired"),),
         ("keys drop",),
     ),
 )

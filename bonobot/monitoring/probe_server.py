@@ -59,7 +59,6 @@ class ProbeServer:
         return int(server.server_port)
 
     def stop(self) -> None:
-        """Stop listening."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

@@ -42,12 +42,10 @@ _builders: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
 
 
 def register_row_gauges(build: Callable[[], RowGauges]) -> None:
-    """Register the gauges of a package."""
     _builders.register(build)
 
 
 def load_registered_gauges() -> list[RowGauges]:
-    """Return the registered gauges."""
     return [build() for build in _builders]
 
 

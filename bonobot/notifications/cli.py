@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -68,7 +69,6 @@ def _save_channel(
 
 
 def _collect_channel_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options."""
     values = {
         "addresses": options.email,
         "url": expand_variables(options.url, "--url") if options.url else None,
@@ -119,23 +119,19 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     _add_channel_arguments(parser, is_new=False)
 
 
-def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("channel", metavar="CHANNEL", help="Name of the channel")
-
-
 CHANNEL_VERBS = (
     CommandVerb(
         "add",
         "Add a notification channel for a webhook or email",
         _create_channel,
-        _add_create_arguments,
+        (_add_create_arguments,),
         ("notifications add Pager --url '${PAGER_URL}' --minimum-severity critical",),
     ),
     CommandVerb(
         "set",
         "Update a channel. Disabling it discards its unsent notifications.",
         _update_channel,
-        _add_update_arguments,
+        (_add_update_arguments,),
         (
             "notifications set Pager --no-enabled",
             "notifications set Pager --minimum-severity warning",
@@ -145,7 +141,7 @@ CHANNEL_VERBS = (
         "remove",
         "Delete a channel and its notifications",
         _delete_channel,
-        _add_delete_arguments,
+        (Argument("CHANNEL", "Name of the channel"),),
         ("notifications remove Pager",),
         "Delete the channel {channel} and its notifications?",
     ),
@@ -156,7 +152,6 @@ MAX_LISTED = 100
 
 
 def serialize_notification(notice: Notification) -> dict[str, Any]:
-    """Return a notification for JSON output."""
     return {
         "id": str(notice.pk),
         "channel": notice.channel.name,
@@ -229,28 +224,16 @@ def _retry_notification(cli: CommandContext, options: argparse.Namespace) -> Non
     cli.print_message("Retrying within seconds.")
 
 
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--state", choices=Notification.State.values, help="Only notifications in this state"
-    )
-
-
-def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("channel", metavar="CHANNEL", help="Name of the channel")
-
-
-def _add_retry_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "id", metavar="ID", help="ID of the notification, as shown by `notifications list --json`"
-    )
-
-
 VERBS = (
     CommandVerb(
         "list",
         f"List the latest {MAX_LISTED} notifications",
         _list_notifications,
-        _add_list_arguments,
+        (
+            Argument(
+                "--state", "Only notifications in this state", choices=Notification.State.values
+            ),
+        ),
         ("notifications list", "notifications list --state failed --json"),
     ),
     CommandVerb(
@@ -263,14 +246,14 @@ VERBS = (
         "test",
         "Send a test notification",
         _test_channel,
-        _add_test_arguments,
+        (Argument("CHANNEL", "Name of the channel"),),
         ("notifications test Operations",),
     ),
     CommandVerb(
         "retry",
         "Retry a pending or failed notification now",
         _retry_notification,
-        _add_retry_arguments,
+        (Argument("ID", "ID of the notification, as shown by `notifications list --json`"),),
         ("notifications retry 0198c0de-…",),
     ),
 )

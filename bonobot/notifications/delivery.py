@@ -17,7 +17,7 @@ from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.notifications import email as notification_email
 from bonobot.notifications import webhooks
 from bonobot.notifications.models import Notification, NotificationChannel
@@ -81,12 +81,9 @@ def retry_notification(principal: Principal, notice: Notification) -> None:
     """Retry a failed or waiting notification immediately; raises `Conflict` for others."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
-        organization_id=notice.organization_id,
+        **describe_row("notice", notice, str(notice)),
         actor=principal.actor,
         action="notification_retried",
-        resource_type="notice",
-        resource_id=str(notice.pk),
-        resource_name=str(notice),
         governed=False,
     ):
         final_states = (Notification.State.SENT, Notification.State.WITHDRAWN)

@@ -74,7 +74,6 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
         return f"{self.origin}/…"
 
     def wants_event(self, event: str) -> bool:
-        """Return whether the channel wants an event."""
         return is_event_wanted(
             EVENTS[event], events=self.events, minimum_severity=self.minimum_severity
         )

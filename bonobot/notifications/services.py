@@ -18,7 +18,7 @@ from bonobot.core.http.egress import check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.masking import MASK
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.notifications import delivery
 from bonobot.notifications.events import SELECTABLE_EVENTS, Severity
 from bonobot.notifications.models import NotificationChannel
@@ -55,12 +55,9 @@ def save_channel(
     _check_spec(principal, spec, row)
     generated_secret = _apply_spec(row, spec)
     with record_change(
-        organization_id=row.organization_id,
+        **describe_row("notice_channel", row),
         actor=principal.actor,
         action="notification_channel_created" if is_new else "notification_channel_updated",
-        resource_type="notice_channel",
-        resource_id=str(row.pk),
-        resource_name=row.name,
         details={"kind": row.kind, "goes_to": row.goes_to, "enabled": row.enabled},
         governed=False,
     ):
@@ -74,12 +71,9 @@ def delete_channel(principal: Principal, channel: NotificationChannel) -> None:
     """Delete a channel with its notifications; the audit log keeps its name."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
-        organization_id=channel.organization_id,
+        **describe_row("notice_channel", channel),
         actor=principal.actor,
         action="notification_channel_deleted",
-        resource_type="notice_channel",
-        resource_id=str(channel.pk),
-        resource_name=channel.name,
         governed=False,
     ):
         channel.delete()

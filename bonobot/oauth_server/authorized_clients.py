@@ -46,7 +46,6 @@ class AuthorizedClient:
 
     @property
     def last_used_at(self) -> datetime | None:
-        """When one of its grants was last used."""
         times = [
             client_grant.grant.last_used_at
             for client_grant in self.let_in
@@ -56,7 +55,6 @@ class AuthorizedClient:
 
 
 def list_own_grants(user: User, organizations: QuerySet[Organization]) -> list[ClientGrant]:
-    """Return a user's active grants in these organizations."""
     return _add_agent_names(_list_user_grants(user, organizations))
 
 

@@ -18,9 +18,7 @@ class ResourceAddress(Protocol):
     """The parsed path of a resource."""
 
     @property
-    def kind(self) -> ResourceKind:
-        """The kind of resource."""
-        ...
+    def kind(self) -> ResourceKind: ...
 
     @property
     def path(self) -> str:
@@ -37,9 +35,7 @@ class ResourceTarget(Protocol):
         ...
 
     @property
-    def name(self) -> str:
-        """The name of the object."""
-        ...
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,6 @@ _resources: ExtensionPoint[ProtectedResources] = ExtensionPoint(
 
 
 def register_protected_resources(resources: ProtectedResources) -> None:
-    """Register the functions for the protected resources."""
     _resources.register(resources)
 
 

@@ -68,7 +68,6 @@ class OAuthRequestValidator(OAuth2Validator):
     def confirm_redirect_uri(
         self, client_id: str, code: str, redirect_uri: str, client: Any, *args: Any, **kwargs: Any
     ) -> bool:
-        """Return whether the code was sent to this redirect URI."""
         is_confirmed = super().confirm_redirect_uri(
             client_id, hash_token(code), redirect_uri, client
         )
@@ -144,7 +143,6 @@ def hash_token(text: str) -> str:
 
 
 def generate_token(prefix: str, grant: Token) -> str:
-    """Return a new random token of a grant."""
     return f"{prefix}_{grant.key}_{secrets.token_urlsafe(32)}"
 
 

@@ -58,7 +58,7 @@ BONOBOT_CALLS_PER_MESSAGE = environment.read_number("BONOBOT_CALLS_PER_MESSAGE",
 # Seconds that a session works on one message, waits excluded: `agents.services`.
 BONOBOT_RUN_S = environment.read_number("BONOBOT_RUN_S", 3_600, minimum=1)
 # Crashes of its worker in a row after which a session is quarantined:
-# `agents.sessions.dead_runners`.
+# `agents.sessions.quarantine`.
 BONOBOT_QUARANTINE_CRASHES = environment.read_number(
     "BONOBOT_QUARANTINE_CRASHES", 2, minimum=1, maximum=100
 )
@@ -132,9 +132,9 @@ BONOBOT_STDIO_CPU_S = environment.read_number("BONOBOT_STDIO_CPU_S", 3_600, mini
 
 # --- Health checks -------------------------------------------------------------------------------
 
-# Seconds between checks: `mcp_servers.health.check_intervals`.
+# Seconds between checks: `mcp_servers.health.outages`.
 BONOBOT_CHECK_EVERY_S = environment.read_number("BONOBOT_CHECK_EVERY_S", 60, minimum=10)
-# Seconds between checks of stdio servers without a child: `mcp_servers.health.check_intervals`.
+# Seconds between checks of stdio servers without a child: `mcp_servers.health.outages`.
 BONOBOT_CHECK_STDIO_EVERY_S = environment.read_number(
     "BONOBOT_CHECK_STDIO_EVERY_S", 600, minimum=10
 )

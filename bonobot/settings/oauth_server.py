@@ -43,7 +43,6 @@ def read_oauth_settings() -> tuple[bool, bool, bool, tuple[str, ...]]:
 
 
 def build_installed_apps(enabled: bool) -> list[str]:
-    """Return the apps to install."""
     return [LIBRARY, "bonobot.oauth_server"] if enabled else []
 
 

@@ -60,7 +60,6 @@ class ServerDestination:
         return server
 
     def build_tabs(self, active: str) -> list[dict[str, Any]]:
-        """Return the tabs of the pages that add a server."""
         titles = {
             "presets": _("Preset"),
             "paste": _("Paste JSON"),
@@ -82,7 +81,6 @@ class ServerDestination:
         status: int = 200,
         **context: Any,
     ) -> HttpResponseBase:
-        """Render a page that adds a server."""
         return render_screen(
             request,
             template,
@@ -160,14 +158,12 @@ class PresetCard:
 
     @property
     def secrets(self) -> list[str]:
-        """Return the labels of the required secrets."""
         parameters = preset_catalog.localize_parameters(self.preset)
         required_parameters = (p for p in parameters if p.get("secret") and p.get("required", True))
         return [make_visible(str(p.get("label") or p["name"]), 60) for p in required_parameters]
 
     @property
     def description(self) -> str:
-        """Return the localized description."""
         return preset_catalog.localize_description(self.preset)
 
     @property

@@ -48,7 +48,6 @@ MAX_RUNNING_JOBS_SHOWN = 5
 def start_job_and_redirect(
     request: HttpRequest, kind: str, servers: Sequence[Server], details: Any = None
 ) -> HttpResponseRedirect:
-    """Start a bulk job and redirect to its progress page."""
     job = start_bulk_job(resolve_principal(request), kind, servers, details)
     return HttpResponseRedirect(reverse("admin:mcp_servers_server_bulk_job", args=[job.pk]))
 

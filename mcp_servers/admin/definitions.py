@@ -3,8 +3,10 @@
 An approval carries the digests that the page showed; definitions that changed since are skipped.
 """
 
+import difflib
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -27,8 +29,8 @@ from bonobot.accounts.admin_base import (
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.syntax_highlighting import diff_json
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.admin.definition_diff import FieldDiff, diff_definitions
 from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.definition_reviews import (
@@ -40,7 +42,13 @@ from mcp_servers.definition_reviews import (
 )
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.inference import LabelContext, Labels, list_missing_labels
-from mcp_servers.flow_labels.label_marks import ALL_MARKS, LabelMark, list_label_marks
+from mcp_servers.flow_labels.label_marks import (
+    ALL_MARKS,
+    LabelMark,
+    ToolRisk,
+    find_tool_risk,
+    list_label_marks,
+)
 from mcp_servers.flow_labels.services import (
     LABEL_NAMES,
     get_effective_labels,
@@ -48,8 +56,63 @@ from mcp_servers.flow_labels.services import (
     set_labels,
     suggest_labels,
 )
-from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
 from mcp_servers.models import Definition, Server
+
+MAX_TEXT_LENGTH = 8_000  # characters of each version of a text
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+
+# A piece of a line, and whether it is part of the change.
+Piece = tuple[str, bool]
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    """A line of a diff: `kind` is added, removed or same."""
+
+    kind: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class FieldDiff:
+    """The lines of a field that differs, such as `description` or `inputSchema`."""
+
+    name: str
+    lines: tuple[DiffLine, ...]
+
+
+def diff_definitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[FieldDiff]:
+    """Return the fields of two declarations that differ, texts first."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    names.sort(key=lambda name: (not isinstance(after.get(name), str), name))
+    return [FieldDiff(name, _diff_values(before.get(name), after.get(name))) for name in names]
+
+
+def _diff_values(before: Any, after: Any) -> tuple[DiffLine, ...]:
+    if isinstance(before, str) and isinstance(after, str):
+        return _diff_texts(before[:MAX_TEXT_LENGTH], after[:MAX_TEXT_LENGTH])
+    if before is None:
+        lines = [("added", text) for _kind, text in diff_json("", after) if text != '""']
+    elif after is None:
+        lines = [("removed", text) for _kind, text in diff_json(before, "") if text != '""']
+    else:
+        lines = diff_json(before, after)
+    return tuple(DiffLine(kind, ((text, False),)) for kind, text in lines)
+
+
+def _diff_texts(before: str, after: str) -> tuple[DiffLine, ...]:
+    old_words, new_words = _WORDS.findall(before), _WORDS.findall(after)
+    removed: list[Piece] = []
+    added: list[Piece] = []
+    matcher = difflib.SequenceMatcher(None, old_words, new_words, autojunk=False)
+    for operation, start, end, new_start, new_end in matcher.get_opcodes():
+        is_change = operation != "equal"
+        if end > start:
+            removed.append(("".join(old_words[start:end]), is_change))
+        if new_end > new_start:
+            added.append(("".join(new_words[new_start:new_end]), is_change))
+    return DiffLine("removed", tuple(removed)), DiffLine("added", tuple(added))
+
 
 PAGE_SIZE = 50
 RESOURCES = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
@@ -152,7 +215,6 @@ class DefinitionRow:
 
     @property
     def risk(self) -> ToolRisk:
-        """The group of a tool."""
         return find_tool_risk(self.labels, self.row.payload)
 
     @property
@@ -171,7 +233,6 @@ class DefinitionRow:
 
     @property
     def advice_tone(self) -> str:
-        """The tone of the advice."""
         if self.safe:
             return "good"
         return "bad" if self.held or self.risk == ToolRisk.DESTRUCTIVE else "warn"
@@ -210,7 +271,6 @@ class DefinitionGroup:
 
 
 def build_definition_row(row: Definition, label_context: LabelContext) -> DefinitionRow:
-    """Return a definition prepared for the page."""
     suggested_labels = suggest_labels(row, label_context)
     payload = row.payload if isinstance(row.payload, dict) else {}
     annotations = payload.get("annotations")
@@ -270,7 +330,6 @@ def show_tools(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("resources", _("Resources"), order=21)
 def show_resources(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the resources and resource templates."""
     return _render_definitions(visit, RESOURCES)
 
 
@@ -282,7 +341,6 @@ def show_prompts(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("definitions", parent_tab="change")
 def show_definitions(visit: ObjectRequest) -> HttpResponseBase:
-    """Show definitions of all kinds."""
     return _render_definitions(visit, tuple(Definition.Kind))
 
 
@@ -494,7 +552,6 @@ def _parse_uuid(text: str) -> UUID:
 
 
 def _build_argument_rows(arguments: Any) -> list[SchemaRow]:
-    """Return a prompt's arguments as schema rows."""
     entries = (
         [entry for entry in arguments if isinstance(entry, dict)]
         if isinstance(arguments, list)
@@ -522,7 +579,6 @@ def _add_success_message(request: HttpRequest, text: str, **values: Any) -> None
 
 @ServerAdmin.add_page("arguments")
 def show_arguments(visit: ObjectRequest) -> HttpResponseBase:
-    """Render the arguments of one definition as a fragment."""
     if not (definition_id := visit.request.GET.get("of")):
         return redirect_to_page(visit, "definitions")
     row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=definition_id)

@@ -144,7 +144,6 @@ def add_api(
 
 
 def build_operation_picker(outline: DocumentOutline, selected: Collection[str]) -> dict[str, Any]:
-    """Return the template context of the operation picker."""
     preview, selected_keys = outline.as_dict(), frozenset(selected)
     rows = [(operation, operation["key"] in selected_keys) for operation in preview["operations"]]
     tags = sorted(
@@ -403,7 +402,6 @@ class OperationForm(forms.Form):
 
 
 def build_operation_initial(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a declared operation as initial form values."""
     labels = declared.get("labels")
     return {
         **declared,
@@ -453,7 +451,6 @@ class DeclaredApiForm(ApiServerForm):
 
     @property
     def address_fields(self) -> list[forms.BoundField]:
-        """Return the fields with the address of the API."""
         return [self[name] for name in ("url", "headers", "allow_private")]
 
     def build_declared_spec(self, declared: Sequence[Any]) -> ServerSpec:
@@ -493,7 +490,6 @@ def add_declared_api(
 
 
 def add_problem_to_forms(form: DeclaredApiForm, operation: OperationForm, problem: Problem) -> None:
-    """Add a problem to the operation form or the server form."""
     if problem.field.startswith((DECLARED_FIELD, "parameters[")):
         operation.add_problem(problem)
     else:

@@ -99,7 +99,6 @@ class PresetParametersWidget(forms.Widget):
         return render_to_string("admin/servers/parameters.html", context)
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[dict[str, Any]]:
-        """Return the rows that have a name or a label."""
         columns = {field: data.getlist(f"p-{field}") for field in (*TEXTS, *FLAGS, "kind")}
         rows = [
             dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)
@@ -219,7 +218,6 @@ class PresetEditForm(PresetDetailsForm):
 
 
 def build_initial(preset: Preset) -> dict[str, Any]:
-    """Return a preset as initial form values."""
     config = preset.endpoint_config
     return {
         **{name: getattr(preset, name) for name in DISPLAY_FIELDS},
@@ -256,7 +254,6 @@ class PresetCategoryFilter(DropdownFilter):
         )
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-        """Filter by the chosen category."""
         return queryset.filter(category=self.value()) if self.value() else queryset
 
 
@@ -401,14 +398,12 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("preset"), ordering="name", header=True)
     def preset(self, preset: Preset) -> tuple[str, str]:
-        """Return the name and description."""
         return make_visible(preset.name), make_visible(
             preset_catalog.localize_description(preset), 100
         )
 
     @display(description=_("category"), ordering="category")
     def kind(self, preset: Preset) -> str:
-        """Return the category label."""
         return make_visible(preset_catalog.format_category(preset.category), 64)
 
     @display(description=_("description"))
@@ -418,7 +413,6 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("belongs to"))
     def whose(self, preset: Preset) -> str:
-        """Return who owns the preset."""
         return _t("the organization") if preset.organization_id else _t("Bonobot catalog")
 
     @display(description=_("enabled"), ordering="enabled_here")
@@ -454,12 +448,10 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("transport"), ordering="transport_type")
     def transport(self, preset: Preset) -> str:
-        """Return the transport label."""
         return str(dict(Server.Transport.choices).get(preset.transport_type, preset.transport_type))
 
     @display(description=_("authentication"), ordering="auth_type")
     def signs_in(self, preset: Preset) -> str:
-        """Return the sign-in label."""
         return str(dict(Server.Auth.choices).get(preset.auth_type, preset.auth_type))
 
     @display(description=_("endpoint"))
@@ -474,7 +466,6 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("parameters"))
     def filled_in(self, preset: Preset) -> SafeString:
-        """Return the parameters."""
         return _render_code(preset_catalog.localize_parameters(preset))
 
     @display(description=_("evidence"))

@@ -33,8 +33,7 @@ from mcp_servers.admin.openapi import (
 )
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin, summarize_discovery
-from mcp_servers.concurrent_discovery import discover_servers
-from mcp_servers.discovery import ServerRemoved
+from mcp_servers.discovery import ServerRemoved, discover_servers
 from mcp_servers.flow_labels.services import LABEL_NAMES
 from mcp_servers.flow_labels.store_labels import (
     clear_store_labels,
@@ -201,7 +200,6 @@ def _describe_package(server: Server) -> dict[str, Any] | None:
 
 
 def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
-    """Return the URL of the page where a problem can be fixed."""
     needs_sign_in = problem is not None and problem.code == "needs_reauth"
     secrets = needs_sign_in and visit.object.auth_type != Server.Auth.NONE
     return visit.url("credentials" if secrets else "configuration")
@@ -282,7 +280,6 @@ class CredentialField:
 
     @property
     def field(self) -> str:
-        """The name of the form field."""
         return f"secret-{self.secret.pk}"
 
 
@@ -404,7 +401,6 @@ def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_object_action("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Clear the labels of the server's data."""
     clear_store_labels(visit.principal, visit.object)
     messages.success(visit.request, _t("Data labels cleared. Effective immediately."))
     return redirect_to_page(visit, "data_labels")

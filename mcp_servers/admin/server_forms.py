@@ -49,7 +49,6 @@ class KeyValueWidget(forms.Widget):
         self.name_hint, self.value_hint = name_hint, value_hint
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the stored rows and the hints."""
         context = super().get_context(name, value, attrs)
         pairs = list(value.items()) if isinstance(value, Mapping) else list(value or ())
         context["widget"] |= {
@@ -67,13 +66,11 @@ class KeyValueWidget(forms.Widget):
         return render_to_string(self.template_name, self.get_context(name, value, attrs))
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[tuple[str, str]]:
-        """Return the rows that have a name or a value."""
         names, values = data.getlist(f"{name}-name"), data.getlist(f"{name}-value")
         rows = zip((text.strip() for text in names), values, strict=False)
         return [(key, value) for key, value in rows if key or value]
 
     def value_omitted_from_data(self, data: Any, files: Any, name: str) -> bool:
-        """Return whether no rows were sent."""
         return f"{name}-name" not in data
 
     def id_for_label(self, id_: str) -> str:

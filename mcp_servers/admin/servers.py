@@ -27,7 +27,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, TabGroup, format_problem
-from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
+from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, milliseconds, percent
@@ -50,8 +50,7 @@ from mcp_servers.admin.add_servers import (
     choose_preset,
 )
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
-from mcp_servers.concurrent_discovery import DiscoveryAttempt, discover_servers
-from mcp_servers.discovery import DiscoveryResult
+from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult, discover_servers
 from mcp_servers.health.queries import build_last_day, prefetch_last_day
 from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Server
@@ -72,7 +71,6 @@ def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAtt
 
 
 def summarize_discovery(result: DiscoveryResult) -> str:
-    """Summarize a discovery in one sentence."""
     tools = len(result.tools)
     parts = [
         ngettext("%(n)d tool", "%(n)d tools", tools) % {"n": tools},
@@ -109,17 +107,14 @@ POOL_DESTINATION = ServerDestination(
 
 
 def add_pool_server(request: HttpRequest) -> HttpResponseBase:
-    """Add a server by form."""
     return add_by_form(request, resolve_principal(request), POOL_DESTINATION)
 
 
 def choose_pool_preset(request: HttpRequest) -> HttpResponseBase:
-    """Choose a preset for a pool server."""
     return choose_preset(request, resolve_principal(request), POOL_DESTINATION)
 
 
 def add_pool_server_by_preset(request: HttpRequest, slug: str) -> HttpResponseBase:
-    """Add a pool server from a preset."""
     return add_by_preset(request, resolve_principal(request), POOL_DESTINATION, slug)
 
 
@@ -167,7 +162,6 @@ class PendingReviewFilter(DropdownFilter):
     parameter_name = "waiting"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
         return [("yes", _("definitions pending review")), ("no", _("no pending definitions"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
@@ -185,11 +179,9 @@ class ServerScopeFilter(DropdownFilter):
     parameter_name = "scope"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
         return [("pool", _("the organization")), ("private", _("one agent"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
-        """Filter by the chosen scope."""
         in_pool = Q(scope_id=F("organization_id"))
         return {"pool": queryset.filter(in_pool), "private": queryset.exclude(in_pool)}.get(
             self.value(), queryset
@@ -262,7 +254,6 @@ class ServerAdmin(TabbedAdmin):
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show ServerForm."""
         return add_pool_server(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
@@ -368,7 +359,6 @@ class ServerAdmin(TabbedAdmin):
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, server: Server) -> str:
-        """Return the enable switch."""
         return render_to_string("admin/servers/switch.html", {"server": server})
 
     # -- Bulk actions ----------------------------------------------------------------------------
@@ -400,7 +390,6 @@ class ServerAdmin(TabbedAdmin):
     def enable_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
-        """Enable the chosen servers."""
         servers = list(queryset)
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.ENABLE, servers)
@@ -467,13 +456,11 @@ class ServerAdmin(TabbedAdmin):
 
 
 def render_status_badge(server: Server) -> SafeString:
-    """Return the server's status as a badge."""
     context = {"server": server}
     return render_to_string("admin/servers/state.html", context)
 
 
 def _query_definitions() -> DefinitionQuerySet:
-    """Return the definitions of the outer query's server."""
     definitions: DefinitionQuerySet = Definition.objects.filter(server=OuterRef("pk")).order_by()
     return definitions
 

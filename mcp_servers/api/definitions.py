@@ -41,7 +41,6 @@ class DefinitionFilter(StrictFilterSet):
     )
 
     def filter_by_state(self, rows: Any, name: str, value: str) -> Any:
-        """Filter by state."""
         return rows.in_state(value)
 
 

@@ -274,11 +274,9 @@ class OperationView(ServerView):
     """Base class for a server's declared operations."""
 
     def load_tool_states(self, server: Server) -> dict[str, str]:
-        """Return the states of the server's tools by name."""
         return {row.name: row.state.value for row in server.definitions.tools()}
 
     def build_operation_response(self, server: Server, name: str, *, status: int = 200) -> Response:
-        """Return the response with an operation's current state."""
         operation = get_declared_operation(server, name)
         return self.respond_row(
             operation,

@@ -142,7 +142,6 @@ class PresetView(ResourceView):
     """Base class for the presets of the organization."""
 
     def build_preset_response(self, preset: Preset, *, status: int = 200) -> Response:
-        """Return the response with a preset's current state."""
         return self.respond_row(
             preset, PresetSerializer, status=status, enabled=self.load_enabled_ids()
         )

@@ -41,6 +41,13 @@ from mcp_servers.api.serializers import (
 )
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import DiscoveryResult, run_discovery
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.store_labels import (
+    MAX_LISTED,
+    clear_store_labels,
+    get_store_labels,
+    list_written_labels,
+)
 from mcp_servers.import_export.export_servers import build_client_file
 from mcp_servers.models import Definition, HealthCheck, Server
 from mcp_servers.oauth_client import authorization_code
@@ -177,7 +184,6 @@ class ServerView(ResourceView):
         return server
 
     def build_server_response(self, server: Server, *, status: int = 200) -> Response:
-        """Return the response with the server's current state."""
         rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
         return self.respond_row(rows.get(), ServerDetailSerializer, status=status)
 
@@ -414,3 +420,45 @@ class ServerExportView(ResourceView):
                     remedy="List the servers: GET /api/mcp-servers.",
                 )
         return Response(build_client_file(pool.prefetch_related("secrets")))
+
+
+TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
+
+
+class WrittenLabelsSerializer(StrictSerializer):
+    """Flow labels that one call added to a server's data."""
+
+    labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
+    call_id = serializers.UUIDField(help_text="Audit entry of the call.")
+    session_id = serializers.UUIDField(allow_null=True)
+    tool = serializers.CharField(help_text="Empty if the audit entry was deleted.")
+    caller = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    cleared_at = serializers.DateTimeField(allow_null=True)
+    cleared_by = serializers.CharField()
+
+
+class ServerStoreLabelsSerializer(StrictSerializer):
+    """Flow labels that reading from a server adds to its tools' labels."""
+
+    labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
+    written = WrittenLabelsSerializer(many=True, help_text=f"The latest {MAX_LISTED}.")
+
+
+class ServerStoreLabelsView(ServerView):
+    """The flow labels of a server's data."""
+
+    rules = {"GET": READ, "DELETE": Action.APPROVE_DEFINITIONS}
+
+    @describe_operation("get_server_store_labels", answer=ServerStoreLabelsSerializer)
+    def get(self, request: object, server_id: str) -> Response:
+        """Get the flow labels of a server's data, and the calls that added them."""
+        server = self.get_server(server_id)
+        status = {"labels": get_store_labels(server), "written": list_written_labels(server)}
+        return self.respond_row(status, ServerStoreLabelsSerializer)
+
+    @describe_operation("clear_server_store_labels", status=204)
+    def delete(self, request: object, server_id: str) -> Response:
+        """Clear the flow labels of a server's data; effective on the next call."""
+        clear_store_labels(self.principal, self.get_server(server_id))
+        return Response(status=204)

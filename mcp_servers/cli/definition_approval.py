@@ -7,7 +7,7 @@ from difflib import unified_diff
 from typing import Any
 
 from bonobot.accounts.roles import Action
-from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.problems import Conflict, NotFound
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
@@ -26,18 +26,16 @@ MAX_DESCRIPTION_SHOWN = 500
 MAX_DIFF_LINES = 200
 
 
-def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", help="Only these definitions (default: all new ones)"
-    )
-    parser.add_argument(
-        "--digest",
+_APPROVE_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument("NAME", "Only these definitions (default: all new ones)", nargs="*", dest="names"),
+    Argument(
+        "--digest DIGEST",
+        "Only the definition with this digest, as shown before. Repeatable",
         action="append",
-        metavar="DIGEST",
-        help="Only the definition with this digest, as shown before. Repeatable",
-    )
-    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
+    ),
+    Argument("--yes", "Don't ask for confirmation"),
+)
 
 
 def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -170,10 +168,11 @@ def _show_change_hint(cli: CommandContext, server: Server, row: Definition) -> N
     )
 
 
-def _add_reject_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument("names", metavar="NAME", nargs="+", help="Definitions to reject")
-    parser.add_argument("--reason", required=True, help="Why they are rejected")
+_REJECT_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument("NAME", "Definitions to reject", nargs="+", dest="names"),
+    Argument("--reason REASON", "Why they are rejected", required=True),
+)
 
 
 def _reject_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -191,14 +190,14 @@ VERBS = (
         "reject",
         "Reject definitions of a server that are pending review",
         _reject_definitions,
-        _add_reject_arguments,
+        _REJECT_ARGUMENTS,
         ('mcp reject git git_push --reason "Agents must not push."',),
     ),
     CommandVerb(
         "approve",
         "Show and approve definitions of a server that are pending review",
         _approve_definitions,
-        _add_approve_arguments,
+        _APPROVE_ARGUMENTS,
         (
             "mcp approve time",
             "mcp approve git git_log git_status",

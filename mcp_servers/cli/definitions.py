@@ -94,7 +94,7 @@ VERBS = (
         "label",
         "Show or set the flow labels of tools",
         _label_definitions,
-        _add_label_arguments,
+        (_add_label_arguments,),
         (
             "mcp label github",
             "mcp label mail send_mail reply --sends",

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers import concurrent_discovery
-from mcp_servers.concurrent_discovery import DiscoveryAttempt
+from mcp_servers import discovery
 from mcp_servers.definition_reviews import DefinitionReviewResult
+from mcp_servers.discovery import DiscoveryAttempt
 from mcp_servers.models import Server
 
 
@@ -17,7 +17,7 @@ def discover_with_progress(
     if not servers:
         return {}
     with cli.show_progress("Discovering servers", len(servers)) as advance:
-        attempts = concurrent_discovery.discover_servers(
+        attempts = discovery.discover_servers(
             servers, actor=cli.principal.actor, on_attempt=advance
         )
     return {attempt.server.name: attempt for attempt in attempts}

@@ -6,7 +6,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandVerb,
+    build_table,
+    parse_time,
+)
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server
 from mcp_servers.health.queries import (
@@ -23,15 +29,15 @@ CHECKS_SHOWN = 20
 MAX_CHECKS = 10_000
 
 
-def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument(
-        "--since",
-        type=parse_time,
-        metavar="TIME",
-        help="Show checks since this time, such as 2026-11-01, 24h, or 7d "
+_HISTORY_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument(
+        "--since TIME",
+        "Show checks since this time, such as 2026-11-01, 24h, or 7d "
         f"(default: the latest {CHECKS_SHOWN} checks)",
-    )
+        type=parse_time,
+    ),
+)
 
 
 def _show_history(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -119,14 +125,10 @@ VERBS = (
         "history",
         "Show a server's uptime, outages, latency, and checks",
         _show_history,
-        _add_history_arguments,
+        _HISTORY_ARGUMENTS,
         ("mcp history time", "mcp history github --since 24h --json"),
     ),
 )
-
-
-def _add_logs_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
 
 
 def _show_logs(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -166,7 +168,7 @@ LOG_VERBS = (
         "logs",
         "Show the latest stderr output of a stdio server's processes and how they ended",
         _show_logs,
-        _add_logs_arguments,
+        (Argument("SERVER", "Slug, name, or ID of the server"),),
         ("mcp logs time", "mcp logs time --json"),
     ),
 )

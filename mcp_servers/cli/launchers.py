@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.problems import NotFound
 from mcp_servers.models import Launcher
 from mcp_servers.services import create_launcher, delete_launcher
@@ -59,15 +59,13 @@ def _delete_launcher(cli: CommandContext, options: argparse.Namespace) -> None:
     )
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_program_argument(parser)
-    parser.add_argument("--note", default="", help="Note shown in the list")
+_PROGRAM_ARGUMENT = (Argument("PROGRAM", "Program name on PATH, or an absolute path"),)
 
 
-def _add_program_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "program", metavar="PROGRAM", help="Program name on PATH, or an absolute path"
-    )
+_CREATE_ARGUMENTS = (
+    *_PROGRAM_ARGUMENT,
+    Argument("--note NOTE", "Note shown in the list", default=""),
+)
 
 
 VERBS = (
@@ -81,14 +79,14 @@ VERBS = (
         "add-launcher",
         "Allow a program to start stdio servers",
         _create_launcher,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         ("mcp add-launcher deno", "mcp add-launcher /opt/mcp/bin/server --note 'our own'"),
     ),
     CommandVerb(
         "remove-launcher",
         "Remove a launcher that was added",
         _delete_launcher,
-        _add_program_argument,
+        _PROGRAM_ARGUMENT,
         ("mcp remove-launcher deno",),
         "Remove the launcher {program}?",
     ),

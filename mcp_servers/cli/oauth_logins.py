@@ -6,7 +6,13 @@ import webbrowser
 from dataclasses import replace
 from typing import Any
 
-from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, pause
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+    pause,
+)
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.definition_approval import review_new_server
@@ -20,23 +26,20 @@ POLL_INTERVAL_S = 0.5
 MAX_WAIT_S = 600.0  # the lifetime of a started login
 
 
-def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+_SERVER_ARGUMENT = (Argument("SERVER", "Slug, name, or ID of the server"),)
 
 
-def _add_login_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_server_argument(parser)
-    parser.add_argument("--open", action="store_true", help="Open the URL in this host's browser")
-    parser.add_argument(
-        "--no-wait", action="store_true", help="Print the URL without waiting for the sign-in"
-    )
-    parser.add_argument(
-        "--timeout",
+_LOGIN_ARGUMENTS = (
+    *_SERVER_ARGUMENT,
+    Argument("--open", "Open the URL in this host's browser"),
+    Argument("--no-wait", "Print the URL without waiting for the sign-in"),
+    Argument(
+        "--timeout SECONDS",
+        f"Maximum time to wait, in seconds (default: {MAX_WAIT_S:g})",
         type=float,
         default=MAX_WAIT_S,
-        metavar="SECONDS",
-        help=f"Maximum time to wait, in seconds (default: {MAX_WAIT_S:g})",
-    )
+    ),
+)
 
 
 def _sign_in(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -112,14 +115,14 @@ VERBS = (
         "login",
         "Print the sign-in URL of a server and wait for the sign-in",
         _sign_in,
-        _add_login_arguments,
+        _LOGIN_ARGUMENTS,
         ("mcp login linear", "mcp login linear --open", "mcp login linear --no-wait --json"),
     ),
     CommandVerb(
         "logout",
         "Sign the organization out of a server and revoke its tokens",
         _sign_out,
-        _add_server_argument,
+        _SERVER_ARGUMENT,
         ("mcp logout linear",),
     ),
 )

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -43,10 +44,6 @@ PARAMETER_FORMAT = "NAME[:TYPE[:LOCATION[:DESCRIPTION]]]"
 QUERY_METHODS = (*METHODS_WITHOUT_BODY, "DELETE")
 
 
-def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-
-
 def _list_operations(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     states = {row.name: row.state.value for row in server.definitions.tools()}
@@ -67,38 +64,6 @@ def _list_operations(cli: CommandContext, options: argparse.Namespace) -> None:
     empty = f"{server.slug} has no declared operations."
     columns = ("OPERATION", "METHOD", "PATH", "STATE", "DESCRIPTION")
     cli.emit(operations, build_table(*columns, rows=rows, empty=empty))
-
-
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "server", metavar="SERVER", help="Slug, name, or ID of the server, or the name of a new one"
-    )
-    parser.add_argument("name", metavar="NAME", help="Name of the tool")
-    parser.add_argument(
-        "--url", required=True, help="Path relative to the server's base URL, or a full URL"
-    )
-    parser.add_argument("--description", required=True, help="Description of the tool for models")
-    parser.add_argument(
-        "--method",
-        default="GET",
-        type=str.upper,
-        choices=METHODS,
-        help="HTTP method (default: GET)",
-    )
-    _add_parameter_arguments(parser)
-    parser.add_argument("--body", choices=BODY_FORMATS, help="Format of the request body")
-    parser.add_argument(
-        "--result", metavar="PART", help="Part of the response to return, such as data.items"
-    )
-    parser.add_argument(
-        "--label", action="append", help="Flow label (default: suggested labels). Repeatable"
-    )
-    parser.add_argument("--replace", action="store_true", help="Replace an existing operation")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Show the request without saving the operation"
-    )
-    _add_new_server_arguments(parser)
-    parser.add_argument("--approve", action="store_true", help="Approve the tool")
 
 
 def _add_parameter_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,6 +104,27 @@ def _add_new_server_arguments(parser: argparse.ArgumentParser) -> None:
     new_server_options.add_argument(
         "--allow-private", action="store_true", help="Allow a private address"
     )
+
+
+_CREATE_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server, or the name of a new one"),
+    Argument("NAME", "Name of the tool"),
+    Argument("--url URL", "Path relative to the server's base URL, or a full URL", required=True),
+    Argument("--description DESCRIPTION", "Description of the tool for models", required=True),
+    Argument(
+        "--method", "HTTP method (default: GET)", default="GET", type=str.upper, choices=METHODS
+    ),
+    _add_parameter_arguments,
+    Argument("--body", "Format of the request body", choices=BODY_FORMATS),
+    Argument("--result PART", "Part of the response to return, such as data.items"),
+    Argument(
+        "--label LABEL", "Flow label (default: suggested labels). Repeatable", action="append"
+    ),
+    Argument("--replace", "Replace an existing operation"),
+    Argument("--dry-run", "Show the request without saving the operation"),
+    _add_new_server_arguments,
+    Argument("--approve", "Approve the tool"),
+)
 
 
 def _create_operation(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -268,9 +254,10 @@ def _parse_parameter(text: str, options: argparse.Namespace) -> dict[str, Any]:
     return parameter | ({"description": parts[3]} if len(parts) > 3 else {})
 
 
-def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument("name", metavar="NAME", help="Name of the operation")
+_DELETE_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument("NAME", "Name of the operation"),
+)
 
 
 def _delete_operation(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -286,14 +273,14 @@ VERBS = (
         "operations",
         "List the declared HTTP operations of a server",
         _list_operations,
-        _add_server_argument,
+        (Argument("SERVER", "Slug, name, or ID of the server"),),
         ("mcp operations shop", "mcp operations shop --json"),
     ),
     CommandVerb(
         "add-operation",
         "Declare an HTTP operation as a tool. Creates the server if it doesn't exist.",
         _create_operation,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         (
             "mcp add-operation shop get_order --url https://api.example.com/orders/{id} "
             "--param 'id:integer:path!:The order' --description 'Look up an order.' "
@@ -309,7 +296,7 @@ VERBS = (
         "remove-operation",
         "Delete a declared operation. It can no longer be called.",
         _delete_operation,
-        _add_delete_arguments,
+        _DELETE_ARGUMENTS,
         ("mcp remove-operation shop add_order",),
         "Delete {name} of {server}? It can no longer be called.",
     ),

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from bonobot.accounts.principals import Principal
-from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+    build_table,
+)
 from bonobot.core.problems import NotFound
 from bonobot.core.text.counts import format_count
 from mcp_servers.cli.servers import get_server
@@ -136,9 +142,10 @@ def _build_unknown_preset_error(slug: str) -> NotFound:
     )
 
 
-def _add_save_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-    parser.add_argument("name", metavar="NAME", help="Name of the preset")
+_SAVE_ARGUMENTS = (
+    Argument("SERVER", "Slug, name, or ID of the server"),
+    Argument("NAME", "Name of the preset"),
+)
 
 
 def _save_preset(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -154,8 +161,7 @@ def _save_preset(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message(f"Use it: bonobot mcp add NAME --preset {preset.slug}")
 
 
-def _add_preset_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("preset", metavar="PRESET", help="Slug of the preset")
+_PRESET_ARGUMENT = (Argument("PRESET", "Slug of the preset"),)
 
 
 def _delete_preset(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -198,21 +204,21 @@ VERBS = (
         "presets",
         "List the presets of the catalog, load the catalog, or check its packages",
         _handle_presets,
-        _add_presets_arguments,
+        (_add_presets_arguments,),
         ("mcp presets", "mcp presets --load", "mcp presets --check time filesystem --json"),
     ),
     CommandVerb(
         "save-preset",
         "Save a server as a preset of the organization. Its secrets become parameters.",
         _save_preset,
-        _add_save_arguments,
+        _SAVE_ARGUMENTS,
         ("mcp save-preset docs 'Our documentation'",),
     ),
     CommandVerb(
         "remove-preset",
         "Delete a preset of the organization. Servers created from it are kept.",
         _delete_preset,
-        _add_preset_argument,
+        _PRESET_ARGUMENT,
         ("mcp remove-preset our-documentation",),
         "Delete the preset {preset}?",
     ),
@@ -220,7 +226,7 @@ VERBS = (
         "enable-preset",
         "Allow an organization to add servers from a stdio preset",
         _build_switch_handler(enable_preset, "{name} was enabled for the organization."),
-        _add_preset_argument,
+        _PRESET_ARGUMENT,
         ("mcp enable-preset filesystem", "mcp enable-preset filesystem --org acme"),
     ),
     CommandVerb(
@@ -229,7 +235,7 @@ VERBS = (
         _build_switch_handler(
             disable_preset, "{name} was disabled for the organization. Its servers are kept."
         ),
-        _add_preset_argument,
+        _PRESET_ARGUMENT,
         ("mcp disable-preset filesystem", "mcp disable-preset filesystem --org acme"),
     ),
 )

@@ -9,16 +9,12 @@ from typing import Any
 
 from django.utils import timezone
 
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.cli.servers import get_server, serialize_server
 from mcp_servers.models import Definition, Server
-
-
-def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
 
 
 def _show_server(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -204,7 +200,7 @@ VERBS = (
         "show",
         "Show the details, agents, and definitions of a server",
         _show_server,
-        _add_server_argument,
+        (Argument("SERVER", "Slug, name, or ID of the server"),),
         ("mcp show time", "mcp show time --json"),
     ),
 )

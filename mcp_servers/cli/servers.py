@@ -13,9 +13,11 @@ from django.conf import settings
 from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
+    add_arguments,
     build_table,
     expand_variables,
     parse_pairs,
@@ -35,30 +37,23 @@ if TYPE_CHECKING:
     from mcp_servers.discovery import DiscoveryResult
 
 
-def add_approve_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option that approves definitions without asking."""
-    parser.add_argument(
-        "--approve",
-        action="store_true",
-        help="Approve the discovered definitions, except suspicious ones, without asking",
-    )
+APPROVE_ARGUMENT = (
+    Argument(
+        "--approve", "Approve the discovered definitions, except suspicious ones, without asking"
+    ),
+)
 
 
-def add_operation_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose operations."""
-    parser.add_argument(
-        "--operation",
+OPERATION_ARGUMENTS = (
+    Argument(
+        "--operation ID",
+        "Operation of the API: its operationId, or 'GET /path'. Repeatable",
         action="append",
-        metavar="ID",
-        help="Operation of the API: its operationId, or 'GET /path'. Repeatable",
-    )
-    parser.add_argument("--tag", action="append", help="All operations with this tag. Repeatable")
-    parser.add_argument(
-        "--all", action="store_true", help="All operations, including ones that write"
-    )
-    parser.add_argument(
-        "--base-url", metavar="URL", help="Base URL of the API (default: from the document)"
-    )
+    ),
+    Argument("--tag TAG", "All operations with this tag. Repeatable", action="append"),
+    Argument("--all", "All operations, including ones that write"),
+    Argument("--base-url URL", "Base URL of the API (default: from the document)"),
+)
 
 
 def build_api_spec(
@@ -140,7 +135,6 @@ def collect_price_options(options: argparse.Namespace) -> dict[str, int | None]:
 
 
 def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for client capabilities."""
     parser.add_argument(
         "--sampling",
         choices=Server.Sampling.values,
@@ -258,11 +252,11 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
         help="Allow a dangerous variable of --env for a reason, which is recorded in the audit log",
     )
     parser.add_argument("--bearer", metavar="TOKEN", help="Bearer token, stored encrypted")
-    add_operation_arguments(parser)
+    add_arguments(parser, OPERATION_ARGUMENTS)
     add_price_arguments(parser)
     add_client_capability_arguments(parser)
     parser.add_argument("--allow-private", action="store_true", help="Allow a private address")
-    add_approve_argument(parser)
+    add_arguments(parser, APPROVE_ARGUMENT)
     parser.add_argument(
         "--disabled", action="store_true", help="Add the server disabled, without connecting to it"
     )
@@ -561,8 +555,7 @@ def _build_enable_handler(enabled: bool) -> Any:
     return set_enabled
 
 
-def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+_SERVER_ARGUMENT = (Argument("SERVER", "Slug, name, or ID of the server"),)
 
 
 VERBS = (
@@ -570,7 +563,7 @@ VERBS = (
         "add",
         "Add a server and discover its definitions",
         _create_server,
-        _add_create_arguments,
+        (_add_create_arguments,),
         (
             "mcp add docs --url https://mcp.example.com/mcp --header 'X-Key=${DOCS_KEY}'",
             "mcp add time --command 'uvx mcp-server-time@2026.10.19' --approve",
@@ -583,49 +576,49 @@ VERBS = (
         "list",
         "List servers",
         _list_servers,
-        _add_list_arguments,
+        (_add_list_arguments,),
         ("mcp list", "mcp list --agent helper", "mcp list --watch", "mcp list --json"),
     ),
     CommandVerb(
         "test",
         "Test the connection to a server and count its tools",
         _test_server,
-        _add_server_argument,
+        _SERVER_ARGUMENT,
         ("mcp test time",),
     ),
     CommandVerb(
         "refresh",
         "Discover the definitions of a server again",
         _refresh_server,
-        _add_server_argument,
+        _SERVER_ARGUMENT,
         ("mcp refresh time",),
     ),
     CommandVerb(
         "install",
         "Reinstall the npx or uvx package of a server",
         _install_server,
-        _add_server_argument,
+        _SERVER_ARGUMENT,
         ("mcp install time",),
     ),
     CommandVerb(
         "enable",
         "Enable a server",
         _build_enable_handler(True),
-        _add_server_argument,
+        _SERVER_ARGUMENT,
         ("mcp enable time",),
     ),
     CommandVerb(
         "disable",
         "Disable a server",
         _build_enable_handler(False),
-        _add_server_argument,
+        _SERVER_ARGUMENT,
         ("mcp disable time",),
     ),
     CommandVerb(
         "remove",
         "Delete a server",
         _delete_server,
-        _add_server_argument,
+        _SERVER_ARGUMENT,
         ("mcp remove time", "mcp remove time --yes"),
         "Delete the server {server}? Agents lose its tools.",
     ),

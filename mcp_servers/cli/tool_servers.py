@@ -6,26 +6,25 @@ They are the verbs of `mcp` under other names, and with one difference: a new se
 import argparse
 from dataclasses import replace
 
-from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, add_arguments
 from bonobot.core.problems import InvalidInput
 from mcp_servers.cli.servers import VERBS as SERVER_VERBS
 
 _VERBS = {verb.name: verb for verb in SERVER_VERBS}
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="Name of the server")
-    parser.add_argument(
-        "--server-type", choices=("stdio", "http"), help="Transport (default: by the other options)"
-    )
-    parser.add_argument("--command", help="Program and its arguments, quoted as for a shell")
-    parser.add_argument("--url", help="URL of a Streamable HTTP endpoint")
-    parser.add_argument("--env", action="append", metavar="K=V", help="Environment variable")
-    parser.add_argument("--header", action="append", metavar="K=V", help="HTTP header")
-    parser.add_argument("--allow-private", action="store_true", help="Allow a private address")
-    parser.add_argument(
-        "--enable", action="store_true", help="Enable the server and discover its definitions"
-    )
+_CREATE_ARGUMENTS = (
+    Argument("NAME", "Name of the server"),
+    Argument(
+        "--server-type", "Transport (default: by the other options)", choices=("stdio", "http")
+    ),
+    Argument("--command COMMAND", "Program and its arguments, quoted as for a shell"),
+    Argument("--url URL", "URL of a Streamable HTTP endpoint"),
+    Argument("--env K=V", "Environment variable", action="append"),
+    Argument("--header K=V", "HTTP header", action="append"),
+    Argument("--allow-private", "Allow a private address"),
+    Argument("--enable", "Enable the server and discover its definitions"),
+)
 
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -38,7 +37,7 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
             remedy="Use --command for a program, or --server-type http with --url.",
         )
     parser = argparse.ArgumentParser()
-    _VERBS["add"].add_arguments(parser)
+    add_arguments(parser, _VERBS["add"].arguments)
     flags = {"allow_private": options.allow_private, "disabled": not options.enable}
     arguments = [options.name, f"--{needed}={getattr(options, needed)}"]
     parsed_options = parser.parse_args(arguments, argparse.Namespace(**flags))
@@ -46,16 +45,17 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     _VERBS["add"].run(cli, parsed_options)
 
 
-def _add_toggle_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="NAME", help="Slug, name, or ID of the server")
-    parser.add_argument(
+_TOGGLE_ARGUMENTS = (
+    Argument("NAME", "Slug, name, or ID of the server", dest="server"),
+    Argument(
         "--enable",
+        "Enable the server. Without it, or with --enable=false, disable the server",
         nargs="?",
         const="true",
         default="false",
         choices=("true", "false"),
-        help="Enable the server. Without it, or with --enable=false, disable the server",
-    )
+    ),
+)
 
 
 def _toggle_server(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -67,7 +67,7 @@ VERBS = (
         "add-mcp",
         "Add a server, disabled unless --enable is given",
         _create_server,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         (
             "tools add-mcp time --command 'uvx mcp-server-time@2026.10.19' --enable",
             "tools add-mcp my-api --server-type http --url https://mcp.example.com/mcp",
@@ -82,7 +82,7 @@ VERBS = (
         "toggle-mcp",
         "Enable or disable a server",
         _toggle_server,
-        _add_toggle_arguments,
+        _TOGGLE_ARGUMENTS,
         ("tools toggle-mcp time --enable", "tools toggle-mcp time --enable=false"),
     ),
     replace(_VERBS["list"], name="list-mcp", examples=("tools list-mcp", "tools list-mcp --json")),

@@ -31,5 +31,4 @@ def encode_labels(labels: Iterable[str]) -> int:
 
 
 def decode_labels(bits: int) -> tuple[FlowLabel, ...]:
-    """Return the labels for the bits in the ledger."""
     return tuple(label for label, bit in LABEL_BITS.items() if bits & bit)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_servers.flow_labels import LABEL_BITS, FlowLabel
-from mcp_servers.flow_labels.label_words import get_words
-from mcp_servers.flow_labels.tool_clues import ToolClues, can_be_text, extract_clues
+from mcp_servers.flow_labels.tool_clues import ToolClues, can_be_text, extract_clues, get_words
 from mcp_servers.openapi.operations import find_declared_labels
 
 Labels = tuple[FlowLabel, ...]
@@ -208,7 +207,6 @@ def _can_send(clues: ToolClues, payload: Mapping[str, Any], context: LabelContex
 
 
 def _infer_answer_labels(clues: ToolClues) -> set[FlowLabel]:
-    """Return the labels of the answer."""
     if clues.can_run_code and not clues.is_browser_tool:
         return {*READ_DATA_LABELS}
     if clues.is_browser_tool:

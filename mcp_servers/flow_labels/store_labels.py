@@ -14,7 +14,7 @@ from django.db import transaction
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.ledger.audit.admin_changes import record_finished_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.models import Server
@@ -39,7 +39,6 @@ class WrittenLabels:
 
 @lru_cache(maxsize=4096)
 def build_store_key(organization_id: UUID, server_id: UUID) -> str:
-    """Return the key of a server's store in the ledger."""
     return f"flow:{organization_id}:server:{server_id}"
 
 
@@ -70,12 +69,9 @@ def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLab
         labels = get_store_labels(server)
         # Audit entry first, then the cell: admissions lock in this order.
         record_finished_change(
-            organization_id=server.organization_id,
+            **describe_row("mcp_server", server),
             actor=principal.actor,
             action="store_labels_cleared",
-            resource_type="mcp_server",
-            resource_id=str(server.pk),
-            resource_name=server.name,
             details={"labels": [*labels]},
             governed=False,
         )

@@ -11,8 +11,7 @@ from typing import Any
 
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.inference import READ_DATA_LABELS, LabelContext, is_public_web
-from mcp_servers.flow_labels.label_words import get_verb_actions, get_words
-from mcp_servers.flow_labels.tool_clues import ToolClues, extract_clues
+from mcp_servers.flow_labels.tool_clues import ToolClues, extract_clues, get_verb_actions, get_words
 
 _READ_ACTIONS = ("read", "look")
 _WRITE_ACTIONS = frozenset({"act", "change", "control", "run", "send"})

@@ -5,12 +5,14 @@ argument names. `inference` derives labels from them.
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from mcp_servers.flow_labels.label_words import get_verb_actions, get_words
+from bonobot.core.process_cache import compute_once
 
 MAX_DESCRIPTION_CHARACTERS = 4_096
 MAX_ARGUMENTS = 200
@@ -112,7 +114,6 @@ class ToolClues:
 
     @cached_property
     def argument_words(self) -> frozenset[str]:
-        """Return the words of the argument names."""
         return frozenset(word for name in self.arguments for word in split_argument_name(name))
 
     @cached_property
@@ -236,7 +237,6 @@ def split_words(text: str) -> list[str]:
 
 
 def singularize(word: str) -> str:
-    """Return the singular of a word."""
     if word.endswith("ies") and len(word) > 4:
         return f"{word[:-3]}y"
     if word.endswith(("sses", "xes", "ches", "shes")) or word in ("aliases", "statuses"):
@@ -301,3 +301,32 @@ def _is_id(name: str) -> bool:
     if len(parts) < 2 or parts[-1] not in ("id", "ids"):
         return False
     return not {*parts} & get_words("things", "at_hand")
+
+
+FILE = Path(__file__).with_name("label_words.toml")
+
+
+@compute_once
+def get_words(section: str, name: str) -> frozenset[str]:
+    """Return one word list. Raises `KeyError` if it doesn't exist."""
+    return _load_sections()[section][name]
+
+
+@compute_once
+def get_verb_actions(section: str) -> dict[str, str]:
+    """Return the action (`read`, `change`, `send` …) of each verb in a section."""
+    return {
+        word: action
+        for action, word_list in _load_sections()[section].items()
+        for word in word_list
+    }
+
+
+@compute_once
+def _load_sections() -> dict[str, dict[str, frozenset[str]]]:
+    with FILE.open("rb") as file:
+        data = tomllib.load(file)
+    return {
+        section: {name: frozenset(word_list.split()) for name, word_list in lists.items()}
+        for section, lists in data.items()
+    }

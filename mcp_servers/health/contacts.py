@@ -10,13 +10,18 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.masking import mask_value
 from bonobot.ledger.audit.admin_changes import (
     ChangeEvent,
+    describe_row,
     record_changes_at_end,
     record_finished_change,
 )
 from bonobot.ledger.types import Actor
 from mcp_servers.client.list_definitions import ServerDeclarations
-from mcp_servers.health.check_intervals import compute_check_delay
-from mcp_servers.health.outages import end_outages, extend_outage, record_unmonitored_period
+from mcp_servers.health.outages import (
+    compute_check_delay,
+    end_outages,
+    extend_outage,
+    record_unmonitored_period,
+)
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.subscriptions import leases
 
@@ -62,7 +67,6 @@ def record_success(server: Server, kind: str, declarations: ServerDeclarations) 
 
 @transaction.atomic
 def record_contact(server: Server, kind: str, latency_ms: int, **columns: Any) -> None:
-    """Record that the server answered."""
     lock_rows(Server.objects.filter(pk=server.pk))
     now = timezone.now()
     record_unmonitored_period(server, now)
@@ -153,12 +157,9 @@ def _record_event(server: Server, action: str, details: dict[str, Any], code: st
     """Record a change of a server's connection in the audit log, as not governed."""
     shown_details = {name: str(value) for name, value in details.items() if value not in ("", None)}
     record_finished_change(
-        organization_id=server.organization_id,
+        **describe_row("mcp_server", server),
         actor=CONNECTIONS,
         action=action,
-        resource_type="mcp_server",
-        resource_id=str(server.pk),
-        resource_name=server.name,
         details=mask_value({**shown_details, "transport": server.transport_type}),
         governed=False,
         event=ChangeEvent("connection", "error" if code else "ok", code, server.pk, server.name),

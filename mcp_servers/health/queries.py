@@ -15,7 +15,7 @@ from django.utils import timezone
 from bonobot.ledger.usage.aggregation import truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan as Reported
 from bonobot.ledger.usage.query_rollups import open_reader, to_utc
-from mcp_servers.health.check_intervals import find_unmonitored_since
+from mcp_servers.health.outages import find_unmonitored_since
 from mcp_servers.health.uptime import (
     TimeSpan,
     UptimeSegment,
@@ -48,7 +48,6 @@ class UptimeWindow:
 
     @property
     def tone(self) -> str:
-        """Return the color tone."""
         if self.uptime is None:
             return "plain"
         return "good" if self.uptime >= 99 else "warn" if self.uptime >= 90 else "bad"
@@ -155,7 +154,6 @@ def build_connection_status(server: Server, outages: list[Outage]) -> ServerConn
 
 
 def to_spans(outages: Iterable[Outage]) -> list[TimeSpan]:
-    """Return outages as time spans."""
     return [TimeSpan(outage.began_at, outage.ended_at) for outage in outages]
 
 
@@ -169,7 +167,6 @@ def list_unmonitored_periods(
 def list_unmonitored_spans(
     server: Server, now: datetime, gaps: Iterable[UnmonitoredPeriod]
 ) -> list[TimeSpan]:
-    """Return the unmonitored spans, including a current one."""
     since = find_unmonitored_since(server, now)
     current = [TimeSpan(since)] if since is not None else []
     return [TimeSpan(gap.began_at, gap.ended_at) for gap in gaps] + current
@@ -186,7 +183,6 @@ def get_outage_duration(outage: Outage, now: datetime | None = None) -> timedelt
 
 
 def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:
-    """Return a count of rows for each window."""
     return {
         name: Count("pk", filter=Q(**{f"{column}__gte": now - window})) for name, window in WINDOWS
     }

@@ -26,7 +26,6 @@ class UptimeSegment:
 
     @property
     def tone(self) -> str:
-        """Return the color tone."""
         if self.up is None:
             return "plain"
         return "good" if self.up >= 100 else "warn" if self.up >= 50 else "bad"

@@ -160,20 +160,17 @@ class EntryCollector:
         self._values, self._labels, self._prefix = values, labels, prefix
 
     def add_problem(self, code: str, detail: str, field: str, remedy: str, line: int = 0) -> None:
-        """Add a problem."""
         extra = {"line": line or self.line}
         self.problems.append(
             InvalidInput(detail, code=code, field=field, remedy=remedy, extra=extra)
         )
 
     def add_existing_problem(self, problem: Problem, field: str) -> None:
-        """Add a problem from another module."""
         problem.field = problem.field or field
         problem.extra.setdefault("line", self.line)
         self.problems.append(problem)
 
     def add_warning(self, code: str, detail: str, field: str = "") -> None:
-        """Add a warning."""
         self.notices.append(ConfigWarning(code, detail, field))
 
     def read_text(self, node: SourceNode, field: str) -> str | None:

@@ -87,7 +87,6 @@ def plan_servers(
 def plan_entries(
     principal: Principal, entries: Collection[ImportEntry], choices: ImportChoices
 ) -> tuple[PlannedServer, ...]:
-    """Return the plan for parsed entries."""
     principal.require(Action.MANAGE_SERVERS)
     existing_servers = Server.objects.in_scope(choices.scope_id or principal.organization_id)
     used_names = list(existing_servers.values_list("name", flat=True))

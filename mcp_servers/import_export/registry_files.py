@@ -196,7 +196,6 @@ def _list_objects(value: Any) -> list[Json]:
 
 
 def _build_node(value: Any, line: int) -> SourceNode:
-    """Return a value as a node, all of it on one line."""
     if isinstance(value, dict):
         fields = tuple((name, line, _build_node(item, line)) for name, item in value.items())
         return SourceNode(value, line, fields)

@@ -24,7 +24,6 @@ class DefinitionQuerySet(GovernedQuerySet):
         return self.filter(REJECTED)
 
     def tools(self) -> "DefinitionQuerySet":
-        """Keep tools."""
         return self.filter(kind=Definition.Kind.TOOL)
 
     def without_fault(self) -> "DefinitionQuerySet":

@@ -21,7 +21,6 @@ class ServerQuerySet(GovernedQuerySet):
     """Filters for servers."""
 
     def enabled(self) -> "ServerQuerySet":
-        """Keep enabled servers."""
         return self.filter(enabled=True)
 
     def operational(self) -> "ServerQuerySet":
@@ -368,7 +367,6 @@ def save_document(server: Server, text: str | None, etag: str = "") -> None:
 
 
 def find_document(server: Server) -> ApiDocument | None:
-    """Return a server's document, if it has one."""
     document: ApiDocument | None = ApiDocument.objects.filter(server=server).first()
     return document
 

@@ -334,7 +334,6 @@ class OAuthEndpoint(ServerEndpoint):
 
     @property
     def auth(self) -> httpx2.Auth:
-        """Return the auth of each request."""
         return self.bearer_auth
 
 

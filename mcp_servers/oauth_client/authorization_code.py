@@ -94,7 +94,6 @@ def get_login_account(principal: Principal, server: Server) -> OAuthAccount:
 
 
 def build_person_account(account: OAuthAccount, person_id: UUID) -> OAuthAccount:
-    """Return the account of one person."""
     return replace(account, subject=person_id)
 
 

@@ -23,7 +23,6 @@ MAX_LENGTH = 2048
 
 
 def get_redirect_uri() -> str:
-    """Return the redirect URI."""
     return f"{settings.BONOBOT_URL}{CALLBACK_PATH}"
 
 

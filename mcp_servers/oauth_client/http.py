@@ -78,7 +78,6 @@ class OAuthHttpClient:
         document: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> OAuthResponse:
-        """Post a form or a JSON document and return the response."""
         if form is not None:
             content = "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in form.items())
             content_type = "application/x-www-form-urlencoded"

@@ -35,7 +35,6 @@ class LoginStatus:
     expires_at: datetime | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
         return {
             "per": self.per,
             "state": self.state,
@@ -99,7 +98,6 @@ def list_pending_logins(principal: Principal, limit: int) -> list[tuple[Server, 
 
 
 def can_sign_in(principal: Principal, server: Server) -> bool:
-    """Return whether this principal can sign in to a server."""
     if not server.by_person:
         return principal.may(Action.MANAGE_SERVERS)
     uses_tools = principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)

@@ -63,7 +63,6 @@ def start_login(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
 @never_cache
 @require_GET
 def complete_login(request: HttpRequest) -> HttpResponseBase:
-    """Complete the login of a callback."""
     user: Any = request.user
     params = {name: request.GET[name][:MAX_PARAMETER_LENGTH] for name in request.GET}
     try:

@@ -58,7 +58,6 @@ class OperationInput:
         return payload
 
     def to_json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the input."""
         schema: dict[str, Any] = {"type": self.type}
         item_schema = schema
         if self.type in LIST_TYPES:
@@ -107,7 +106,6 @@ def read_inputs(raw: Any, path_parameters: Sequence[str], field: str) -> tuple[O
 
 
 def build_field_error(field: str, detail: str, code: str, remedy: str = "") -> InvalidInput:
-    """Return the problem for an invalid field."""
     return InvalidInput(detail, code=code, field=field, remedy=remedy)
 
 
@@ -337,7 +335,6 @@ class DeclaredOperation:
         return f"{self.method} {self.path}"
 
     def list_inputs(self, location: str) -> tuple[OperationInput, ...]:
-        """Return the inputs of one location of the request."""
         return tuple(
             operation_input
             for operation_input in self.inputs

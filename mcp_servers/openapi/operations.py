@@ -328,7 +328,6 @@ def find_declared_labels(payload: Mapping[str, Any]) -> list[str] | None:
 
 
 def apply_defaults(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments with the plan's defaults for omitted ones."""
     defaults = plan.get("defaults")
     return _merge_defaults(arguments, defaults) if isinstance(defaults, Mapping) else arguments
 
@@ -536,7 +535,6 @@ def _build_tool(
 
 
 def _build_annotations(method: str, title: str) -> dict[str, Any]:
-    """Return annotations derived from the method."""
     hints: dict[str, Any] = {"readOnlyHint": method in READ_METHODS}
     if method not in READ_METHODS:
         hints |= {

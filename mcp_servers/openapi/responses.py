@@ -48,7 +48,6 @@ def build_tool_result(
 
 
 def is_json_media_type(media_type: str) -> bool:
-    """Tell whether a media type is JSON."""
     return media_type in ("application/json", "text/json") or media_type.endswith("+json")
 
 

@@ -91,7 +91,6 @@ class SchemaConverter:
         return self._add_null_type(node, self._convert_keywords(node, pointer))
 
     def resolve_root(self, node: Any, pointer: str) -> tuple[Any, str]:
-        """Return a schema with its reference resolved, and its pointer."""
         return self._document.resolve_node(node, pointer)
 
     def _convert_reference(self, node: Mapping[str, Any], pointer: str) -> dict[str, Any]:

@@ -23,7 +23,6 @@ def is_enabled(organization_id: UUID, preset: Preset) -> bool:
 
 
 def list_enabled_ids(organization_id: UUID) -> frozenset[UUID]:
-    """Return the IDs of the presets that an organization may use."""
     available = Preset.objects.available_to(organization_id).enabled_for(organization_id)
     return frozenset(available.order_by().values_list("pk", flat=True))
 

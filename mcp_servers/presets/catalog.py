@@ -154,12 +154,10 @@ CATEGORY_NAMES = {
 
 
 def localize_description(preset: Preset) -> str:
-    """Return the localized description of a preset."""
     return _localize_text(preset, preset.description)
 
 
 def localize_parameters(preset: Preset) -> list[dict[str, Any]]:
-    """Return the parameters with localized label and help."""
     return [
         parameter
         | {

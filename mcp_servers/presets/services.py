@@ -42,7 +42,6 @@ class PresetSpec:
     documentation_url: str = ""
 
     def to_columns(self) -> dict[str, Any]:
-        """Return the values of the row's columns."""
         auth = dict(self.auth_config)
         auth_type = auth.pop("type", "none")
         auth.pop("configured", None)
@@ -194,7 +193,6 @@ def _build_audit_fields(
 
 
 def build_name_conflict(name: str) -> Conflict:
-    """Return the conflict for a name that another preset has."""
     return Conflict(
         format_message("A preset with a name like {name!r} already exists.", name=name),
         code="name_taken",
@@ -291,7 +289,6 @@ def _check_has_document_url(server: Server) -> None:
 
 
 def _build_secret_parameter(secret: Secret, used_names: set[str]) -> dict[str, Any]:
-    """Return the parameter for a secret, with an unused name."""
     base_name = re.sub(r"[^A-Z0-9]+", "_", secret.name.upper()).strip("_") or "SECRET"
     if not base_name[0].isalpha():
         base_name = f"SECRET_{base_name}"

@@ -40,7 +40,6 @@ class ArgumentViolation:
 
 
 def build_violation(error: Any) -> ArgumentViolation:
-    """Return the violation for a validation error."""
     path = format_json_path(error.absolute_path)
     if error.validator == "required":
         return _describe_missing(error, path)

@@ -430,7 +430,6 @@ def _find_first_violation(validator: Validator, arguments: Any) -> InvalidArgume
 
 @lru_cache(maxsize=512)
 def _compile_schema(text: str) -> _CompiledSchema:
-    """Return the compiled schema for a JSON text."""
     schema = json.loads(text)
     return _CompiledSchema(
         build_validator(schema), analyze_schema(schema).cost, build_fast_test(schema)

@@ -146,7 +146,6 @@ def increment_change_counts(holder: UUID, ids: Collection[UUID]) -> None:
 
 
 def release_resource_leases(holder: UUID) -> None:
-    """Release all resources of this process."""
     _update(ResourceSubscription.objects.filter(holder=holder), holder=None, heartbeat_at=None)
 
 
@@ -219,7 +218,6 @@ def claim_servers(holder: UUID, limit: int) -> list[UUID]:
 
 
 def renew_change_leases(holder: UUID) -> None:
-    """Renew the leases of this process."""
     update_in_order(ChangeSubscription.objects.filter(holder=holder), heartbeat_at=timezone.now())
 
 

@@ -40,7 +40,6 @@ class ChangeNotificationStatus:
     detail: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
         return {
             "state": self.state,
             "text": self.text,

@@ -104,14 +104,12 @@ class ResourceFeed:
         self._desired.add(row.uri)
 
     def remove_uri(self, uri: str) -> None:
-        """Remove a resource."""
         self.ids.pop(uri, None)
         self._granted.discard(uri)
         self._missed.discard(uri)
         self._desired.discard(uri)
 
     def is_granted(self, uri: str) -> bool:
-        """Return whether the server has granted the subscription."""
         return uri in self._granted
 
     def list_affected_uris(self, uri: str) -> list[str]:
@@ -269,13 +267,11 @@ Key = tuple[UpdateSource, str]
 
 
 def can_watch_resources(endpoint: ServerEndpoint) -> bool:
-    """Return whether resources of a server can be watched."""
     capabilities = (endpoint.discovery or {}).get("capabilities")
     return endpoint.transport in ("http", "stdio") and can_subscribe(capabilities)
 
 
 def build_source(endpoint: ServerEndpoint) -> UpdateSource:
-    """Return the source of an endpoint."""
     return UpdateSource(endpoint.server_id, find_person_id(endpoint))
 
 
@@ -411,7 +407,6 @@ class ResourceWatcher:
         return has_changes
 
     def _is_granted(self, row: leases.ResourceUpdateState) -> bool:
-        """Return whether a subscription of this process is granted."""
         feed = self._feeds.get(row.source)
         return feed is not None and feed.is_granted(row.uri)
 

@@ -25,7 +25,6 @@ from agents.services import attach_server, delete_agent, set_agent_members
 from agents.skills.services import SkillSpec, delete_skill, save_skill
 from agents.workflows.services import delete_workflow
 from bonobot.accounts.deletions import services as deletions
-from bonobot.accounts.deletions import stored_rows
 from bonobot.accounts.models import Deletion, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, NotFound
@@ -286,7 +285,7 @@ def test_only_those_who_may_delete_may_restore(acme: Organization) -> None:
 def test_an_object_with_too_many_rows_is_deleted_without_being_kept(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_rows, "MAX_ROWS", 3)
+    monkeypatch.setattr(deletions, "MAX_ROWS", 3)
     helper = factories.create_agent(acme)
     for _ in range(4):
         Session.objects.create(organization=acme, agent=helper, status="done")

@@ -13,8 +13,7 @@ from django.db import transaction
 
 from agents.models import Agent, ToolRule
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
-from bonobot.accounts.admin_base.form_controls import VERSION_FIELD, Form, parse_forms
-from bonobot.accounts.admin_base.form_versions import VERSION_SALT
+from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, VERSION_SALT, Form, parse_forms
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version

@@ -15,7 +15,7 @@ import pytest
 from django.core.management import get_commands, load_command_class
 from django.db import connection
 
-from bonobot.core.cli.command_group import CommandGroup
+from bonobot.core.cli.command_group import CommandGroup, add_arguments
 from tests.docs.installation import Installation, create_installation
 from tests.docs.pages import INLINE, PAGES, Block, blocks
 from tests.docs.run_blocks import check_block
@@ -138,7 +138,7 @@ def find_unknown_parts(words: list[str]) -> str:
         for verb in rest[0].split("|"):
             if verb not in verbs:
                 return f"{name} has no verb {verb}"
-        verbs[rest[0].split("|")[0]].add_arguments(parser)
+        add_arguments(parser, verbs[rest[0].split("|")[0]].arguments)
         parser.add_argument("--org"), parser.add_argument("--json")
     options = set(parser._option_string_actions)
     used_options = [

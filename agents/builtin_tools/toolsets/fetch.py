@@ -218,7 +218,6 @@ class _PageTextParser:
         self._pre_depth -= tag == "pre" and self._pre_depth > 0
 
     def add_text(self, data: str) -> None:
-        """Handle text."""
         if self._hidden_elements:
             if self._hidden_elements[-1] == "title" and self._title is not None:
                 self._title.append(data)
@@ -232,7 +231,6 @@ class _PageTextParser:
             self._line.append(data)
 
     def to_text(self) -> str:
-        """Return the collected text."""
         self._end_line()
         title = " ".join("".join(self._title or ()).split())
         return "\n".join([*([f"# {title}", ""] if title else []), *self._lines]).strip()

@@ -44,7 +44,6 @@ class FileText:
     has_bom: bool = False
 
     def encode(self, text: str) -> bytes:
-        """Return a text encoded as this file is."""
         return text.encode("utf-8-sig" if self.has_bom else "utf-8")
 
 

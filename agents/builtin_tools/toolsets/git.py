@@ -214,7 +214,6 @@ async def _run_in_repository(
     *git_arguments: str,
     changes: bool = False,
 ) -> str:
-    """Run git as the agent in the repository that the arguments name."""
     workspace, path = get_workspace(context), normalize_path(arguments.get("repository", "."))
     config = await run_in_thread(_read_repository_config, workspace, path, changes=changes)
     return await run_git(workspace, path, config, git_arguments, _build_identity(context))

@@ -38,8 +38,13 @@ from agents.sessions.events import (
     watch_session,
 )
 from agents.sessions.history import list_current_steps
-from agents.sessions.model_choice import find_selectable_endpoint
-from agents.sessions.services import MAX_MESSAGE_LENGTH, cancel_session, send_message, start_session
+from agents.sessions.services import (
+    MAX_MESSAGE_LENGTH,
+    cancel_session,
+    find_selectable_endpoint,
+    send_message,
+    start_session,
+)
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput

@@ -26,7 +26,7 @@ from agents.llm.messages import get_next_turn, order_messages
 from agents.llm.offline import replies
 from agents.llm.offline.choose_tool import ToolChoice, choose_tools, fill_arguments
 from agents.llm.offline.commands import Command, CommandSyntaxError, parse_commands
-from agents.llm.token_estimates import count_tokens, estimate_tokens, truncate_text
+from agents.llm.pricing import count_tokens, estimate_tokens, truncate_text
 
 CHUNK_LENGTH = 40  # characters that are streamed at once, about
 

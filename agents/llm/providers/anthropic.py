@@ -87,7 +87,6 @@ class MergedStream(httpx2.AsyncByteStream):
     """A response's stream with merged deltas."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
-        """Wrap a stream."""
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -175,12 +174,10 @@ class AnthropicConnection:
         self._client._custom_headers = {}
 
     def build_model(self, endpoint: ModelEndpointConfig) -> AnthropicModel:
-        """Return the library's model for an endpoint."""
         provider = AnthropicProvider(anthropic_client=self._client)
         return SummarizingAnthropicModel(endpoint.model, provider=provider, profile=PROFILE)
 
     async def close(self) -> None:
-        """Close its sockets."""
         await self._client.close()
 
 

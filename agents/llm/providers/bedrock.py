@@ -89,7 +89,6 @@ class _BlockingBody:
             yield piece
 
     def read(self, amount: int | None = None, decode_content: bool | None = None) -> bytes:
-        """Return all of it."""
         return b"".join(self.stream())
 
     def close(self) -> None:
@@ -182,12 +181,10 @@ class BedrockConnection:
         self._client = build_bedrock_client(endpoint, session)
 
     def build_model(self, endpoint: ModelEndpointConfig) -> BedrockConverseModel:
-        """Return the library's model for an endpoint."""
         provider = BedrockProvider(bedrock_client=self._client)
         return BedrockConverseModel(endpoint.model, provider=provider, profile=PROFILE)
 
     async def close(self) -> None:
-        """Close its sockets."""
         await self._http.aclose()
 
 

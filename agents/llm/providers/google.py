@@ -121,12 +121,10 @@ class GoogleConnection:
         self._client._api_client._async_httpx_use_mtls_endpoint = False
 
     def build_model(self, endpoint: ModelEndpointConfig) -> GoogleModel:
-        """Return the library's model for an endpoint."""
         provider = GoogleProvider(client=self._client)
         return GoogleModel(endpoint.model, provider=provider, profile=PROFILE)
 
     async def close(self) -> None:
-        """Close its sockets."""
         await self._http.aclose()
 
 

@@ -115,7 +115,6 @@ class ParsedEvent(ServerSentEvent):
         self._payload = payload
 
     def json(self) -> Any:
-        """Return the parsed data."""
         return self._payload
 
 
@@ -160,7 +159,6 @@ class _TextChunk:
         )
 
     def build_event(self) -> ParsedEvent:
-        """Return the chunk's event, with its text restored."""
         self.delta[self.field_name] = "".join(self.texts)
         return ParsedEvent(self.payload)
 
@@ -228,7 +226,6 @@ class _EndNotingDecoder(SSEDecoder):
     """The library's decoder, which notes the end of a Responses stream."""
 
     async def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
-        """Yield the events."""
         async for event in super().aiter_bytes(iterator):
             if event.event in _FINAL_EVENTS or event.data.startswith(_END_MARKER):
                 mark_stream_complete()
@@ -286,7 +283,6 @@ class OpenAIConnection:
         self._client = _build_client(endpoint)
 
     def build_model(self, endpoint: ModelEndpointConfig) -> OpenAIChatModel | OpenAIResponsesModel:
-        """Return the library's model for an endpoint."""
         model_class = OpenAIResponsesModel if endpoint.kind == "responses" else OpenAIChatModel
         return model_class(
             endpoint.model,
@@ -295,7 +291,6 @@ class OpenAIConnection:
         )
 
     async def close(self) -> None:
-        """Close its sockets."""
         await self._client.close()
 
     def _build_provider(self, endpoint: ModelEndpointConfig) -> Provider[AsyncOpenAI]:

@@ -41,13 +41,9 @@ class ModelProvider(Protocol):
 class ProviderConnection(Protocol):
     """A connection to a provider."""
 
-    def build_model(self, endpoint: ModelEndpointConfig) -> Any:
-        """Return the library's model for an endpoint."""
-        ...
+    def build_model(self, endpoint: ModelEndpointConfig) -> Any: ...
 
-    async def close(self) -> None:
-        """Close its sockets."""
-        ...
+    async def close(self) -> None: ...
 
 
 def find_missing_package(kind: str) -> str:

@@ -94,7 +94,6 @@ MAX_CONNECTIONS = 500
 
 
 def build_client(endpoint: ModelEndpointConfig) -> httpx2.AsyncClient:
-    """Return a guarded client for an endpoint."""
     return build_guarded_client(
         allow_private=endpoint.allow_private,
         read_s=endpoint.timeout_s,
@@ -104,5 +103,4 @@ def build_client(endpoint: ModelEndpointConfig) -> httpx2.AsyncClient:
 
 
 def build_timeout(endpoint: ModelEndpointConfig) -> httpx2.Timeout:
-    """Return the timeouts of a request."""
     return httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_TIMEOUT_S, endpoint.timeout_s))

@@ -58,12 +58,10 @@ class DeletionAdmin(ScopedAdmin):
 
     @display(description=_("type"), ordering="kind")
     def type_label(self, deletion: Deletion) -> str:
-        """Return the type of the object."""
         return str(get_restorable_kind(deletion.kind).label)
 
     @display(description=_("deleted"), ordering="created_at")
     def deleted(self, deletion: Deletion) -> Any:
-        """Return when it was deleted."""
         return ago(deletion.created_at)
 
     @display(description=_("can be restored until"), ordering="expires_at")
@@ -73,7 +71,6 @@ class DeletionAdmin(ScopedAdmin):
 
     @display(description="")
     def restore_button(self, deletion: Deletion) -> SafeString:
-        """Return the button that restores it."""
         return format_html(
             '<button class="bb-button bb-slim" type="submit" formaction="{}">{}</button>',
             reverse("admin:tenancy_deletion_restore", args=[deletion.pk]),

@@ -3,27 +3,20 @@
 from typing import Any
 
 from django import forms
-from django.contrib import messages
-from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponseRedirect
-from django.urls import reverse
-from django.utils.safestring import SafeString
+from django.db.models import Model
+from django.http import HttpRequest
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
-from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
+from bonobot.accounts.admin.identity_providers import RoleMappingForm, TokenSignerAdmin
 from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer
 from bonobot.accounts.role_labels import SCOPE_DESCRIPTIONS
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import render_badge
-from bonobot.core.admin.theme import Textarea, action, display, register
-from bonobot.core.i18n.localization import localize_text
-from bonobot.core.problems import Problem
+from bonobot.core.admin.theme import register
 
 IDENTITY_FIELDS = ("name", "url", "audience", "enabled", "announced")
 CLAIM_FIELDS = ("subject_claim", "label_claim", "role_claim", "roles", "role", "scope_claim")
@@ -31,19 +24,9 @@ LIMIT_FIELDS = ("scopes", "agents", "calls_per_minute")
 TRUST_FIELDS = ("any_type", "allow_private")
 
 
-class IssuerForm(forms.ModelForm):
+class IssuerForm(RoleMappingForm):
     """The trust and limits of an issuer's tokens."""
 
-    roles = forms.JSONField(
-        label=_("Roles by claim value"),
-        required=False,
-        initial=dict,
-        widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
-        help_text=_(
-            'For example {"bonobot-operators": "operator"}. If several roles match, the first '
-            "of owner, operator, reviewer, auditor, member is used."
-        ),
-    )
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"),
         required=False,
@@ -80,31 +63,29 @@ class IssuerForm(forms.ModelForm):
                 "agents": row.agent_ids,
             }
 
-    def validate_unique(self) -> None:
-        """Leave this to the service, whose error has a remedy."""
-
     def get_values(self) -> dict[str, Any]:
         """Return the form's values as the service expects them."""
-        values = dict(self.cleaned_data)
-        return values | {"agent_ids": values.pop("agents"), "roles": values["roles"] or {}}
+        values = super().get_values()
+        return values | {"agent_ids": values.pop("agents")}
 
 
 @register(Issuer)
-class IssuerAdmin(ServiceFormAdmin):
+class IssuerAdmin(TokenSignerAdmin):
     """The active organization's issuers."""
 
     needs_to_view = (Action.MANAGE_ISSUERS,)
     needs_to_change = Action.MANAGE_ISSUERS
     delete_note = _("Tokens from this issuer are no longer accepted.")
+    create_row = staticmethod(external_issuers.create_issuer)
+    update_row = staticmethod(external_issuers.update_issuer)
+    delete_row = staticmethod(external_issuers.delete_issuer)
+    check_row = staticmethod(external_issuers.check_issuer)
     form = IssuerForm
-    list_display = ("name", "url", "role", "state")
-    search_fields = ("name", "url")
     empty_icon = "passkey"
     empty_text = _(
         "Clients use tokens created here. Add an external issuer to also accept its "
         "tokens, so that people can sign in with their usual account."
     )
-    actions = ("check_chosen",)
     problem_fields = {"agent_ids": "agents"}
     fieldsets = (
         (None, {"fields": IDENTITY_FIELDS}),
@@ -124,45 +105,3 @@ class IssuerAdmin(ServiceFormAdmin):
             deleted_choices = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
             form.base_fields["agents"].choices = [*agents, *deleted_choices]
         return form
-
-    @display(description=_("status"))
-    def state(self, issuer: Issuer) -> SafeString:
-        """Return whether its tokens are accepted."""
-        if not issuer.enabled:
-            return render_badge("disabled", _t("disabled"))
-        return render_badge("usable", _t("enabled"))
-
-    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Issuer:
-        """Create or update the issuer with the service."""
-        principal = self.get_principal(request)
-        if not change:
-            return external_issuers.create_issuer(principal, **form.get_values())
-        issuer: Issuer = Issuer.objects.get(pk=form.instance.pk)
-        external_issuers.update_issuer(principal, issuer, **form.get_values())
-        return issuer
-
-    def delete_model(self, request: HttpRequest, obj: Issuer) -> None:
-        """Delete the issuer with the service."""
-        external_issuers.delete_issuer(self.get_principal(request), obj)
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Issuer]) -> None:
-        """Delete each issuer with the service."""
-        for issuer in queryset:
-            external_issuers.delete_issuer(self.get_principal(request), issuer)
-
-    @action(description=_("Refresh keys"), permissions=["change"])
-    def check_chosen(
-        self, request: HttpRequest, queryset: QuerySet[Issuer]
-    ) -> HttpResponseRedirect:
-        """Fetch the keys of the selected issuers and show the result."""
-        for issuer in queryset[:10]:
-            try:
-                keys = external_issuers.check_issuer(self.get_principal(request), issuer)
-            except Problem as problem:
-                messages.error(request, f"{issuer.name}: {localize_text(problem)}")
-            else:
-                text = ngettext(
-                    "%(name)s publishes %(n)d key.", "%(name)s publishes %(n)d keys.", keys
-                )
-                messages.success(request, text % {"name": issuer.name, "n": keys})
-        return HttpResponseRedirect(reverse("admin:tenancy_issuer_changelist"))

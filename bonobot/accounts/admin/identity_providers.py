@@ -1,5 +1,6 @@
 """Admin of identity providers."""
 
+from collections.abc import Callable
 from typing import Any
 
 from django import forms
@@ -16,6 +17,7 @@ from django.utils.translation import ngettext
 from bonobot.accounts import email as account_email
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.models import Provider
+from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.sso import services as sso
 from bonobot.accounts.templatetags.display import render_badge
@@ -32,7 +34,79 @@ ADDRESS_HTML = '<span style="overflow-wrap: anywhere">{}</span>'
 READONLY_FIELDS = ("redirect_address", "entry_address")
 
 
-class IdentityProviderForm(forms.ModelForm):
+class RoleMappingForm(forms.ModelForm):
+    """A form with the roles that claims of a party's tokens give."""
+
+    roles = forms.JSONField(
+        label=_("Roles by claim value"),
+        required=False,
+        initial=dict,
+        widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+        help_text=_(
+            'For example {"bonobot-operators": "operator"}. If several roles match, the first '
+            "of owner, operator, reviewer, auditor, member is used."
+        ),
+    )
+
+    def validate_unique(self) -> None:
+        """Leave this to the service, whose error has a remedy."""
+
+    def get_values(self) -> dict[str, Any]:
+        """Return the form's values as the service expects them."""
+        return self.cleaned_data | {"roles": self.cleaned_data["roles"] or {}}
+
+
+class TokenSignerAdmin(ServiceFormAdmin):
+    """Parties whose tokens are checked with the keys that they publish."""
+
+    list_display = ("name", "url", "role", "state")
+    search_fields = ("name", "url")
+    actions = ("check_chosen",)
+    # The services of the model.
+    create_row: Callable[..., Any]
+    update_row: Callable[..., None]
+    delete_row: Callable[[Principal, Any], None]
+    check_row: Callable[[Principal, Any], int]
+
+    @display(description=_("status"))
+    def state(self, row: Any) -> SafeString:
+        if not row.enabled:
+            return render_badge("disabled", _t("disabled"))
+        return render_badge("usable", _t("enabled"))
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Any:
+        """Create or update the row with the service."""
+        principal = self.get_principal(request)
+        if not change:
+            return self.create_row(principal, **form.get_values())
+        row = self.model.objects.get(pk=form.instance.pk)
+        self.update_row(principal, row, **form.get_values())
+        return row
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        self.delete_row(self.get_principal(request), obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        for row in queryset:
+            self.delete_model(request, row)
+
+    @action(description=_("Refresh keys"), permissions=["change"])
+    def check_chosen(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponseRedirect:
+        """Fetch the keys of the selected rows and show the result."""
+        for row in queryset[:10]:
+            try:
+                keys = self.check_row(self.get_principal(request), row)
+            except Problem as problem:
+                messages.error(request, f"{row.name}: {localize_text(problem)}")
+            else:
+                text = ngettext(
+                    "%(name)s publishes %(n)d key.", "%(name)s publishes %(n)d keys.", keys
+                )
+                messages.success(request, text % {"name": row.name, "n": keys})
+        return HttpResponseRedirect(reverse(f"admin:tenancy_{self.opts.model_name}_changelist"))
+
+
+class IdentityProviderForm(RoleMappingForm):
     """Our client at a provider, which of its users may sign in, and with which role."""
 
     secret = forms.CharField(label=_("Client secret"), required=False, widget=SecretInput())
@@ -42,16 +116,6 @@ class IdentityProviderForm(forms.ModelForm):
         widget=TextInput(attrs={"spellcheck": "false", "autocomplete": "off"}),
         help_text=_(
             "Separate with spaces. Only people with an email address in these domains can sign in."
-        ),
-    )
-    roles = forms.JSONField(
-        label=_("Roles by claim value"),
-        required=False,
-        initial=dict,
-        widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
-        help_text=_(
-            'For example {"bonobot-operators": "operator"}. If several roles match, the first '
-            "of owner, operator, reviewer, auditor, member is used."
         ),
     )
 
@@ -72,34 +136,31 @@ class IdentityProviderForm(forms.ModelForm):
             initial |= {"secret": MASK if row.client_secret else ""}
             self.initial = dict(self.initial) | initial
 
-    def validate_unique(self) -> None:
-        """Leave this to the service, whose error has a remedy."""
-
     def get_values(self) -> dict[str, Any]:
         """Return the form's values as the service expects them."""
-        values = dict(self.cleaned_data)
-        secret = values.pop("secret")
-        lists = {"domains": values["domains"].split(), "roles": values["roles"] or {}}
-        return values | lists | {"client_secret": secret}
+        values = super().get_values()
+        values["client_secret"] = values.pop("secret")
+        return values | {"domains": values["domains"].split()}
 
 
 @register(Provider)
-class IdentityProviderAdmin(ServiceFormAdmin):
+class IdentityProviderAdmin(TokenSignerAdmin):
     """The active organization's identity providers."""
 
     needs_to_view = (Action.MANAGE_ORGANIZATION,)
     needs_to_change = Action.MANAGE_ORGANIZATION
     delete_note = _("People can no longer sign in with this identity provider. Accounts are kept.")
+    create_row = staticmethod(sso.create_provider)
+    update_row = staticmethod(sso.update_provider)
+    delete_row = staticmethod(sso.delete_provider)
+    check_row = staticmethod(sso.check_provider)
     form = IdentityProviderForm
-    list_display = ("name", "url", "role", "state")
-    search_fields = ("name", "url")
     readonly_fields = READONLY_FIELDS
     empty_icon = "login"
     empty_text = _(
         "People sign in with user name and password. Add your identity provider so that "
         "they can sign in with their usual account."
     )
-    actions = ("check_chosen",)
     problem_fields = {"client_secret": "secret"}
     fieldsets = (
         (None, {"fields": CONNECTION_FIELDS}),
@@ -123,13 +184,6 @@ class IdentityProviderAdmin(ServiceFormAdmin):
             account_email.build_absolute_url(reverse("account_sso", args=[provider.pk])),
         )
 
-    @display(description=_("status"))
-    def state(self, provider: Provider) -> SafeString:
-        """Return whether users can sign in with it."""
-        if not provider.enabled:
-            return render_badge("disabled", _t("disabled"))
-        return render_badge("usable", _t("enabled"))
-
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:
@@ -145,38 +199,3 @@ class IdentityProviderAdmin(ServiceFormAdmin):
 
             return NewProviderForm
         return form
-
-    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Provider:
-        """Create or update the provider with the service."""
-        principal = self.get_principal(request)
-        if not change:
-            return sso.create_provider(principal, **form.get_values())
-        provider: Provider = Provider.objects.get(pk=form.instance.pk)
-        sso.update_provider(principal, provider, **form.get_values())
-        return provider
-
-    def delete_model(self, request: HttpRequest, obj: Provider) -> None:
-        """Delete the provider with the service."""
-        sso.delete_provider(self.get_principal(request), obj)
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Provider]) -> None:
-        """Delete each provider with the service."""
-        for provider in queryset:
-            sso.delete_provider(self.get_principal(request), provider)
-
-    @action(description=_("Refresh keys"), permissions=["change"])
-    def check_chosen(
-        self, request: HttpRequest, queryset: QuerySet[Provider]
-    ) -> HttpResponseRedirect:
-        """Fetch the metadata and keys of the selected providers and show the result."""
-        for provider in queryset[:10]:
-            try:
-                keys = sso.check_provider(self.get_principal(request), provider)
-            except Problem as problem:
-                messages.error(request, f"{provider.name}: {localize_text(problem)}")
-            else:
-                text = ngettext(
-                    "%(name)s publishes %(n)d key.", "%(name)s publishes %(n)d keys.", keys
-                )
-                messages.success(request, text % {"name": provider.name, "n": keys})
-        return HttpResponseRedirect(reverse("admin:tenancy_provider_changelist"))

@@ -93,22 +93,18 @@ class InvitationAdmin(ServiceFormAdmin):
 
     @display(description=_("status"))
     def state(self, invitation: Invitation) -> SafeString:
-        """Return the invitation's state."""
         return render_state_badge(invitation)
 
     @display(description=_("email sent"))
     def mailed(self, invitation: Invitation) -> SafeString | str:
-        """Return when it was mailed."""
         return ago(invitation.mailed_at)
 
     @display(description=_("accepted by"))
     def accepter(self, invitation: Invitation) -> str:
-        """Return who accepted it."""
         return str(invitation.accepted_by or "–")
 
     @display(description=_("expires"), ordering="expires_at")
     def until(self, invitation: Invitation) -> SafeString | str:
-        """Return when it expires."""
         return ago(invitation.expires_at)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Invitation:
@@ -143,14 +139,12 @@ class InvitationAdmin(ServiceFormAdmin):
         return [*action_urls, *super().get_urls()]
 
     def send_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
-        """Send a new link."""
         invitation = self._get_invitation(request, pk)
         return self._show_sent_invitation(
             request, invitations.resend_invitation(self.get_principal(request), invitation)
         )
 
     def revoke_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
-        """Revoke the invitation."""
         invitations.revoke_invitation(
             self.get_principal(request), self._get_invitation(request, pk)
         )
@@ -187,7 +181,6 @@ URL_PREFIX = "tenancy_invitation"
 
 
 def render_state_badge(invitation: Invitation) -> SafeString:
-    """Return the state of an invitation as a badge."""
     if invitation.accepted_at is not None:
         return render_badge("done", _t("accepted"))
     if invitation.revoked_at is not None:
@@ -198,7 +191,6 @@ def render_state_badge(invitation: Invitation) -> SafeString:
 
 
 def query_open_invitations(principal: Principal) -> QuerySet[Invitation]:
-    """Return the open invitations of the principal's organization."""
     rows = Invitation.objects.for_organization(principal.organization_id)
     open_rows: QuerySet[Invitation] = rows.open()
     return open_rows

@@ -76,7 +76,6 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
 
     @display(description=_("roles"))
     def roles(self, user: User) -> str:
-        """Return the role in each organization."""
         memberships = user.memberships.all()
         labels = [
             f"{member.organization.name}: {member.get_role_display()}" for member in memberships
@@ -84,7 +83,6 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
         return ", ".join(labels) or "–"
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        """Save the user with the service."""
         accounts.save_user(self.get_principal(request), obj, form.changed_data, adding=not change)
 
 
@@ -141,7 +139,6 @@ class OrganizationAdmin(ScopedAdmin):
         return int(organization.member_count)
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
-        """Save the organization with the service."""
         accounts.save_organization(self.get_principal(request), obj, adding=not change)
 
 
@@ -184,7 +181,6 @@ class MembershipAdmin(ServiceFormAdmin):
 
     @display(description=_("member"), ordering="user__username")
     def person(self, member: Membership) -> str:
-        """Return the username."""
         return member.user.get_username()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -248,7 +244,6 @@ class MembershipAdmin(ServiceFormAdmin):
 
     @display(description=_("name"), ordering="user__last_name")
     def full_name(self, member: Membership) -> str:
-        """Return the user's full name."""
         return member.user.get_full_name() or "–"
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Membership:

@@ -24,7 +24,7 @@ from bonobot.accounts.role_labels import SCOPE_DESCRIPTIONS
 from bonobot.accounts.roles import Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.accounts.tokens import services as tokens
-from bonobot.accounts.tokens.client_snippets import build_token_snippets
+from bonobot.accounts.tokens.services import build_token_snippets
 from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
 
 UNCHANGED = "kept"
@@ -204,7 +204,6 @@ class TokenAdmin(ServiceFormAdmin):
 
     @display(description=_("status"))
     def state(self, token: Token) -> SafeString:
-        """Return the token's state."""
         if token.revoked_at is not None:
             return render_badge("revoked", _t("revoked"))
         if token.expires_at is not None and token.expires_at <= timezone.now():
@@ -220,17 +219,14 @@ class TokenAdmin(ServiceFormAdmin):
 
     @display(description=_("last used"), ordering="last_used_at")
     def used(self, token: Token) -> SafeString | str:
-        """Return when it was last used."""
         return ago(token.last_used_at)
 
     @display(description=_("revoked"), ordering="revoked_at")
     def ended(self, token: Token) -> SafeString | str:
-        """Return when it was revoked."""
         return ago(token.revoked_at)
 
     @display(description=_("expires"), ordering="expires_at")
     def until(self, token: Token) -> SafeString | str:
-        """Return when it expires."""
         return ago(token.expires_at)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Token:
@@ -262,7 +258,6 @@ class TokenAdmin(ServiceFormAdmin):
     def revoke_chosen(
         self, request: HttpRequest, queryset: QuerySet[Token]
     ) -> HttpResponseRedirect:
-        """Revoke the selected tokens."""
         tokens_to_revoke = list(queryset.filter(revoked_at=None))
         for token in tokens_to_revoke:
             tokens.revoke_token(self.get_principal(request), token)

@@ -10,12 +10,17 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.middleware.csrf import get_token
 from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
 
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import site
@@ -123,4 +128,22 @@ def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
         problem=problem,
         request_id=request_id.get(),
         came_from=_read_referrer_path(request),
+    )
+
+
+def add_deleted_message(request: HttpRequest, name: str, deletion: Deletion | None) -> None:
+    """Say that an object was deleted; offer to undo it if it can be restored."""
+    text = _t("%(name)s was deleted.") % {"name": name}
+    messages.success(request, text if deletion is None else _add_button(request, text, deletion))
+
+
+def _add_button(request: HttpRequest, text: str, deletion: Deletion) -> SafeString:
+    return format_html(
+        '{} <form class="bb-inline-form" method="post" action="{}">'
+        '<input type="hidden" name="csrfmiddlewaretoken" value="{}">'
+        '<button class="bb-link-button" type="submit">{}</button></form>',
+        text,
+        reverse("admin:tenancy_deletion_restore", args=[deletion.pk]),
+        get_token(request),
+        _t("Undo"),
     )

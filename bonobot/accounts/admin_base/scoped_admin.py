@@ -20,8 +20,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
-from bonobot.accounts.admin_base.responses import add_problem_to_form
+from bonobot.accounts.admin_base.responses import add_deleted_message, add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.deletions.kinds import list_restorable_kinds
 from bonobot.accounts.principals import Principal
@@ -46,7 +45,6 @@ class BoundedPaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        """Return the number of rows that can be listed."""
         return min(self._counted, self.limit)
 
     @property
@@ -180,7 +178,6 @@ class ScopedAdmin(ModelAdmin):
 
     @display(description=_("created"), ordering="created_at")
     def made_at(self, row: Any) -> Any:
-        """Return when the row was created."""
         return ago(row.created_at)
 
     # -- Forms: show problems of services at their field ----------------------------------------
@@ -209,7 +206,6 @@ class ScopedAdmin(ModelAdmin):
             return response
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Return the field of a column with choices."""
         if db_field.name not in self.radio_fields:
             kwargs.setdefault("widget", Select())
         return super().formfield_for_choice_field(db_field, request, **kwargs)

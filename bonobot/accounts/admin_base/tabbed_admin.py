@@ -71,7 +71,6 @@ class ObjectRequest:
     page: str = FIRST_PAGE
 
     def render_tab(self, template: str, **context: Any) -> HttpResponseBase:
-        """Return the tab rendered as a page."""
         return render_screen(
             self.request,
             template,
@@ -151,7 +150,6 @@ class TabbedAdmin(ScopedAdmin):
         return register
 
     def get_url_name(self, slug: str) -> str:
-        """Return the URL name of a page or action."""
         return f"admin:{self._build_route_name(slug)}"
 
     def get_urls(self) -> list[URLPattern]:
@@ -260,7 +258,6 @@ class TabbedAdmin(ScopedAdmin):
 
 
 def redirect_to_page(visit: ObjectRequest, slug: str, query: str = "") -> HttpResponseRedirect:
-    """Redirect to another page of the same object."""
     return HttpResponseRedirect(visit.url(slug) + query)
 
 

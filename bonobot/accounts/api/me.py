@@ -96,7 +96,6 @@ class CurrentPrincipalView(ResourceView):
         return User.objects.get(pk=user.pk)
 
     def describe_principal(self) -> dict[str, Any]:
-        """Return the fields of the current principal."""
         principal = self.principal
         return {
             "kind": principal.kind,

@@ -10,7 +10,7 @@ from typing import Any
 
 from rest_framework.response import Response
 
-from bonobot.core.db import preconditions
+from bonobot.core.db import object_version
 from bonobot.core.db.object_version import (
     PreconditionFailed,
     Unversioned,
@@ -55,7 +55,7 @@ def require_version(view: Any, method: str) -> None:
         return
     check = partial(_check_version, view, header, body_version)
     check()
-    preconditions.add_precondition(partial(_check_locked, view, check))
+    object_version.add_precondition(partial(_check_locked, view, check))
 
 
 def _check_locked(view: Any, check: Any) -> None:

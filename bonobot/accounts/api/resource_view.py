@@ -14,11 +14,13 @@ from uuid import UUID
 
 from django.db import DatabaseError
 from django.db.models import Model
+from django.urls import URLPattern, path
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from bonobot.accounts.api import idempotency_keys, object_versions
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
@@ -27,11 +29,10 @@ from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
-from bonobot.core.api.content_negotiation import PROBLEM_JSON, JSONContentNegotiation
 from bonobot.core.api.pagination import StableCursorPagination
-from bonobot.core.api.parsers import BoundedJSONParser
+from bonobot.core.api.parsers import PROBLEM_JSON, BoundedJSONParser, JSONContentNegotiation
 from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
-from bonobot.core.db import preconditions
+from bonobot.core.db import object_version
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 
@@ -73,12 +74,10 @@ class ResourceView(GenericAPIView):
 
     @property
     def principal(self) -> Principal:
-        """The principal of the request."""
         return resolve_principal(self.request)
 
     @property
     def organization_id(self) -> UUID:
-        """The id of the current organization."""
         return self.principal.organization_id
 
     def read_body(
@@ -174,7 +173,7 @@ class ResourceView(GenericAPIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Handle a request in a scope of its own for preconditions."""
-        with preconditions.open_scope():
+        with object_version.open_scope():
             return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -262,15 +261,17 @@ class ResourceView(GenericAPIView):
         )
 
 
+def build_url_patterns(views_by_path: Mapping[str, type[APIView]]) -> list[URLPattern]:
+    return [path(route, view.as_view()) for route, view in views_by_path.items()]
+
+
 def list_required_actions(rule: Rule | None) -> tuple[Action, ...]:
-    """Return the actions of a rule, one of which is needed."""
     if rule is None:
         return ()
     return rule if isinstance(rule, tuple) else (rule,)
 
 
 def format_allowed_roles(actions: tuple[Action, ...]) -> str:
-    """Return the roles that may perform one of these actions, as text."""
     roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
     return ", ".join(dict.fromkeys(roles)) or "none"
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 
 
 def _list_deletions(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -27,10 +27,6 @@ def _list_deletions(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.emit(entries, build_table(*columns, rows=rows, empty=empty))
 
 
-def _add_restore_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("deletion", metavar="ID", help="ID, as listed by `org deletions`")
-
-
 def _restore_deletion(cli: CommandContext, options: argparse.Namespace) -> None:
     from bonobot.accounts.deletions.services import get_deletion, restore_deletion
 
@@ -51,7 +47,7 @@ VERBS = (
         "restore",
         "Restore a deleted agent, server, preset, skill, or workflow",
         _restore_deletion,
-        _add_restore_arguments,
+        (Argument("ID", "ID, as listed by `org deletions`", dest="deletion"),),
         ("org restore 6da5957b-6722-4c63-827e-324928a55bc1",),
     ),
 )

@@ -8,7 +8,7 @@ from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer
 from bonobot.accounts.roles import Role
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 
 TEXT_FIELDS = ("audience", "subject_claim", "label_claim", "scope_claim", "role_claim", "role")
@@ -24,44 +24,9 @@ CLEARABLE_FIELDS = {"scopes": "scopes", "agents": "agent_ids", "roles": "roles"}
 
 
 def serialize_issuer(issuer: Issuer) -> dict[str, Any]:
-    """Return an issuer as JSON data."""
     names = ("name", "url", *TEXT_FIELDS, "roles", "scopes", "calls_per_minute", *FLAG_FIELDS)
     values = {name: getattr(issuer, name) for name in names}
     return {"id": str(issuer.pk), **values, "agents": issuer.agent_ids}
-
-
-def _add_issuer_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--audience",
-        metavar="TEXT",
-        help="Required value in `aud` (default: the exact URL that the token is used at)",
-    )
-    parser.add_argument(
-        "--subject-claim", metavar="CLAIM", help="Claim with the subject (default: sub)"
-    )
-    parser.add_argument(
-        "--label-claim", metavar="CLAIM", help="Claim shown in the audit log, such as email"
-    )
-    parser.add_argument(
-        "--scope-claim",
-        metavar="CLAIM",
-        help="Claim with the scopes (default: scope). '': every token has all allowed scopes",
-    )
-    parser.add_argument(
-        "--role",
-        choices=["", *Role],
-        help="Role of users without a role from a claim. '': no access",
-    )
-    parser.add_argument(
-        "--role-claim", metavar="CLAIM", help="Claim with the role, such as realm_access.roles"
-    )
-    parser.add_argument(
-        "--role-for",
-        action="append",
-        metavar="VALUE=ROLE",
-        help="Role for a value of the role claim. Repeatable",
-    )
-    _add_limit_arguments(parser)
 
 
 def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,28 +52,46 @@ def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="Name of the issuer")
-    parser.add_argument(
-        "--url", required=True, help="Issuer URL, exactly as in `iss` of its tokens"
-    )
-    _add_issuer_arguments(parser)
+_ISSUER_ARGUMENTS = (
+    Argument(
+        "--audience TEXT",
+        "Required value in `aud` (default: the exact URL that the token is used at)",
+    ),
+    Argument("--subject-claim CLAIM", "Claim with the subject (default: sub)"),
+    Argument("--label-claim CLAIM", "Claim shown in the audit log, such as email"),
+    Argument(
+        "--scope-claim CLAIM",
+        "Claim with the scopes (default: scope). '': every token has all allowed scopes",
+    ),
+    Argument(
+        "--role", "Role of users without a role from a claim. '': no access", choices=["", *Role]
+    ),
+    Argument("--role-claim CLAIM", "Claim with the role, such as realm_access.roles"),
+    Argument(
+        "--role-for VALUE=ROLE", "Role for a value of the role claim. Repeatable", action="append"
+    ),
+    _add_limit_arguments,
+)
 
 
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_name_argument(parser)
-    parser.add_argument("--url", help="Issuer URL, exactly as in `iss` of its tokens")
-    _add_issuer_arguments(parser)
-    parser.add_argument(
-        "--clear",
-        action="append",
-        choices=[*CLEARABLE_FIELDS],
-        help="Remove these limits. Repeatable",
-    )
+_CREATE_ARGUMENTS = (
+    Argument("NAME", "Name of the issuer"),
+    Argument("--url URL", "Issuer URL, exactly as in `iss` of its tokens", required=True),
+    *_ISSUER_ARGUMENTS,
+)
 
 
-def _add_name_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="Name or URL of the issuer")
+_NAME_ARGUMENT = (Argument("NAME", "Name or URL of the issuer"),)
+
+
+_UPDATE_ARGUMENTS = (
+    *_NAME_ARGUMENT,
+    Argument("--url URL", "Issuer URL, exactly as in `iss` of its tokens"),
+    *_ISSUER_ARGUMENTS,
+    Argument(
+        "--clear", "Remove these limits. Repeatable", action="append", choices=[*CLEARABLE_FIELDS]
+    ),
+)
 
 
 def _collect_issuer_options(cli: CommandContext, options: argparse.Namespace) -> dict[str, Any]:
@@ -198,7 +181,7 @@ VERBS = (
         "add",
         "Accept an external issuer's tokens over MCP",
         _create_issuer,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         (
             "issuers add Login --url https://login.example.com --role member --agent helper",
             "issuers add Login --url https://login.example.com --role-claim groups "
@@ -209,21 +192,21 @@ VERBS = (
         "set",
         "Update an external issuer. Changes apply from the next call.",
         _update_issuer,
-        _add_update_arguments,
+        _UPDATE_ARGUMENTS,
         ("issuers set Login --scope mcp:tools", "issuers set Login --no-enabled"),
     ),
     CommandVerb(
         "check",
         "Fetch the keys of an external issuer now",
         _check_issuer,
-        _add_name_argument,
+        _NAME_ARGUMENT,
         ("issuers check Login",),
     ),
     CommandVerb(
         "remove",
         "Delete an external issuer. Its tokens are no longer accepted.",
         _delete_issuer,
-        _add_name_argument,
+        _NAME_ARGUMENT,
         ("issuers remove Login",),
         "Delete the external issuer {name}? Its tokens are no longer accepted.",
     ),

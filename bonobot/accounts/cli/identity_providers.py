@@ -6,8 +6,10 @@ from typing import Any
 from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Role
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandVerb,
+    add_arguments,
     build_table,
     expand_variables,
     parse_pairs,
@@ -74,12 +76,11 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_name_argument(parser)
+    add_arguments(parser, _NAME_ARGUMENT)
     _add_provider_arguments(parser, required=False)
 
 
-def _add_name_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="Name of the provider")
+_NAME_ARGUMENT = (Argument("NAME", "Name of the provider"),)
 
 
 def _collect_provider_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -160,7 +161,7 @@ VERBS = (
         "add",
         "Add an OpenID Connect identity provider",
         _create_provider,
-        _add_create_arguments,
+        (_add_create_arguments,),
         (
             "sso add Acme --url https://login.example.com --client-id bonobot "
             "--client-secret '${SECRET}' --domain example.com --creates",
@@ -170,7 +171,7 @@ VERBS = (
         "set",
         "Update an identity provider",
         _update_provider,
-        _add_update_arguments,
+        (_add_update_arguments,),
         (
             "sso set Acme --role-claim groups --role-for bonobot-operators=operator",
             "sso set Acme --no-enabled",
@@ -180,14 +181,14 @@ VERBS = (
         "check",
         "Fetch the metadata and keys of an identity provider now",
         _check_provider,
-        _add_name_argument,
+        _NAME_ARGUMENT,
         ("sso check Acme",),
     ),
     CommandVerb(
         "remove",
         "Delete an identity provider. Accounts are kept.",
         _delete_provider,
-        _add_name_argument,
+        _NAME_ARGUMENT,
         ("sso remove Acme",),
         "Delete the identity provider {name}?",
     ),

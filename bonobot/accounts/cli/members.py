@@ -8,7 +8,7 @@ from django.utils import timezone
 from bonobot.accounts.agent_directory import find_agent_ids
 from bonobot.accounts.models import Invitation, Membership
 from bonobot.accounts.roles import Role
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.problems import NotFound
 
 if TYPE_CHECKING:
@@ -55,15 +55,15 @@ def _serialize_invitation(invitation: Invitation) -> dict[str, Any]:
     }
 
 
-def _add_invite_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("email", metavar="EMAIL", help="Email address to invite")
-    parser.add_argument("--role", required=True, choices=ROLES, help="Role of the new member")
-    parser.add_argument(
-        "--agent",
+_INVITE_ARGUMENTS = (
+    Argument("EMAIL", "Email address to invite"),
+    Argument("--role", "Role of the new member", required=True, choices=ROLES),
+    Argument(
+        "--agent SLUG",
+        "Agent that the person can run with the role `member`. Repeatable",
         action="append",
-        metavar="SLUG",
-        help="Agent that the person can run with the role `member`. Repeatable",
-    )
+    ),
+)
 
 
 def _send_invitation(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -91,8 +91,7 @@ def _show_invitation(cli: CommandContext, sent_invitation: "SentInvitation") -> 
         cli.err.print("Give this link to the person. It isn't shown again.", style="dim")
 
 
-def _add_email_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("email", metavar="EMAIL", help="Email address of the invitation")
+_EMAIL_ARGUMENT = (Argument("EMAIL", "Email address of the invitation"),)
 
 
 def _get_open_invitation(cli: CommandContext, email: str) -> Invitation:
@@ -124,13 +123,13 @@ def _revoke_invitation(cli: CommandContext, options: argparse.Namespace) -> None
     cli.print_message(f"The invitation of {invitation.email} was revoked.")
 
 
-def _add_username_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("username", metavar="NAME", help="Username of the member")
+_USERNAME_ARGUMENT = (Argument("NAME", "Username of the member", dest="username"),)
 
 
-def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_username_argument(parser)
-    parser.add_argument("role", metavar="ROLE", choices=ROLES, help=f"Role: {', '.join(ROLES)}")
+_ROLE_ARGUMENTS = (
+    *_USERNAME_ARGUMENT,
+    Argument("ROLE", f"Role: {', '.join(ROLES)}", choices=ROLES),
+)
 
 
 def _add_member(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -184,17 +183,14 @@ def _reset_password(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.print_message(f"A link was sent to {member.user.email}.")
 
 
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_username_argument(parser)
-    parser.add_argument("--first-name", metavar="TEXT", help="First name")
-    parser.add_argument("--last-name", metavar="TEXT", help="Last name")
-    parser.add_argument("--email", metavar="EMAIL", help="Email address. It isn't verified.")
-    parser.add_argument(
-        "--language", choices=["", "en", "de"], help="Language. '': the browser's language"
-    )
-    parser.add_argument(
-        "--time-zone", metavar="ZONE", help="Time zone, such as Europe/Berlin. '': UTC"
-    )
+_UPDATE_ARGUMENTS = (
+    *_USERNAME_ARGUMENT,
+    Argument("--first-name TEXT", "First name"),
+    Argument("--last-name TEXT", "Last name"),
+    Argument("--email EMAIL", "Email address. It isn't verified."),
+    Argument("--language", "Language. '': the browser's language", choices=["", "en", "de"]),
+    Argument("--time-zone ZONE", "Time zone, such as Europe/Berlin. '': UTC"),
+)
 
 
 def _update_member(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -231,7 +227,7 @@ VERBS = (
         "invite",
         "Invite a person by email, or print an invitation link",
         _send_invitation,
-        _add_invite_arguments,
+        _INVITE_ARGUMENTS,
         (
             "members invite anna@example.com --role operator",
             "members invite bert@example.com --role member --agent helper",
@@ -241,49 +237,49 @@ VERBS = (
         "send-again",
         "Resend an invitation. The previous link stops working.",
         _resend_invitation,
-        _add_email_argument,
+        _EMAIL_ARGUMENT,
         ("members send-again anna@example.com",),
     ),
     CommandVerb(
         "revoke",
         "Revoke an invitation",
         _revoke_invitation,
-        _add_email_argument,
+        _EMAIL_ARGUMENT,
         ("members revoke anna@example.com",),
     ),
     CommandVerb(
         "add",
         "Add an existing account as a member",
         _add_member,
-        _add_role_arguments,
+        _ROLE_ARGUMENTS,
         ("members add anna operator",),
     ),
     CommandVerb(
         "set-role",
         "Change the role of a member",
         _update_role,
-        _add_role_arguments,
+        _ROLE_ARGUMENTS,
         ("members set-role anna owner",),
     ),
     CommandVerb(
         "set",
         "Update a member's name, email address, language, or time zone",
         _update_member,
-        _add_update_arguments,
+        _UPDATE_ARGUMENTS,
         ("members set anna --language de", "members set anna --email anna@example.com"),
     ),
     CommandVerb(
         "sign-out",
         "Sign a member out everywhere",
         _sign_out_member,
-        _add_username_argument,
+        _USERNAME_ARGUMENT,
         ("members sign-out anna",),
     ),
     CommandVerb(
         "remove",
         "Remove a member. The account is kept.",
         _remove_member,
-        _add_username_argument,
+        _USERNAME_ARGUMENT,
         ("members remove anna",),
         "Remove {username} from the organization?",
     ),
@@ -291,14 +287,14 @@ VERBS = (
         "reset-second-factor",
         "Remove a member's second factor and end their sessions",
         _reset_second_factor,
-        _add_username_argument,
+        _USERNAME_ARGUMENT,
         ("members reset-second-factor anna",),
     ),
     CommandVerb(
         "reset-password",
         "Send a member a password reset link, or print it",
         _reset_password,
-        _add_username_argument,
+        _USERNAME_ARGUMENT,
         ("members reset-password anna",),
     ),
 )

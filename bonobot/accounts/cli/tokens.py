@@ -10,46 +10,39 @@ from bonobot.accounts.agent_directory import find_agent_ids
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import create_token, revoke_token, update_token
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandVerb,
+    build_table,
+    parse_time,
+)
 from bonobot.core.problems import InvalidInput, NotFound
 
 # Limits that `--clear` removes, and their terms.
 CLEARABLE_TERMS = {"scopes": "scopes", "agents": "agent_ids", "networks": "networks"}
 
 
-def _add_terms_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+_TERMS_ARGUMENTS = (
+    Argument(
         "--scope",
+        "Allow only this scope. Repeatable",
         action="append",
         choices=[scope.value for scope in TokenScope],
-        help="Allow only this scope. Repeatable",
-    )
-    parser.add_argument(
-        "--agent", action="append", metavar="SLUG", help="Allow only this agent. Repeatable"
-    )
-    parser.add_argument(
-        "--network", action="append", metavar="CIDR", help="Allow only this network. Repeatable"
-    )
-    parser.add_argument("--client", metavar="NAME", help="Name of the client that uses the token")
-    parser.add_argument(
-        "--calls-per-minute",
-        type=int,
-        metavar="N",
-        help="Maximum calls per minute. 0: the default limit",
-    )
-    parser.add_argument(
-        "--expires",
-        metavar="TIME",
-        help="Expiration: 90d, 12h, an ISO 8601 date or time, or `never`",
-    )
+    ),
+    Argument("--agent SLUG", "Allow only this agent. Repeatable", action="append"),
+    Argument("--network CIDR", "Allow only this network. Repeatable", action="append"),
+    Argument("--client NAME", "Name of the client that uses the token"),
+    Argument("--calls-per-minute N", "Maximum calls per minute. 0: the default limit", type=int),
+    Argument("--expires TIME", "Expiration: 90d, 12h, an ISO 8601 date or time, or `never`"),
+)
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="Name of the token")
-    parser.add_argument(
-        "--role", required=True, choices=[role.value for role in Role], help="Role of the token"
-    )
-    _add_terms_arguments(parser)
+_CREATE_ARGUMENTS = (
+    Argument("NAME", "Name of the token"),
+    Argument("--role", "Role of the token", required=True, choices=[role.value for role in Role]),
+    *_TERMS_ARGUMENTS,
+)
 
 
 def _create_token(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -124,14 +117,6 @@ def serialize_token(token: Token) -> dict[str, Any]:
     }
 
 
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--authorized-by",
-        metavar="USERNAME",
-        help="Only tokens of clients that this person authorized",
-    )
-
-
 def _list_tokens(cli: CommandContext, options: argparse.Namespace) -> None:
     tokens = Token.objects.for_organization(cli.principal.organization_id).select_related("user")
     if options.authorized_by is not None:
@@ -152,10 +137,7 @@ def _list_tokens(cli: CommandContext, options: argparse.Namespace) -> None:
     )
 
 
-def _add_token_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "token", metavar="TOKEN", help="Name or public key of the token, as shown by `tokens list`"
-    )
+_TOKEN_ARGUMENT = (Argument("TOKEN", "Name or public key of the token, as shown by `tokens list`"),)
 
 
 def _get_token(cli: CommandContext, options: argparse.Namespace) -> Token:
@@ -180,16 +162,14 @@ def _get_token(cli: CommandContext, options: argparse.Namespace) -> Token:
     return tokens[0]
 
 
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_token_argument(parser)
-    parser.add_argument("--name", metavar="NAME", help="New name")
-    _add_terms_arguments(parser)
-    parser.add_argument(
-        "--clear",
-        action="append",
-        choices=[*CLEARABLE_TERMS],
-        help="Remove these limits. Repeatable",
-    )
+_UPDATE_ARGUMENTS = (
+    *_TOKEN_ARGUMENT,
+    Argument("--name NAME", "New name"),
+    *_TERMS_ARGUMENTS,
+    Argument(
+        "--clear", "Remove these limits. Repeatable", action="append", choices=[*CLEARABLE_TERMS]
+    ),
+)
 
 
 def _update_token(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -217,7 +197,7 @@ VERBS = (
         "create",
         "Create a token and print it once",
         _create_token,
-        _add_create_arguments,
+        _CREATE_ARGUMENTS,
         (
             "tokens create ci --role operator",
             "tokens create ide --role member --agent demo --scope mcp:tools --expires 90d",
@@ -227,7 +207,7 @@ VERBS = (
         "set",
         "Update a token. Changes apply from the next call.",
         _update_token,
-        _add_update_arguments,
+        _UPDATE_ARGUMENTS,
         (
             "tokens set ci --scope mcp:tools --agent demo --agent helper",
             "tokens set 1a2b3c4d5e6f --clear networks --expires 30d",
@@ -237,14 +217,18 @@ VERBS = (
         "list",
         "List tokens",
         _list_tokens,
-        _add_list_arguments,
+        (
+            Argument(
+                "--authorized-by USERNAME", "Only tokens of clients that this person authorized"
+            ),
+        ),
         ("tokens list", "tokens list --authorized-by anna"),
     ),
     CommandVerb(
         "revoke",
         "Revoke a token",
         _revoke_token,
-        _add_token_argument,
+        _TOKEN_ARGUMENT,
         ("tokens revoke ci", "tokens revoke 1a2b3c4d5e6f --yes"),
         "Revoke the token {token}? Clients that use it lose access.",
     ),

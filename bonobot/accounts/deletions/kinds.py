@@ -44,7 +44,6 @@ def register_restorable_kind(kind: RestorableKind) -> None:
 
 
 def list_restorable_kinds() -> list[RestorableKind]:
-    """Return the registered kinds."""
     return list(_kinds)
 
 

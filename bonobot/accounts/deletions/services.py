@@ -1,11 +1,15 @@
 """Keep the rows of a deleted object, restore them, or delete them for good."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
-from django.db.models import Model
+from django.apps import apps
+from django.db import IntegrityError, router, transaction
+from django.db.models import SET_NULL, Field, ForeignKey, JSONField, Model
+from django.db.models.deletion import Collector
 from django.utils import timezone
 
 from bonobot.accounts.deletions.kinds import (
@@ -13,10 +17,10 @@ from bonobot.accounts.deletions.kinds import (
     get_restorable_kind,
     list_restorable_kinds,
 )
-from bonobot.accounts.deletions.stored_rows import can_collect_rows, collect_rows, insert_rows
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.models.deletions import RESTORE_PERIOD, DeletionQuerySet
 from bonobot.accounts.principals import Principal
+from bonobot.core.crypto.encrypted_fields import SealedFieldMixin, SealedValue
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
@@ -121,3 +125,202 @@ def _take_rows(deletion: Deletion) -> Any:
     rows = current.rows.open()
     current.delete()
     return rows
+
+
+# Restoring more would take too long for a request.
+MAX_ROWS = 5_000
+
+
+class StoredRow(TypedDict):
+    """A deleted row: its model (`app.model`) and its values by attribute."""
+
+    model: str
+    values: dict[str, Any]
+
+
+class StoredLink(TypedDict):
+    """A foreign key that the deletion sets to null, with the rows that had it."""
+
+    model: str
+    attribute: str
+    value: Any
+    keys: list[Any]
+
+
+class StoredRows(TypedDict):
+    """All that a deletion deletes or changes."""
+
+    rows: list[StoredRow]
+    links: list[StoredLink]
+
+
+def collect_rows(
+    objects: Sequence[Model], ignored_models: frozenset[str] = frozenset()
+) -> StoredRows | None:
+    """Return the rows that deleting the objects deletes or changes; None if they are too many.
+
+    Rows of the ignored models are left out.
+    """
+    collector = _collect(objects)
+    keys_by_model = _list_keys(collector, ignored_models)
+    if _is_too_long(keys_by_model):
+        return None
+    rows = [
+        StoredRow(model=model._meta.label_lower, values=_dump_values(row))
+        for model, keys in keys_by_model.items()
+        for row in model._base_manager.filter(pk__in=keys)
+    ]
+    return StoredRows(rows=rows, links=_list_links(collector))
+
+
+def can_collect_rows(
+    objects: Sequence[Model], ignored_models: frozenset[str] = frozenset()
+) -> bool:
+    """Return whether `collect_rows` would return rows."""
+    return not _is_too_long(_list_keys(_collect(objects), ignored_models))
+
+
+def insert_rows(stored: StoredRows) -> None:
+    """Insert the rows again and restore the links to them, in the caller's transaction.
+
+    Rows that refer to something that was deleted meanwhile are left out, as if they had been
+    deleted with it; the first row is the object itself and must not be one of them. Raises
+    `Conflict`, and `IntegrityError` if a unique value is taken.
+    """
+    rows = [_load_row(row) for row in stored["rows"]]
+    for row in _leave_out_orphans(rows):
+        row.save_base(raw=True, force_insert=True)
+    for link in stored["links"]:
+        model = apps.get_model(link["model"])
+        unset = {f"{link['attribute']}__isnull": True}
+        model._base_manager.filter(pk__in=link["keys"], **unset).update(
+            **{link["attribute"]: link["value"]}
+        )
+
+
+def _collect(objects: Sequence[Model]) -> Collector:
+    collector = Collector(using=router.db_for_write(type(objects[0])), origin=objects[0])
+    for item in objects:
+        collector.collect([item])
+    return collector
+
+
+def _is_too_long(keys_by_model: Mapping[type[Model], Sequence[Any]]) -> bool:
+    return sum(map(len, keys_by_model.values())) > MAX_ROWS
+
+
+def _list_keys(
+    collector: Collector, ignored_models: frozenset[str]
+) -> dict[type[Model], list[Any]]:
+    """Return the keys of the collected rows, at most a few more than are allowed."""
+    keys: dict[type[Model], list[Any]] = defaultdict(list)
+    for model, instances in collector.data.items():
+        keys[model] += [instance.pk for instance in instances]
+    for queryset in collector.fast_deletes:
+        keys[queryset.model] += queryset.values_list("pk", flat=True)[: MAX_ROWS + 1]
+    return {model: rows for model, rows in keys.items() if _get_label(model) not in ignored_models}
+
+
+def _list_links(collector: Collector) -> list[StoredLink]:
+    """Return the foreign keys that are set to null, grouped by their value."""
+    keys: dict[tuple[str, str, Any], list[Any]] = defaultdict(list)
+    field_updates: Any = collector.field_updates  # lists of querysets, unlike in the stubs
+    for (field, _new_value), groups in field_updates.items():
+        for instance in (instance for group in groups for instance in group):
+            value = field.value_to_string(instance)
+            keys[_get_label(field.model), field.attname, value].append(instance.pk)
+    return [
+        StoredLink(model=model, attribute=attribute, value=value, keys=[str(key) for key in rows])
+        for (model, attribute, value), rows in keys.items()
+    ]
+
+
+def _get_label(model: type[Model]) -> str:
+    return model._meta.label_lower
+
+
+def _dump_values(row: Model) -> dict[str, Any]:
+    return {field.attname: _dump_value(field, row) for field in row._meta.concrete_fields}
+
+
+def _dump_value(field: "Field[Any, Any]", row: Model) -> Any:
+    value = field.value_from_object(row)
+    if isinstance(value, SealedValue):
+        return value.mark
+    if value is None or isinstance(field, JSONField) or isinstance(value, bool | int | str):
+        return value
+    return field.value_to_string(row)
+
+
+def _load_row(stored: StoredRow) -> Model:
+    """Return an unsaved row; raises `Conflict` if its table changed since."""
+    model = apps.get_model(stored["model"])
+    fields = {field.attname: field for field in model._meta.concrete_fields}
+    if fields.keys() != stored["values"].keys():
+        raise Conflict(
+            "Bonobot was updated since the object was deleted.",
+            remedy="Create the object again.",
+        )
+    values = {name: _load_value(fields[name], value) for name, value in stored["values"].items()}
+    return model(**values)
+
+
+def _load_value(field: Any, value: Any) -> Any:
+    if isinstance(field, SealedFieldMixin):
+        return SealedValue(field.codec, token=value) if value else value
+    return field.to_python(value)
+
+
+def _leave_out_orphans(rows: list[Model]) -> list[Model]:
+    """Return the rows whose foreign keys refer to rows that exist or are restored, too.
+
+    Foreign keys with `SET_NULL` are set to null instead. Raises `Conflict` if the first row, the
+    object itself, refers to a row that is gone.
+    """
+    remaining = rows
+    while True:
+        missing = _find_missing_targets(remaining)
+        kept = [row for row in remaining if not _is_orphan(row, missing)]
+        if len(kept) == len(remaining):
+            return kept
+        if kept[:1] != rows[:1]:
+            raise Conflict(
+                "Something that the object needs was deleted, too.",
+                remedy="Restore that first, or create the object again.",
+            )
+        remaining = kept
+
+
+def _find_missing_targets(rows: Iterable[Model]) -> dict[type[Model], set[Any]]:
+    """Return the keys that foreign keys of the rows refer to and that don't exist, by model."""
+    wanted: dict[type[Model], set[Any]] = defaultdict(set)
+    restored: dict[type[Model], set[Any]] = defaultdict(set)
+    for row in rows:
+        restored[type(row)].add(row.pk)
+        for field in _list_foreign_keys(row):
+            if (key := getattr(row, field.attname)) is not None:
+                wanted[field.related_model].add(key)
+    missing = {}
+    for model, keys in wanted.items():
+        keys -= restored[model]
+        missing[model] = keys - set(
+            model._base_manager.filter(pk__in=keys).values_list("pk", flat=True)
+        )
+    return missing
+
+
+def _is_orphan(row: Model, missing: dict[type[Model], set[Any]]) -> bool:
+    """Return whether the row would have been deleted with a missing one; else set its key to null.
+
+    A key that may be null isn't enough: a rule without a server is a rule for all servers.
+    """
+    for field in _list_foreign_keys(row):
+        if getattr(row, field.attname) in missing.get(field.related_model, ()):
+            if field.remote_field.on_delete is not SET_NULL:
+                return True
+            setattr(row, field.attname, None)
+    return False
+
+
+def _list_foreign_keys(row: Model) -> list[Any]:
+    return [field for field in row._meta.concrete_fields if isinstance(field, ForeignKey)]

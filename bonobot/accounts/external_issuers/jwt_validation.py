@@ -144,7 +144,6 @@ def find_claimed_role(issuer: Issuer | Provider, claims: Mapping[str, Any]) -> R
 
 
 def list_allowed_scopes(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[TokenScope]:
-    """Return the scopes that the token has and the issuer's row allows."""
     allowed_scopes = frozenset(
         scope for scope in GATEWAY_SCOPES if not issuer.scopes or scope in issuer.scopes
     )
@@ -172,7 +171,6 @@ def _is_plain_text(value: Any, max_length: int) -> TypeGuard[str]:
 
 
 def list_claim_strings(value: Any) -> tuple[str, ...]:
-    """Return a string claim, or the strings of a list claim, as a tuple."""
     values = value if isinstance(value, list) else [value]
     return tuple(item for item in values if isinstance(item, str))
 

@@ -18,7 +18,7 @@ from bonobot.core.http.egress import EgressDenied
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 
 MAX_URL_LENGTH = 512
 MAX_CLAIM_LENGTH = 255
@@ -54,7 +54,6 @@ def update_issuer(principal: Principal, issuer: Issuer, **values: Any) -> None:
 
 
 def delete_issuer(principal: Principal, issuer: Issuer) -> None:
-    """Delete an issuer."""
     principal.require(Action.MANAGE_ISSUERS)
     with _record_change(principal, issuer, "external_issuer_deleted", {"url": issuer.url}):
         issuer.delete()
@@ -198,11 +197,5 @@ def _record_change(
         name: FIELD_CLEANERS[name](name, value) for name, value in values.items() if name != "name"
     }
     return record_change(
-        organization_id=issuer.organization_id,
-        actor=principal.actor,
-        action=action,
-        resource_type="issuer",
-        resource_id=str(issuer.pk),
-        resource_name=issuer.name,
-        details=details,
+        **describe_row("issuer", issuer), actor=principal.actor, action=action, details=details
     )

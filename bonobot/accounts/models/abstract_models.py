@@ -26,7 +26,6 @@ class ScopedQuerySet(models.QuerySet):
     """Rows of one organization at a time."""
 
     def for_organization(self, organization_id: uuid.UUID) -> Self:
-        """Keep the rows of one organization."""
         return self.filter(organization_id=organization_id)
 
     def build_capped_count(self, name: str) -> Any:

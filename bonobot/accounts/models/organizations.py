@@ -186,7 +186,6 @@ class Organization(Governed):
 
     @classmethod
     def list_organizations_of_rows(cls, rows: models.QuerySet) -> set[uuid.UUID]:
-        """Return the organizations themselves."""
         return set(rows.order_by().values_list("pk", flat=True))
 
     def list_governed_organizations(self) -> set[uuid.UUID]:

@@ -22,7 +22,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.masking import MASK
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 
 MAX_DOMAINS = 100
 MAX_SECRET_LENGTH = 4_096
@@ -256,12 +256,9 @@ def _record_change(
 ) -> AbstractContextManager[Any]:
     details = {name: MASK if name == "client_secret" else value for name, value in values.items()}
     return record_change(
-        organization_id=provider.organization_id,
+        **describe_row("provider", provider),
         actor=principal.actor,
         action=action,
-        resource_type="provider",
-        resource_id=str(provider.pk),
-        resource_name=provider.name,
         details=details,
         governed=False,
     )

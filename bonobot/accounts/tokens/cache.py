@@ -279,5 +279,4 @@ _TOKEN_CACHE = VerifiedTokenCache()
 
 
 def get_token_cache() -> VerifiedTokenCache:
-    """Return the token cache of this process."""
     return _TOKEN_CACHE

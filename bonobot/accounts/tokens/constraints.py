@@ -40,7 +40,6 @@ def clean_constraints(terms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Return stored networks as network objects."""
     return tuple(ip_network(text) for text in texts)
 
 

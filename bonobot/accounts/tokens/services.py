@@ -13,7 +13,7 @@ The OAuth protocol itself is in `oauth_server`.
 
 import hmac
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -27,10 +27,11 @@ from bonobot.accounts.principals import Principal, build_token_principal, build_
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within
 from bonobot.accounts.tokens import constraints
 from bonobot.accounts.tokens.constraints import clean_constraints, is_in_networks, parse_networks
+from bonobot.core.extension_points import ExtensionPoint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.types import Actor, Opening
 from bonobot.ledger.writer.writer_thread import get_writer
 
@@ -167,7 +168,6 @@ def parse_token(text: str) -> tuple[str, str]:
 
 
 def generate_token_key() -> str:
-    """Return a public key for a new token."""
     return secrets.token_hex(6)
 
 
@@ -217,7 +217,6 @@ def update_last_used(token_id: UUID) -> None:
 
 
 def build_invalid_token_error() -> InvalidToken:
-    """Return the error for an unusable token."""
     return InvalidToken(
         "This token is unknown, revoked, expired, or not allowed from this IP address.",
         remedy="Create a new one: `bonobot tokens create NAME --role ROLE`.",
@@ -240,13 +239,7 @@ def record_token_change(
 ) -> AbstractContextManager[Any]:
     """Record a change of a token by the principal in the audit log."""
     return record_change(
-        organization_id=token.organization_id,
-        actor=principal.actor,
-        action=action,
-        resource_type="token",
-        resource_id=str(token.pk),
-        resource_name=token.name,
-        details=details,
+        **describe_row("token", token), actor=principal.actor, action=action, details=details
     )
 
 
@@ -353,12 +346,9 @@ def end_grant(token: Token, *, reason: str, actor: Actor | None = None) -> None:
     if token.revoked_at is not None:
         return
     with record_change(
-        organization_id=token.organization_id,
+        **describe_row("token", token),
         actor=actor or Actor(kind="token", id=str(token.pk), label=token.name),
         action="client_access_revoked",
-        resource_type="token",
-        resource_id=str(token.pk),
-        resource_name=token.name,
         details={"why": reason},
     ):
         Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
@@ -368,3 +358,19 @@ def list_user_grants(user_id: UUID) -> list[Token]:
     """Return a user's active grants in all organizations, newest first."""
     grants = Token.objects.active().filter(user_id=user_id).exclude(digest="")
     return list(grants.select_related("organization").order_by("-created_at"))
+
+
+# Takes a token and its text; returns the context of the panel shown with it.
+TokenSnippetsBuilder = Callable[[Token, str], dict[str, Any]]
+_build: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
+    "builder of client snippets", registered_by="agents"
+)
+
+
+def register_token_snippets(build: TokenSnippetsBuilder) -> None:
+    _build.register(build)
+
+
+def build_token_snippets(token: Token, text: str) -> dict[str, Any]:
+    """Return the snippets' context; raises `ImproperlyConfigured` if none is registered."""
+    return _build.get()(token, text)

@@ -156,7 +156,6 @@ class CreateOrganizationForm(forms.Form):
 
 
 def can_create_first_organization(request: HttpRequest) -> bool:
-    """Return whether the user may create the first organization."""
     user: Any = request.user
     if not (user.is_active and user.is_superuser) or get_sso_session(request) is not None:
         return False

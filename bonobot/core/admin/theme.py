@@ -85,7 +85,6 @@ class Select(UnfoldAdminSelectWidget):
     def create_option(
         self, name: str, value: Any, label: Any, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """Return the option with its label."""
         shown_label = capfirst(str(label)) if isinstance(label, Promise) else label
         option: dict[str, Any] = super().create_option(name, value, shown_label, *args, **kwargs)
         return option

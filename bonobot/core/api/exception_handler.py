@@ -13,7 +13,7 @@ from django.http import Http404
 from rest_framework import exceptions as drf_errors
 from rest_framework.response import Response
 
-from bonobot.core.api.content_negotiation import PROBLEM_JSON
+from bonobot.core.api.parsers import PROBLEM_JSON
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import (

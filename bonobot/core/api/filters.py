@@ -31,7 +31,6 @@ class StrictFilterSet(django_filters.FilterSet):
     """A filter set that rejects empty values, except of text filters."""
 
     def is_valid(self) -> bool:
-        """Return whether all values are valid."""
         for field in self.form.fields.values():
             if isinstance(field, forms.ChoiceField):
                 choices: Any = field.choices

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.conf import settings
+from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
@@ -127,3 +129,20 @@ def _parse_finite_float(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the number {text[:20]} is out of range")
     return number
+
+
+PROBLEM_JSON = "application/problem+json"
+
+
+class JSONContentNegotiation(BaseContentNegotiation):
+    """Responds with JSON regardless of `Accept`; problems and event streams set their own type."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        """Return the parser for the body's content type, or None."""
+        content_type = request.content_type.partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == content_type), None)
+
+    def select_renderer(
+        self, request: Request, renderers: Any, format_suffix: str | None = None
+    ) -> tuple[Any, str]:
+        return renderers[0], renderers[0].media_type

@@ -51,9 +51,42 @@ PRINTED_COMMAND = re.compile(
 AddArguments = Callable[[argparse.ArgumentParser], object]
 
 
+class Argument:
+    """An argument of a verb, written as its help shows it, with the options of `add_argument`.
+
+    `NAME` is positional, `--url URL` takes a value, `--force` is a flag, and `--[no-]images` has
+    the values true and false, or None if it is missing. A name in lower case is shown as it is.
+    """
+
+    def __init__(self, usage: str, help_text: str, **options: Any) -> None:
+        name, _, metavar = usage.partition(" ")
+        if metavar:
+            options["metavar"] = metavar
+        elif name.startswith("--[no-]"):
+            name, options["action"] = name.replace("[no-]", ""), argparse.BooleanOptionalAction
+        elif name.startswith("-"):
+            options.setdefault("action", "store" if "choices" in options else "store_true")
+        elif name.isupper():
+            options["metavar"] = name
+            name = options.pop("dest", name.lower().replace("-", "_"))
+        self._name = name
+        self._options = options | {"help": help_text}
+
+    def __call__(self, parser: argparse.ArgumentParser) -> None:
+        """Add the argument to a parser."""
+        parser.add_argument(self._name, **self._options)
+
+
+def add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[AddArguments]) -> None:
+    for add_argument in arguments:
+        add_argument(parser)
+
+
 @dataclass(frozen=True)
 class CommandVerb:
     """One verb of a group: its name, help, function, arguments and examples.
+
+    `arguments` are `Argument`s, and functions that add to the parser what these can't express.
 
     `confirmation`: the question that is asked on a terminal before the verb runs, with the names of
     its arguments in braces. The verb then has the option `--yes`.
@@ -62,7 +95,7 @@ class CommandVerb:
     name: str
     help: str
     run: "Callable[[CommandContext, argparse.Namespace], None]"
-    add_arguments: AddArguments = lambda parser: None
+    arguments: Sequence[AddArguments] = ()
     examples: Sequence[str] = ()
     confirmation: str = ""
 
@@ -86,7 +119,6 @@ class CommandContext:
 
     @cached_property
     def out(self) -> "Console":
-        """The console of stdout."""
         if self._stdout.isatty():
             return _build_console(self._stdout, no_color=self._no_color)
         return _build_console(
@@ -95,7 +127,6 @@ class CommandContext:
 
     @cached_property
     def err(self) -> "Console":
-        """The console of stderr."""
         return _build_console(self._stderr, no_color=self._no_color)
 
     @property
@@ -137,7 +168,6 @@ class CommandContext:
             self.out.print(self._complete_commands(text), markup=False)
 
     def _complete_commands(self, text: str) -> str:
-        """Return the text with the organization of this command in the commands that it names."""
         if self._org is None:
             return text
         option = f" --org {self._org}"
@@ -153,7 +183,6 @@ class CommandContext:
             self.err.print(self._complete_commands(text), markup=False)
 
     def show_spinner(self, text: str) -> AbstractContextManager[Any]:
-        """Show a spinner on a terminal."""
         if self.as_json or not self.err.is_terminal:
             return nullcontext()
         return self.err.status(text)
@@ -273,7 +302,7 @@ class CommandGroup(BaseCommand):
                 formatter_class=argparse.RawDescriptionHelpFormatter,
                 called_from_command_line=True,
             )
-            verb.add_arguments(subparser)
+            add_arguments(subparser, verb.arguments)
             subparser.add_argument(
                 "--org", metavar="SLUG", help="Slug of the organization (default: the only one)"
             )

@@ -37,7 +37,6 @@ class CompletionLevel:
 
     @property
     def key(self) -> str:
-        """The path as one string."""
         return " ".join(self.path)
 
 

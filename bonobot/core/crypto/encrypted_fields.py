@@ -98,7 +98,6 @@ class SealedFieldMixin(EncryptedMixin):
         super().__init__(*args, **kwargs)
 
     def build_location(self, instance: models.Model) -> SecretLocation:
-        """Return the location of this field's value in an instance."""
         label = self.label or f"{self.model._meta.label_lower}.{self.name}"
         organization_id = getattr(instance, "organization_id", None)
         return SecretLocation(

@@ -109,7 +109,6 @@ def generate_secret_key() -> str:
 
 
 def generate_field_key() -> str:
-    """Return a new key for encrypted fields."""
     return Fernet.generate_key().decode("ascii")
 
 

@@ -71,13 +71,11 @@ def rotate_token(token: str) -> str:
 
 
 def get_sealing_key() -> Fernet:
-    """Return the key that encrypts."""
     key: Fernet = library.CRYPTER._fernets[0]
     return key
 
 
 def count_keys() -> int:
-    """Return the number of keys."""
     return len(library.CRYPTER._fernets)
 
 

@@ -119,7 +119,6 @@ class SecretCodec:
         self.remembered = remembered
 
     def get_empty_value(self) -> Any:
-        """Return the value for no secret."""
         return ""
 
     def encode(self, value: Any) -> str:
@@ -129,7 +128,6 @@ class SecretCodec:
         return value
 
     def decode(self, text: str) -> Any:
-        """Return the value of an encoded text."""
         return text
 
     def register_secrets(self, value: Any, location: SecretLocation | None = None) -> None:
@@ -149,7 +147,6 @@ class JSONSecretCodec(SecretCodec):
     """Encodes values as JSON; an empty object means no secret."""
 
     def get_empty_value(self) -> Any:
-        """Return the value for no secret."""
         return {}
 
     def encode(self, value: Any) -> str:
@@ -157,7 +154,6 @@ class JSONSecretCodec(SecretCodec):
         return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
     def decode(self, text: str) -> Any:
-        """Return the value of an encoded text."""
         return json.loads(text)
 
     def iterate_texts(self, value: Any) -> Iterator[str]:

@@ -6,11 +6,12 @@ Django's `save` writes every column, which reverts concurrent changes and recrea
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from django.db import DatabaseError, models
+from django.core.exceptions import ValidationError
+from django.db import DatabaseError, IntegrityError, models
 
 from bonobot.core.crypto.sealed_values import SealedValue
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import NotFound
+from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from bonobot.core.text.canonical_json import to_sorted_json
 
 # Django's message when `update_fields` matched no row.
@@ -97,3 +98,30 @@ class SavesChangedFields(models.Model):
         if isinstance(value, dict | list):
             return to_sorted_json(value) if self.detects_in_place_changes else id(value)
         return value
+
+
+def save_validated(row: models.Model) -> None:
+    """Validate and save; raises `Conflict` (`name_taken`) or `InvalidInput` with the field."""
+    try:
+        row.full_clean()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        is_name_taken = (
+            "unique" in {e.code for e in error.error_dict.get(field, [])} or field == "__all__"
+        )
+        problem = Conflict if is_name_taken else InvalidInput
+        raise problem(
+            f"{messages[0]}",
+            code="name_taken" if is_name_taken else "invalid",
+            field="name" if field == "__all__" else field,
+            remedy="Change this field.",
+        ) from None
+    try:
+        row.save()
+    except IntegrityError:
+        raise Conflict(
+            "This name is already in use.",
+            code="name_taken",
+            field="name",
+            remedy="Choose another name.",
+        ) from None

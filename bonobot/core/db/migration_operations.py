@@ -36,7 +36,6 @@ class BatchedMigration(Migration):
         schema_editor: BaseDatabaseSchemaEditor,
         collect_sql: bool = False,
     ) -> ProjectState:
-        """Apply the operations and return the changed state."""
         if collect_sql:
             return super().apply(project_state, schema_editor, collect_sql)
         for is_batch, operations in _split_into_batches(self.operations):

@@ -8,7 +8,9 @@ use, counters) isn't part of a version.
 
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Any
 
@@ -145,3 +147,33 @@ def collect_secret_marks(instance: Any) -> dict[str, str]:
         secrets_by_name = {name: getattr(stored_row, name) for name in names}
     related: dict[str, str] = getattr(instance, "related_secret_marks", dict)()
     return {name: value.mark for name, value in secrets_by_name.items()} | related
+
+
+Check = Callable[[], None]
+
+_pending_checks: ContextVar[list[Check] | None] = ContextVar("preconditions", default=None)
+
+
+@contextmanager
+def open_scope() -> Iterator[None]:
+    """Limit the preconditions that are added inside to the changes made inside."""
+    token = _pending_checks.set([])
+    try:
+        yield
+    finally:
+        _pending_checks.reset(token)
+
+
+def add_precondition(check: Check) -> None:
+    """Run `check` when the first change of this scope begins; it raises to refuse the change."""
+    checks = _pending_checks.get()
+    if checks is None:
+        raise RuntimeError("There is no scope to require anything in.")
+    checks.append(check)
+
+
+def run_checks() -> None:
+    """Run the pending checks once; call it inside the transaction of a change."""
+    checks = _pending_checks.get()
+    while checks:
+        checks.pop()()

@@ -55,7 +55,6 @@ class RenderedPage:
 
     @property
     def anchors(self) -> frozenset[str]:
-        """The anchors of all sections."""
         return frozenset(heading.anchor for heading in self.headings)
 
 
@@ -68,7 +67,6 @@ class NavigationSection:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of its pages."""
         return frozenset(name for _title, name in self.pages)
 
 
@@ -93,7 +91,6 @@ def is_page(name: str) -> bool:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a name is that of an image."""
     return Path(name).suffix in IMAGE_TYPES
 
 

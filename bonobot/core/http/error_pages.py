@@ -4,13 +4,15 @@ They are rendered without the request, so they need neither a session nor the da
 (REST, the OAuth endpoints, health checks) receive Django's plain answers.
 """
 
+from urllib.parse import urlsplit
+
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views import csrf, defaults
 
-from bonobot.core.http.form_pages import find_form_page
 from bonobot.core.http.response_headers import API_PREFIXES
 from bonobot.core.telemetry.logging import request_id
 
@@ -85,3 +87,17 @@ def _render_page(status: int, title: str, detail: str, form_page: str = "") -> H
         "request_id": request_id.get(),
     }
     return HttpResponse(render_to_string("errors/page.html", context), status=status)
+
+
+def find_form_page(request: HttpRequest, default: str) -> str:
+    """Return the path of the page whose form was posted, which can be loaded again.
+
+    The address of the POST itself often answers POST only. `default` if the browser didn't say.
+    """
+    referrer = request.headers.get("Referer", "")
+    is_own = url_has_allowed_host_and_scheme(referrer, {request.get_host()}, request.is_secure())
+    parts = urlsplit(referrer)
+    # Browsers read a path that begins with two slashes as another host.
+    if not is_own or not parts.path.startswith("/") or parts.path[1:2] in ("/", "\\"):
+        return default
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path

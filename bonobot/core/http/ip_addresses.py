@@ -39,7 +39,6 @@ class AddressClassification:
     description: str
 
     def is_allowed(self, *, allow_private: bool) -> bool:
-        """Return whether a connection is allowed."""
         return self.scope is AddressScope.PUBLIC or (
             allow_private and self.scope is AddressScope.PRIVATE
         )

@@ -38,12 +38,10 @@ GetResponse = Callable[[HttpRequest], Any]
 
 
 def build_content_security_policy(directives: dict[str, str]) -> str:
-    """Return the value of the Content-Security-Policy header."""
     return "; ".join(f"{name} {sources}" for name, sources in directives.items())
 
 
 def build_default_headers() -> dict[str, str]:
-    """Return the default headers of a response."""
     headers = {
         CSP_HEADER: build_content_security_policy(STRICT_POLICY),
         "X-Content-Type-Options": "nosniff",

@@ -168,7 +168,6 @@ class StreamedResponse:
         self._wake_reader()
 
     def on_body(self, part: bytes) -> None:
-        """Store a part of the body."""
         self._framing_bytes = 0
         allowance = self._allowance
         allowance.used_bytes += len(part)
@@ -180,7 +179,6 @@ class StreamedResponse:
             self._wake_reader()
 
     def on_message_complete(self) -> None:
-        """Note the end of the response."""
         if self._has_head and not self.is_complete:
             self.keeps_alive = self._parser.should_keep_alive()
             self.is_complete = self.is_ended = True

@@ -74,7 +74,6 @@ def _localize(text: str, language: str) -> str:
 
 @lru_cache(maxsize=2_048)
 def _translate_stored_text(text: str, language: str) -> str:
-    """Translate a stored text, sentence by sentence."""
     sentences, remaining = [], text
     for _ in range(MAX_SENTENCES):
         end, translation = _translate_first_sentence(remaining, language)

@@ -14,7 +14,6 @@ class MaskingExceptionReporter(ExceptionReporter):
     """Django's exception report, masked like logs."""
 
     def get_traceback_html(self) -> SafeString:
-        """Return the report as HTML."""
         return _mask_report(super().get_traceback_html())
 
     def get_traceback_text(self) -> SafeString:

@@ -59,7 +59,6 @@ class McpOperation:
             self.span.update_name(f"{self.method} {target}")
 
     def record_error(self, error: BaseException) -> None:
-        """Record an error by its codes."""
         rpc_code = getattr(error, "rpc_code", None)
         if rpc_code is None:
             rpc_code = getattr(getattr(error, "error", None), "code", None)

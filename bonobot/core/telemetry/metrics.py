@@ -102,7 +102,6 @@ def bound_label_value(code: str) -> str:
 
 
 def get_labeled_metric(metric: Any, *values: str) -> Any:
-    """Return the metric with these label values, cached."""
     key = (metric, *values)
     labeled_metric = _labeled_metrics.get(key)
     if labeled_metric is None:

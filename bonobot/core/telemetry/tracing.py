@@ -146,7 +146,6 @@ def mark_span_failed(span: Span | None, code: str) -> None:
 
 
 def set_span_attributes(span: Span | None, **attributes: Any) -> None:
-    """Set further attributes of a span."""
     if span is not None:
         for key, value in attributes.items():
             span.set_attribute(key.replace("__", "."), value)

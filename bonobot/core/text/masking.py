@@ -151,7 +151,6 @@ class Masker:
         self._base = base
 
     def mask_text(self, text: str) -> str:
-        """Return the text with all secrets masked."""
         text = self._mask_known_text(_make_searchable(text))
         # Searching is much cheaper than replacing, and most texts have no secrets.
         if _CREDENTIAL.search(text):
@@ -238,7 +237,6 @@ class SecretMemory:
         self._masker: Masker | None = self._base_masker
 
     def add(self, secret: str) -> None:
-        """Add a secret."""
         with self._lock:
             if secret in self._secrets:
                 del self._secrets[secret]
@@ -252,7 +250,6 @@ class SecretMemory:
                 self._new_secrets.pop(oldest, None)
 
     def get_masker(self) -> Masker:
-        """Return a masker of the secrets."""
         if (masker := self._masker) is not None:
             return masker
         with self._lock:

@@ -67,7 +67,6 @@ _METADATA_WORDS = frozenset(
 
 
 def is_secret_name(key: str) -> bool:
-    """Return whether a key's name suggests that its value is a secret."""
     return _is_secret_name_cached(key) if len(key) <= MAX_CACHED_LENGTH else _has_secret_words(key)
 
 

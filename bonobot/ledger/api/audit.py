@@ -34,7 +34,6 @@ from bonobot.ledger.models import AuditQuerySet, AuditRow
 
 
 def build_download(rows: QuerySet[AuditRow], form: ExportFormat) -> StreamingHttpResponse:
-    """Return a response that streams these rows as a file, page by page."""
     response = StreamingHttpResponse(_stream_pages(rows, form), content_type=MEDIA_TYPES[form])
     name = f"audit-{timezone.now():%Y-%m-%d}.{form}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
@@ -205,7 +204,6 @@ class AuditExportFilter(AuditFilter):
     )
 
     def ignore_format(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Return all rows: the format doesn't filter."""
         return rows
 
 

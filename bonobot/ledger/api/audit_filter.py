@@ -23,7 +23,6 @@ class RenamedValueFilter(django_filters.CharFilter):
         self.list_names = list_names
 
     def filter(self, qs: AuditQuerySet, value: str) -> AuditQuerySet:
-        """Filter rows by one of the names."""
         return qs.filter(**{f"{self.field_name}__in": self.list_names(value)}) if value else qs
 
 
@@ -72,23 +71,18 @@ class AuditFilter(StrictFilterSet):
         return [(name, column) for name, column in (*plain, *ids) if name in values]
 
     def filter_by_words(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows that contain all words."""
         return rows.filter(build_text_filter(value))
 
     def filter_by_agent(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows by agent."""
         return rows.filter(_match_id_or_name("agent", value))
 
     def filter_by_server(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows by server."""
         return rows.filter(_match_id_or_name("server", value))
 
     def filter_by_tool(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows by tool."""
         return rows.filter(Q(tool_name=value) | Q(resource_id=value))
 
     def filter_by_actor(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows by actor."""
         return rows.filter(Q(actor_id=value) | Q(actor_label=value))
 
 

@@ -110,7 +110,6 @@ class UsageView(ResourceView):
         return Response(UsageReportSerializer(self.load_report().as_dict()).data)
 
     def load_report(self) -> UsageReport:
-        """Return the requested report."""
         self.check_parameters()
         filters = UsageFilter(self.request.query_params, queryset=self.queryset)
         if not filters.is_valid():
@@ -129,7 +128,6 @@ class UsageExportView(UsageView):
 
 
 def build_csv_response(report: UsageReport) -> HttpResponse:
-    """Return a response with the report as a CSV file."""
     response = HttpResponse(report.as_csv(), content_type=MEDIA_TYPES["csv"])
     name = f"usage-by-{report.query.by}-{timezone.now():%Y-%m-%d}.csv"
     response["Content-Disposition"] = f'attachment; filename="{name}"'

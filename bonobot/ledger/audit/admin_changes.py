@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from bonobot.core.db import preconditions
+from bonobot.core.db import object_version
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.types import Actor, Opening, Outcome
@@ -68,6 +68,16 @@ class _ThreadState(threading.local):
 
 
 _thread = _ThreadState()
+
+
+def describe_row(resource_type: str, row: Any, name: str | None = None) -> dict[str, Any]:
+    """Return the arguments of `record_change` that identify a row, by default with its name."""
+    return {
+        "organization_id": row.organization_id,
+        "resource_type": resource_type,
+        "resource_id": str(row.pk),
+        "resource_name": row.name if name is None else name,
+    }
 
 
 @contextmanager
@@ -161,7 +171,7 @@ def _record_in_transaction(change: AdminChange | None) -> Iterator[None]:
     try:
         with transaction.atomic():
             if outermost:
-                preconditions.run_checks()
+                object_version.run_checks()
             yield
             if change is not None:
                 pending.changes.append((change, datetime.now(UTC)))

@@ -62,7 +62,6 @@ _VALUES = [
 
 
 def load_tip(organization_id: UUID) -> ChainTip:
-    """Return the current end of an organization's chain."""
     head = Head.objects.filter(pk=organization_id).first()
     return ChainTip(head.seq, head.digest, head.generation) if head else ChainTip()
 
@@ -88,7 +87,6 @@ def load_rows_at(organization_id: UUID, positions: Sequence[int]) -> Iterator[St
 
 
 def load_entries(rows: QuerySet[AuditRow]) -> list[StoredEntry]:
-    """Return the stored entries of these rows."""
     sealed_count = len(SEALED_COLUMNS)
     records = rows.values_list(*_VALUES)
     return [

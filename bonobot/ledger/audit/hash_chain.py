@@ -107,7 +107,6 @@ class ChainVerifier:
 
     @property
     def last_entry(self) -> ChainTip:
-        """The last verified entry."""
         return ChainTip(*self._last) if self._last else ChainTip()
 
     def verify_remaining(self) -> ChainTip:

@@ -131,7 +131,6 @@ RENAMED_CODES = {
 
 
 def add_old_codes(codes: Set[str]) -> frozenset[str]:
-    """Return the codes and their old names."""
     return frozenset(codes) | {old for old, new in RENAMED_CODES.items() if new in codes}
 
 

@@ -126,7 +126,6 @@ def find_cut_position(
 
 
 def find_latest_checkpoint(organization_id: UUID) -> Checkpoint | None:
-    """Return the latest checkpoint of a chain."""
     return Checkpoint.objects.filter(organization_id=organization_id).order_by("-seq").first()
 
 

@@ -39,7 +39,6 @@ class SignedCheckpoint:
 
 
 def get_signer() -> StatementSigner:
-    """Return the signer of this installation."""
     return StatementSigner(settings.BONOBOT_AUDIT_KEYS)
 
 
@@ -49,7 +48,6 @@ def get_checkpoint_folder() -> Path:
 
 
 def sign_chain_ends(organization_id: UUID | None = None) -> list[dict[str, Any]]:
-    """Return signed statements of the current ends of all chains, or of one."""
     rows = Head.objects.filter(seq__gt=0).order_by("organization_id")
     if organization_id is not None:
         rows = rows.filter(pk=organization_id)

@@ -97,7 +97,6 @@ class VerificationProgress:
         return 1.0 if self.done or length <= 0 else max(0.0, (self.seq - self.since) / length)
 
     def build_report(self) -> VerificationReport:
-        """Return the report of a finished verification."""
         return VerificationReport(
             self.ok, self.rows, self.faults, self.seq, self.digest, self.since
         )

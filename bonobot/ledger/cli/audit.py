@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 from django.core.exceptions import ValidationError
 
 from bonobot.core.cli.command_group import (
+    Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -139,12 +140,6 @@ def _serialize_entry(row: AuditRow) -> dict[str, Any]:
     }
 
 
-def _add_entry_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "entry", metavar="ENTRY", help="Number of the entry, as shown by `audit list`, or its ID"
-    )
-
-
 def _show_entry(cli: CommandContext, options: argparse.Namespace) -> None:
     is_number = options.entry.isdecimal() and len(options.entry) <= MAX_DIGITS
     key: dict[str, Any] = {"seq": int(options.entry)} if is_number else {"pk": options.entry}
@@ -175,19 +170,13 @@ def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoints", metavar="FILE", help="Compare with signed checkpoints stored elsewhere"
-    )
-    parser.add_argument(
-        "--file", metavar="FILE", help="Verify an exported file instead of the database"
-    )
-    parser.add_argument(
-        "--continue",
-        dest="onward",
-        action="store_true",
-        help="Continue from where the last verification stopped or ended",
-    )
+_VERIFY_ARGUMENTS = (
+    Argument("--checkpoints FILE", "Compare with signed checkpoints stored elsewhere"),
+    Argument("--file FILE", "Verify an exported file instead of the database"),
+    Argument(
+        "--continue", "Continue from where the last verification stopped or ended", dest="onward"
+    ),
+)
 
 
 def _show_verification(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -328,21 +317,17 @@ def _open_output(cli: CommandContext, path: str | None) -> Iterator[IO[str]]:
         ) from error
 
 
-def _add_prune_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--before",
+_PRUNE_ARGUMENTS = (
+    Argument(
+        "--before TIME",
+        "Delete entries before this time, such as 2026-01-01 or 90d",
         type=parse_time,
-        metavar="TIME",
         required=True,
-        help="Delete entries before this time, such as 2026-01-01 or 90d",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Show what would be deleted, without deleting it"
-    )
-    parser.add_argument(
-        "--archive", metavar="FILE", help="Write the entries to this file before deleting them"
-    )
-    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
+    ),
+    Argument("--dry-run", "Show what would be deleted, without deleting it"),
+    Argument("--archive FILE", "Write the entries to this file before deleting them"),
+    Argument("--yes", "Don't ask for confirmation"),
+)
 
 
 def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -392,7 +377,7 @@ VERBS = (
         "list",
         "List audit log entries, newest first",
         _show_entries,
-        _add_list_arguments,
+        (_add_list_arguments,),
         (
             "audit list",
             "audit list --outcome refused --json",
@@ -403,14 +388,14 @@ VERBS = (
         "show",
         "Show an entry with its arguments, result, and decision",
         _show_entry,
-        _add_entry_argument,
+        (Argument("ENTRY", "Number of the entry, as shown by `audit list`, or its ID"),),
         ("audit show 1042", "audit show 1042 --json"),
     ),
     CommandVerb(
         "verify",
         "Verify the integrity of the audit log and compare it with signed checkpoints",
         _show_verification,
-        _add_verify_arguments,
+        _VERIFY_ARGUMENTS,
         (
             "audit verify",
             "audit verify --continue",
@@ -428,14 +413,14 @@ VERBS = (
         "export",
         "Export the audit log as JSON Lines (for `audit verify --file`) or CSV",
         _export_entries,
-        _add_export_arguments,
+        (_add_export_arguments,),
         ("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
     ),
     CommandVerb(
         "prune",
         "Delete old entries. A signed checkpoint keeps the remaining entries verifiable.",
         _prune_entries,
-        _add_prune_arguments,
+        _PRUNE_ARGUMENTS,
         (
             "audit prune --before 365d --dry-run",
             "audit prune --before 365d --archive 2025.jsonl",

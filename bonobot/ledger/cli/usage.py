@@ -6,7 +6,13 @@ from pathlib import Path
 
 from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
 from bonobot.accounts.usage_reports import load_usage_report
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
+from bonobot.core.cli.command_group import (
+    Argument,
+    CommandContext,
+    CommandVerb,
+    build_table,
+    parse_time,
+)
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.counts import format_count
 from bonobot.ledger.usage import build_rollups
@@ -17,23 +23,21 @@ UNTIL_HELP = "End of the period, in the same format"
 EMPTY = "No calls match this period and these filters."
 
 
-def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--by", choices=list(GROUPS), default="agent", help="Group by (default: agent)"
-    )
-    parser.add_argument("--since", type=parse_time, metavar="TIME", help=SINCE_HELP)
-    parser.add_argument("--until", type=parse_time, metavar="TIME", help=UNTIL_HELP)
-    parser.add_argument("--agent", metavar="NAME", help="Only usage of this agent")
-    parser.add_argument("--server", metavar="NAME", help="Only usage of this server")
-    parser.add_argument("--tool", metavar="NAME", help="Only usage of this tool")
-    parser.add_argument("--model", metavar="NAME", help="Only usage of this model")
+_USAGE_ARGUMENTS = (
+    Argument("--by", "Group by (default: agent)", choices=list(GROUPS), default="agent"),
+    Argument("--since TIME", SINCE_HELP, type=parse_time),
+    Argument("--until TIME", UNTIL_HELP, type=parse_time),
+    Argument("--agent NAME", "Only usage of this agent"),
+    Argument("--server NAME", "Only usage of this server"),
+    Argument("--tool NAME", "Only usage of this tool"),
+    Argument("--model NAME", "Only usage of this model"),
+)
 
 
-def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_usage_arguments(parser)
-    parser.add_argument(
-        "--output", metavar="FILE", help="File to write to (default: standard output)"
-    )
+_EXPORT_ARGUMENTS = (
+    *_USAGE_ARGUMENTS,
+    Argument("--output FILE", "File to write to (default: standard output)"),
+)
 
 
 def _load_report(cli: CommandContext, options: argparse.Namespace) -> UsageReport:
@@ -108,14 +112,14 @@ VERBS = (
         "show",
         "Show calls, tokens, and cost by organization, agent, server, tool, model, or day",
         _show_report,
-        _add_usage_arguments,
+        _USAGE_ARGUMENTS,
         ("usage show --by tool", "usage show --by model --since 7d --json"),
     ),
     CommandVerb(
         "export",
         "Export usage as CSV",
         _export_report,
-        _add_export_arguments,
+        _EXPORT_ARGUMENTS,
         ("usage export --by agent --since 2026-11-01 --output november.csv",),
     ),
     CommandVerb(

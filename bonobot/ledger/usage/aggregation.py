@@ -88,7 +88,6 @@ class RollupSum:
     last_at: datetime | None = None
 
     def add_entry(self, row: UsageEntry) -> None:
-        """Add an entry."""
         self.calls += row.times
         self.last_at = max(self.last_at or row.opened_at, row.opened_at)
         self.input_tokens += row.input_tokens
@@ -103,7 +102,6 @@ class RollupSum:
 def fold_entries(
     rows: Iterable[UsageEntry], grains: Sequence[Grain] = GRAINS
 ) -> dict[RollupKey, RollupSum]:
-    """Return the totals of the entries by rollup key."""
     sums: dict[RollupKey, RollupSum] = {}
     for row in rows:
         kind = build_kind(row)
@@ -145,7 +143,6 @@ def hash_rollup_key(key: RollupKey) -> str:
 
 
 def find_duration_bucket(duration_ms: int) -> int:
-    """Return the index of a duration's bucket."""
     return bisect_left(BOUNDS_MS, duration_ms)
 
 
@@ -192,7 +189,6 @@ class UsageDimension(NamedTuple):
         return tuple(NAME_COLUMNS[column] for column in self.columns if column in NAME_COLUMNS)
 
     def includes_kind(self, kind: RollupKind) -> bool:
-        """Return whether it counts rows of this kind."""
         return all(getattr(kind, name) == value for name, value in self.filters.items())
 
     def can_answer(self, by: Iterable[str], filters: Mapping[str, Any]) -> bool:
@@ -235,7 +231,6 @@ class UsageLine:
     server_name: str = ""
 
     def add_line(self, other: "UsageLine") -> None:
-        """Add another line."""
         for name in COUNT_FIELDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.duration_counts = [
@@ -274,7 +269,6 @@ class SummaryKey(NamedTuple):
 
 
 def build_line(kind: RollupKind, total: RollupSum) -> UsageLine:
-    """Return the report line of a rollup's totals."""
     is_call, outcome = kind.event_type == "call", kind.outcome
     return UsageLine(
         calls=total.calls * is_call,

@@ -284,7 +284,6 @@ def _find_latest_day(organization_id: UUID, *, before: datetime | None) -> datet
 
 
 def _rebuild_day_summaries(organization_id: UUID, day: datetime) -> None:
-    """Rebuild the summaries of a day."""
     old = _query_day_summaries(organization_id, day)
     old._raw_delete(old.db)
     with connection.cursor() as cursor:
@@ -312,7 +311,6 @@ def _build_queries(organization_id: UUID, day: datetime) -> Iterator[tuple[str, 
 
 
 def _build_sum_query(dimension: UsageDimension) -> str:
-    """Return the query that sums rollups by a dimension."""
     expressions = dict.fromkeys((*_SUBJECT_COLUMNS, *NAME_COLUMNS.values()), "''")
     expressions |= {"agent_id": "NULL", "server_id": "NULL"}
     expressions |= {name: f'"{name}"' for name in dimension.columns}

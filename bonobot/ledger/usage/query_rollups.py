@@ -24,6 +24,7 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from bonobot.ledger.models import TOOK, AuditRow, Rollup, RollupCursor, Summary
+from bonobot.ledger.types import Actor
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.aggregation import (
     COUNT_FIELDS,
@@ -106,7 +107,6 @@ def select_busiest(
 def _bound_unseen_calls(
     candidates: Sequence[BusiestSubject], per_step: int
 ) -> Mapping[datetime, int]:
-    """Return the maximum calls of any other subject in each step."""
     counts = Counter(candidate.begins for candidate in candidates)
     bounds = dict.fromkeys(counts, 0)
     for candidate in candidates:
@@ -143,7 +143,6 @@ class ReportSpan:
     grain: Grain
 
     def contains(self, moment: datetime) -> bool:
-        """Return whether the span contains a time."""
         return self.since <= moment and (self.until is None or moment < self.until)
 
     def to_days_if_whole(self) -> "ReportSpan":
@@ -153,7 +152,6 @@ class ReportSpan:
         return replace(self, grain="day") if is_whole else self
 
     def expand_to_days(self) -> "ReportSpan":
-        """Return the span expanded to whole days."""
         return ReportSpan(truncate_time(self.since, "day"), self.until, "day")
 
 
@@ -352,7 +350,6 @@ def _load_common_summed_since() -> datetime | None:
 
 
 def sum_lines(lines: Iterable[UsageLine]) -> UsageLine:
-    """Return the sum of lines."""
     total = UsageLine()
     for line in lines:
         total.add_line(line)
@@ -371,3 +368,27 @@ def _build_line(row: Mapping[str, Any]) -> UsageLine:
 def to_utc(moment: datetime) -> datetime:
     """Return a time in UTC, which hours and days are counted in."""
     return moment.astimezone(UTC)
+
+
+# The agent's latest entries that are read: this bounds the query on any audit log.
+MAX_READ_ENTRIES = 2_000
+
+
+def count_recent_successes(
+    organization_id: UUID, agent_id: UUID | None, actor: Actor | None = None
+) -> Counter[tuple[UUID | None, str]]:
+    """Return how many of an agent's latest calls succeeded, by server and the tool's own name.
+
+    With `actor`, only the calls of that person or program are counted.
+    """
+    if agent_id is None:
+        return Counter()
+    rows = AuditRow.objects.filter(organization_id=organization_id, agent_id=agent_id)
+    fields = ("server_id", "tool_name", "outcome", "actor_kind", "actor_id")
+    latest = rows.order_by("-opened_at").values_list(*fields)[:MAX_READ_ENTRIES]
+    return Counter(
+        (server_id, tool_name)
+        for server_id, tool_name, outcome, actor_kind, actor_id in latest
+        if server_id is not None and tool_name and outcome == AuditRow.Outcome.OK
+        if actor is None or (actor_kind, actor_id) == (actor.kind, actor.id)
+    )

@@ -106,7 +106,6 @@ class UsageReport:
 
 
 def build_totals(line: UsageLine) -> dict[str, Any]:
-    """Return the totals of a line by name."""
     counts = {name: getattr(line, name) for name in COUNT_FIELDS}
     return counts | {
         "p50_ms": _to_whole_milliseconds(line.p50),

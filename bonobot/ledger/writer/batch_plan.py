@@ -226,7 +226,6 @@ class BatchPlan:
 
 
 def collect_row_keys(items: Iterable[Item]) -> BatchRowKeys:
-    """Return the keys of the rows to lock for these items."""
     organizations: set[UUID] = set()
     cells: dict[str, UUID] = {}
     rate_keys: set[str] = set()

@@ -88,7 +88,6 @@ class BatchSizeEstimate:
     """Estimates how many items arrive together; `expected` is the batch size to wait for."""
 
     def __init__(self) -> None:
-        """Start with a batch size of one."""
         self.expected = 1
 
     def update(self, size: int) -> None:

@@ -55,7 +55,6 @@ class LedgerDatabase:
         self.is_sqlite = connection.vendor == "sqlite"
 
     def execute(self, sql: str, values: Row = ()) -> SqlCursor:
-        """Execute one statement."""
         cursor = self.connection.cursor()
         cursor.execute(sql, values)
         return cursor
@@ -66,11 +65,9 @@ class LedgerDatabase:
             self.connection.cursor().executemany(sql, rows)
 
     def encode_uuid(self, value: UUID) -> str:
-        """Return a UUID in the database's format."""
         return value.hex if self.is_sqlite else str(value)
 
     def encode_row(self, columns: Sequence[EntryColumn], values: Row) -> Row:
-        """Return the values of these columns in the database's format."""
         if not self.is_sqlite:
             return values
         row = list(values)
@@ -92,7 +89,6 @@ class DedicatedLedgerDatabase(LedgerDatabase):
     """
 
     def execute(self, sql: str, values: Row = ()) -> SqlCursor:
-        """Execute one statement."""
         cursor = self.connection.connection.cursor()
         cursor.execute(_convert_placeholders(sql) if self.is_sqlite else sql, values)
         return cursor
@@ -108,7 +104,6 @@ class DedicatedLedgerDatabase(LedgerDatabase):
         self.execute("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
 
     def commit(self) -> None:
-        """Commit the transaction."""
         self.execute("COMMIT")
 
     def read_data_version(self) -> int:
@@ -341,7 +336,6 @@ def write_cells(
     cells: Mapping[str, BudgetBalance],
     condition: UpdateCondition = NO_CONDITION,
 ) -> None:
-    """Update budget cells."""
     rows = [(cell.spent, cell.reserved, key, *condition.values) for key, cell in cells.items()]
     database.execute_each(_SET_CELL + condition.sql, rows)
 
@@ -401,7 +395,6 @@ def delete_rows(database: LedgerDatabase, organization_id: UUID, *, up_to: int) 
 
 
 def increment_generation(database: LedgerDatabase, organization_id: UUID) -> None:
-    """Increment an organization's generation."""
     database.execute(_INCREMENT_GENERATION, [database.encode_uuid(organization_id)])
 
 

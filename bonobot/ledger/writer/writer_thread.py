@@ -148,7 +148,6 @@ class LedgerWriter:
         return row_id
 
     async def record_event_async(self, opening: Opening, *, outcome: Outcome = "ok") -> UUID:
-        """Record an event."""
         row_id: UUID = await self._submit_from_loop(self._build_event(opening, outcome))
         return row_id
 
@@ -273,7 +272,6 @@ class LedgerWriter:
         return batch
 
     def _add_waiting_items(self, batch: list[QueuedItem]) -> list[QueuedItem]:
-        """Add waiting items to the batch."""
         while len(batch) < MAX_BATCH_SIZE:
             try:
                 queued_item = self._queue.get_nowait()

@@ -113,7 +113,6 @@ class NotificationChannelForm(forms.Form):
             self.fields["allow_private"].disabled = True
 
     def build_spec(self) -> NotificationChannelSpec:
-        """Return the cleaned values as a spec."""
         values = dict(self.cleaned_data)
         values["addresses"] = values["addresses"].replace(",", " ").split()
         return NotificationChannelSpec(**values)
@@ -130,7 +129,6 @@ class NotificationChannelForm(forms.Form):
 
 
 def build_initial(channel: NotificationChannel) -> dict[str, Any]:
-    """Return the form's initial values for a stored channel."""
     plain_fields = ("name", "kind", "allow_private", "events", "minimum_severity", "enabled")
     return {
         **{name: getattr(channel, name) for name in plain_fields},
@@ -226,7 +224,6 @@ class NotificationChannelAdmin(TabbedAdmin):
 
     @display(description=_("enabled"), boolean=True, ordering="enabled")
     def on(self, channel: NotificationChannel) -> bool:
-        """Return whether it is enabled."""
         return channel.enabled
 
     @display(description=_("last notification"))
@@ -273,7 +270,6 @@ def send_channel_test(visit: ObjectRequest) -> None:
 
 
 def render_state_badge(state: str) -> Any:
-    """Return a notification's state as a badge."""
     return render_badge(STATE_TONES[state], Notification.State(state).label)
 
 

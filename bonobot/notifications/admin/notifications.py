@@ -49,12 +49,10 @@ class NotificationAdmin(TabbedAdmin):
 
     @display(description=_("affected object"), ordering="subject_name")
     def about(self, notice: Notification) -> str:
-        """Return the subject's name."""
         return notice.about
 
     @display(description=_("channel"), ordering="channel__name")
     def goes_by(self, notice: Notification) -> str:
-        """Return the channel's name."""
         return notice.channel.name
 
     @display(description=_("status"), ordering="state")
@@ -69,7 +67,6 @@ class NotificationAdmin(TabbedAdmin):
 
     @display(description=_("time"), ordering="created_at")
     def when(self, notice: Notification) -> Any:
-        """Return when it was created."""
         return ago(notice.created_at)
 
     @action(description=_("Resend"), permissions=["change"])
@@ -106,6 +103,5 @@ def show_notification(visit: ObjectRequest) -> HttpResponseBase:
 
 @NotificationAdmin.add_object_action("retry", needs=Action.MANAGE_NOTICES)
 def retry_notification(visit: ObjectRequest) -> None:
-    """Retry a notification immediately."""
     delivery.retry_notification(visit.principal, visit.object)
     messages.success(visit.request, _t("The notification will be resent within seconds."))

@@ -8,13 +8,13 @@ import pytest
 from django.core import mail
 from django.utils import timezone
 
-from agents.access_requests.emails import send_answer_email
 from agents.access_requests.services import (
     AccessRequestSpec,
     answer_access_request,
     cancel_access_request,
     create_access_request,
     expire_overdue,
+    send_answer_email,
 )
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import AccessRequest, Agent

@@ -11,7 +11,7 @@ from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.services import attach_server
 from agents.tool_matrix.services import save_settings
 from agents.tool_matrix.settings import Setting, ToolKey
-from bonobot.accounts.admin_base.form_controls import VERSION_FIELD, parse_forms
+from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, parse_forms
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role

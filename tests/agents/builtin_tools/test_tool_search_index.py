@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.builtin_tools.tool_search_index import (
+from agents.builtin_tools.toolsets.find_tools import (
     MAX_INDEXED_LENGTH,
     SearchableTool,
     ToolSearchIndex,

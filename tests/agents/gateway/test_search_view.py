@@ -13,7 +13,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
-from bonobot.ledger.usage.recent_successes import count_recent_successes
+from bonobot.ledger.usage.query_rollups import count_recent_successes
 from mcp_servers.models import Server
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, Reply, token_of

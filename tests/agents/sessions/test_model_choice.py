@@ -9,7 +9,7 @@ from agents.evaluation.services import ReplayOverrides, create_recording, create
 from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report
-from agents.sessions.model_choice import find_selectable_endpoint, list_selectable_endpoints
+from agents.sessions.services import find_selectable_endpoint, list_selectable_endpoints
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, NotFound
 from bonobot.ledger.models import AuditRow

@@ -11,10 +11,10 @@ from agents.services import AgentSpec, update_agent
 from agents.sessions.export import export_session
 from agents.sessions.history import load_history
 from agents.sessions.services import send_message
-from agents.sessions.session_import import import_session
-from agents.sessions.session_import_file import (
+from agents.sessions.session_import import (
     MAX_FILE_BYTES,
     UnusableSessionFile,
+    import_session,
     parse_session_file,
 )
 from bonobot.accounts.roles import Role

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
 from agents.tool_matrix.restore_policy import (
     load_restorable_policy,
     restore_policy,
     sign_replaced_policy,
 )
-from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem
 from tests import admin_client, factories

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from bonobot.celery import app
+from bonobot.celery import RENAMED_TASKS, app
 from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.jobs.queues import (
     QUEUE_NAMES,
@@ -11,7 +11,6 @@ from bonobot.jobs.queues import (
     compute_message_age_s,
     set_sent_at,
 )
-from bonobot.jobs.renamed_tasks import RENAMED_TASKS
 from bonobot.jobs.schedules import get_scheduled_entries
 
 OWN_PREFIXES = ("agents.", "bonobot.", "mcp_servers.")

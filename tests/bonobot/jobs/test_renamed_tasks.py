@@ -2,9 +2,8 @@
 
 import pytest
 
-from bonobot.celery import app
+from bonobot.celery import RENAMED_TASKS, app, register_renamed_tasks
 from bonobot.jobs.queues import build_task_routes
-from bonobot.jobs.renamed_tasks import RENAMED_TASKS, register_renamed_tasks
 
 
 @pytest.mark.parametrize(("old_name", "new_name"), RENAMED_TASKS.items())

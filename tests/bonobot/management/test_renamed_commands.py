@@ -3,8 +3,8 @@
 import pytest
 
 from bonobot import __main__ as command
-from bonobot.management.command_groups import COMMAND_GROUPS
-from bonobot.management.renamed_commands import (
+from bonobot.management.command_groups import (
+    COMMAND_GROUPS,
     RENAMED_COMMANDS,
     RENAMED_OPTIONS,
     replace_renamed,

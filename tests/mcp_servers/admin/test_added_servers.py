@@ -11,8 +11,7 @@ from mcp_servers.admin import server_details
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.added_servers import build_added_url
 from mcp_servers.admin.servers import POOL_DESTINATION
-from mcp_servers.concurrent_discovery import DiscoveryAttempt
-from mcp_servers.discovery import DiscoveryResult
+from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories
 

@@ -11,11 +11,10 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from mcp_servers import concurrent_discovery, services
+from mcp_servers import discovery, services
 from mcp_servers.admin import server_details
 from mcp_servers.admin import servers as listing
-from mcp_servers.concurrent_discovery import DiscoveryAttempt
-from mcp_servers.discovery import DiscoveryResult
+from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
@@ -271,7 +270,7 @@ def test_a_server_that_is_deleted_during_its_test_is_reported_as_missing(
 ) -> None:
     def delete_and_discover(servers: list[Server], **options: Any) -> list[DiscoveryAttempt]:
         Server.objects.filter(pk=servers[0].pk).delete()
-        return concurrent_discovery.discover_servers(servers, **options)
+        return discovery.discover_servers(servers, **options)
 
     server = admin_client.create_web_server(acme)
     monkeypatch.setattr(server_details, "discover_servers", delete_and_discover)
@@ -309,8 +308,8 @@ def test_a_failure_of_one_server_doesnt_affect_others(
         return RESULT
 
     servers = [Server(name="bad"), Server(name="good")]
-    monkeypatch.setattr(concurrent_discovery, "run_discovery", discover)
-    first, second = concurrent_discovery.discover_servers(
+    monkeypatch.setattr(discovery, "run_discovery", discover)
+    first, second = discovery.discover_servers(
         servers, actor=factories.build_administrator(acme).actor, kind="test"
     )
     assert first.problem is not None

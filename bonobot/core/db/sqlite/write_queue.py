@@ -54,7 +54,6 @@ _turns = WriteQueue()
 
 
 def get_write_queue() -> WriteQueue:
-    """Return the process's queue."""
     return _turns
 
 

@@ -3,7 +3,7 @@
 import pytest
 from django.test import RequestFactory
 
-from bonobot.core.http.form_pages import find_form_page
+from bonobot.core.http.error_pages import find_form_page
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,7 @@
-"""The roles page is up to date. `python -m tests.bonobot.accounts.test_role_labels` writes it."""
+"""The roles page is up to date."""
 
-from pathlib import Path
-
-from bonobot.accounts.role_labels import ACTION_DESCRIPTIONS, render_roles_page
 from bonobot.accounts.roles import Action, Role, may
-
-PAGE = Path(__file__).parents[3] / "docs" / "roles.md"
+from docs.making.roles import ACTION_DESCRIPTIONS, PAGE, render_roles_page
 
 
 def test_the_roles_page_is_generated_from_the_table() -> None:
@@ -22,7 +18,3 @@ def test_a_row_marks_the_roles_with_the_permission() -> None:
     )
     marks = [cell.strip() == "✓" for cell in line.split("|")[2:7]]
     assert marks == [may(role, Action.MANAGE_AGENTS) for role in Role]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render_roles_page(), encoding="utf-8")
