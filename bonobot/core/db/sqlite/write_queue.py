@@ -22,6 +22,9 @@ class WriteQueue:
     def acquire(self, *, timeout_s: float, urgent: bool = False) -> bool:
         """Wait for the turn; return False on timeout."""
         with self._condition:
+            if not self._is_held and (urgent or not self._urgent_waiters):
+                self._is_held = True
+                return True
             self._urgent_waiters += urgent
             try:
                 acquired = self._condition.wait_for(
