@@ -27,7 +27,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
 from bonobot.ledger.audit import entry_encoding
-from bonobot.ledger.audit.entry_encoding import EntryColumn
+from bonobot.ledger.audit.entry_encoding import ColumnLayout
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.writer.batch_plan import (
@@ -70,19 +70,15 @@ class LedgerDatabase:
         """Return a UUID in the database's format."""
         return value.hex if self.is_sqlite else str(value)
 
-    def encode_row(self, columns: Sequence[EntryColumn], values: Row) -> Row:
+    def encode_row(self, columns: ColumnLayout, values: Row) -> Row:
         """Return the values of these columns in the database's format."""
         if not self.is_sqlite:
             return values
         row = list(values)
-        for index, column in enumerate(columns):
-            value = row[index]
-            if value is None:
-                continue
-            if column.kind == "uuid":
-                row[index] = value.replace("-", "")
-            elif column.kind == "time":
-                row[index] = value[:26].replace("T", " ")
+        for index in columns.id_positions:
+            row[index] = row[index] and row[index].replace("-", "")
+        for index in columns.time_positions:
+            row[index] = row[index] and row[index][:26].replace("T", " ")
         return row
 
 
