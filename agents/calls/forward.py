@@ -1,6 +1,6 @@
 """Send an admitted call to its server, or run its built-in tool."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -67,29 +67,21 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
     if server.is_per_person:
         endpoint = await resolve_user_endpoint(endpoint, request.principal, request.session_id)
     tool = target if isinstance(target, SnapshotTool) else None
-
-    async def send_within(
-        method: str, params: Mapping[str, Any], timeout_s: float | None
-    ) -> dict[str, Any]:
-        return await get_connection_pool().send_request(
-            endpoint,
-            method,
-            params,
-            holder=request.holder,
-            timeout_s=timeout_s,
-            on_progress=request.on_progress,
-            on_log=request.relay.on_log if request.relay else None,
-            log_subscriber=request.relay.log_subscriber if request.relay else "",
-            input_schema=tool.input_schema if tool else None,
-            declaration=tool.declaration if tool else None,
-            host=request.host,
-        )
-
-    async def send_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        if method == "tools/call" and tool and tool.requires_task:
-            return await call_as_task(endpoint, params, send_within, request.timeout_s)
-        return await send_within(method, params, request.timeout_s)
-
+    send_request = partial(
+        get_connection_pool().send_request,
+        endpoint,
+        holder=request.holder,
+        timeout_s=request.timeout_s,
+        on_progress=request.on_progress,
+        on_log=request.relay.on_log if request.relay else None,
+        log_subscriber=request.relay.log_subscriber if request.relay else "",
+        input_schema=tool.input_schema if tool else None,
+        declaration=tool.declaration if tool else None,
+        host=request.host,
+    )
+    is_poll = request.continuation is not None and request.continuation.task_id
+    if tool is not None and tool.requires_task and not is_poll:
+        send_request = partial(call_as_task, endpoint, send_request, request.timeout_s)
     return await send_leg(request, endpoint, send_request, build_params(request, target))
 
 
