@@ -450,9 +450,8 @@ async def build_call_result(
         raise build_mcp_error(
             Problem(outcome.text, code=outcome.code, remedy=outcome.remedy, status=502)
         )
-    stripped = await strip_result(
-        outcome.result, estimate_size(outcome.result, LARGE_RESULT_SIZE + 1)
-    )
+    size = outcome.result_size or estimate_size(outcome.result, LARGE_RESULT_SIZE + 1)
+    stripped = await strip_result(outcome.result, size)
     result: dict[str, Any] = stripped.value
     if upstream_request.server_id is not None:
         catalog = get_catalog(inbound.caller.target, await get_snapshot(inbound))

@@ -90,6 +90,10 @@ _LARGE_MEMORY = re2.Options()
 _LARGE_MEMORY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 
 
+# The types of the keys of a JSON object.
+STR_ONLY = frozenset({str})
+
+
 @dataclass(frozen=True, slots=True)
 class SearchableText:
     """All texts of a JSON value, and whether one of its keys has a secret name."""
@@ -108,7 +112,7 @@ def build_searchable_text(value: Any) -> SearchableText | None:
             if isinstance(item, str):
                 texts.append(item)
             elif isinstance(item, dict):
-                if not all(isinstance(key, str) for key in item):
+                if not STR_ONLY.issuperset(map(type, item)):
                     return None
                 has_secret_name = has_secret_name or any(map(is_secret_name, item))
                 texts += item
@@ -182,8 +186,9 @@ class Masker:
         """Return whether `mask_known` may change the value of these texts."""
         if self._known_pattern is not None and self._known_pattern.search(searchable_text.raw):
             return True
-        if any(form.encode() in searchable_text.raw for form in self._long_forms):
-            return True
+        for form in self._long_forms:
+            if form.encode() in searchable_text.raw:
+                return True
         return self._base is not None and self._base.may_mask_known(searchable_text)
 
     def may_mask(self, searchable_text: SearchableText) -> bool:
