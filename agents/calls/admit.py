@@ -249,7 +249,7 @@ def _build_optional_details(
     request, snapshot = context.request, context.snapshot
     target = context.target if context.is_resolved else None
     details: dict[str, Any] = {}
-    if legs := request.legs:
+    if (request.repeats or request.continuation or request.relay) and (legs := request.legs):
         details["continues"] = [str(leg) for leg in sorted(legs)]
     if client:
         details["client"] = client

@@ -105,7 +105,7 @@ def decide_call(context: CallContext, flow_decision: PolicyDecision | None = Non
     decision = target.decision
     if isinstance(target, SnapshotTool):
         decision = context.snapshot.decide_call(target, request.arguments)
-    if not decision.is_callable and not _is_unapproved_trial(request, decision):
+    if decision.verdict == "deny" and not _is_unapproved_trial(request, decision):
         raise CallRefused(
             decision.reason,
             code=decision.code,

@@ -75,30 +75,24 @@ async def make_call(request: CallRequest) -> CallOutcome:
     context = CallContext(request)
     log_token = call_id_in_logs.set(str(request.call_id))
     try:
-        if not tracing.is_tracing():
-            return await _run_stages(context)
-        with _trace_call(request) as span:
-            outcome = await _run_stages(context)
-            tracing.set_span_attributes(span, bonobot__outcome=context.outcome)
-            tracing.mark_span_failed(span, context.code if context.outcome != "ok" else "")
-            return outcome
+        with _trace_call(request) if tracing.is_tracing() else tracing.NO_SPAN as span:
+            await admit_call(context)
+            started_at = perf_counter()
+            try:
+                await _complete_call(context)
+            except Problem as problem:
+                await record_failure(context, problem)
+            finally:  # even if the caller disconnects
+                context.duration_ms = round((perf_counter() - started_at) * 1000)
+                await settle_call(context)
+            if context.answered and context.server is not None:
+                await record_contact(context.snapshot, context.server, context.duration_ms)
+            if span is not None:
+                tracing.set_span_attributes(span, bonobot__outcome=context.outcome)
+                tracing.mark_span_failed(span, context.code if context.outcome != "ok" else "")
+            return context.build_outcome()
     finally:
         call_id_in_logs.reset(log_token)
-
-
-async def _run_stages(context: CallContext) -> CallOutcome:
-    await admit_call(context)
-    started_at = perf_counter()
-    try:
-        await _complete_call(context)
-    except Problem as problem:
-        await record_failure(context, problem)
-    finally:  # even if the caller disconnects
-        context.duration_ms = round((perf_counter() - started_at) * 1000)
-        await settle_call(context)
-    if context.answered and context.server is not None:
-        await record_contact(context.snapshot, context.server, context.duration_ms)
-    return context.build_outcome()
 
 
 async def admit_call(context: CallContext) -> None:

@@ -113,7 +113,10 @@ class HttpChannel:
         Canceling closes the stream, which cancels the request at the server.
         """
         state = _ResponseState(request, message["id"], on_message, resumable)
-        response = await self._send_once("POST", headers, state, message)
+        if not resumable and self._auth is None:
+            response = await self._post_message(state, headers, message)
+        else:
+            response = await self._send_once("POST", headers, state, message)
         for _ in range(MAX_RESUMES if resumable else 0):
             if response or not state.last_id:
                 break

@@ -206,7 +206,8 @@ class ConnectionPool:
             *(method, params or {}, on_progress, input_schema, declaration),
             *(on_log, log_subscriber, host),
         )
-        self._ensure_sweeper()
+        if self._sweeper is None or self._sweeper.done():
+            self._ensure_sweeper()
         try:
             if tracing.is_observing_mcp():
                 return await self._send_observed(endpoint, request, holder, timeout_s)

@@ -22,7 +22,7 @@ from urllib.parse import quote, quote_plus
 import re2
 
 from bonobot.core.text import masked_values
-from bonobot.core.text.secret_names import is_secret_name
+from bonobot.core.text.secret_names import has_secret_name, is_secret_name
 
 MASK = masked_values.MASK
 MAX_DEPTH = 64
@@ -105,7 +105,7 @@ class SearchableText:
 def build_searchable_text(value: Any) -> SearchableText | None:
     """Return the texts of a JSON value; None if it has to be traversed in any case."""
     texts: list[str] = []
-    level, depth, has_secret_name = [value], 0, False
+    level, depth, is_suspect = [value], 0, False
     while level:
         next_level: list[Any] = []
         for item in level:
@@ -114,7 +114,7 @@ def build_searchable_text(value: Any) -> SearchableText | None:
             elif isinstance(item, dict):
                 if not STR_ONLY.issuperset(map(type, item)):
                     return None
-                has_secret_name = has_secret_name or any(map(is_secret_name, item))
+                is_suspect = is_suspect or has_secret_name(item)
                 texts += item
                 next_level += item.values()
             elif isinstance(item, list):
@@ -126,7 +126,7 @@ def build_searchable_text(value: Any) -> SearchableText | None:
             return None
     try:
         # No secret begins or ends with the separator.
-        return SearchableText("\n".join(texts).encode(), has_secret_name)
+        return SearchableText("\n".join(texts).encode(), is_suspect)
     except UnicodeEncodeError:
         return None
 

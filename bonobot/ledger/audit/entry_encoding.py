@@ -179,7 +179,7 @@ def build_columns(columns: ColumnLayout, facts: Facts) -> tuple[Any, ...]:
 
 def _is_storable(columns: ColumnLayout, values: tuple[Any, ...]) -> bool:
     """Return whether all texts are stored unchanged: short, and ASCII without NUL."""
-    texts = columns.get_texts(values)
+    texts = [text or "" for text in columns.get_texts(values)]
     try:
         joined = "".join(texts)
     except TypeError:  # unreadable facts

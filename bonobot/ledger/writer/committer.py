@@ -246,12 +246,17 @@ def _commit_items(
     items = [queued_item.item for queued_item in queued_items]
     row_keys = batch_plan.collect_row_keys(items)
     if database.is_sqlite:
-        # Ahead of the other writing threads of this process.
-        with get_write_queue().hold_urgently(timeout_s=SQLITE_BUSY_S):
+        queue = get_write_queue()
+        # Ahead of the other writing threads of this process; without them after the timeout.
+        acquired = queue.acquire(timeout_s=SQLITE_BUSY_S, urgent=True)
+        try:
             database.begin()  # takes the one lock there is
             before = cache.find_state(database, row_keys, now=time.time_ns() // 1_000)
             before = before or sql.lock_rows(database, row_keys)()
             plan = _store_decisions(database, queued_items, before)
+        finally:
+            if acquired:
+                queue.release()
     else:
         answers = _commit_at_once(database, cache, queued_items, row_keys)
         if answers is not None:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -277,10 +276,11 @@ def lock_heads(database: LedgerDatabase, organizations: Iterable[UUID]) -> dict[
 def store_plan(database: LedgerDatabase, before: BatchState, plan: BatchPlan) -> None:
     """Write what a plan changes: the rows and, unless they are unchanged, the locked ones."""
     after, encode_uuid = plan.state, database.encode_uuid
-    write_opened(database, plan.opened)
+    if plan.opened:
+        write_opened(database, plan.opened)
     if plan.closed:
         write_closed(database, plan.closed)
-    write_heads(database, after.tips, before.tips)
+    write_heads(database, filter_changed(before.tips, after.tips))
     write_cells(database, filter_changed(before.cells, after.cells))
     if rates := filter_changed(before.rates, after.rates):
         execute_rows(database, _SET_RATES, list(rates.items()))
@@ -324,18 +324,13 @@ def write_closed(
         database.execute_each(_CLOSE_ROW + condition.sql, rows_with_code)
 
 
-def write_heads(
-    database: LedgerDatabase,
-    tips: Mapping[UUID, ChainTip],
-    before: Mapping[UUID, ChainTip] = MappingProxyType({}),
-) -> None:
-    """Update the ends of chains, except those that are as before."""
+def write_heads(database: LedgerDatabase, tips: Mapping[UUID, ChainTip]) -> None:
+    """Update the ends of chains."""
     database.execute_each(
         _SET_HEAD,
         [
             (tip.seq, tip.digest, tip.generation, database.encode_uuid(organization))
             for organization, tip in tips.items()
-            if tip is not before.get(organization)
         ],
     )
 
