@@ -100,7 +100,8 @@ def get_admission_plan(context: CallContext) -> AdmissionPlan:
     """Return the plan of a call; that of an ordinary tool call is kept in the snapshot."""
     request, target, principal = context.request, context.target, context.request.principal
     extra_params = request.continuation or (request.relay and request.relay.extra_params)
-    if request.session_id or extra_params or context.root_limits:
+    is_ordinary = request.method == "tools/call" and not request.session_id
+    if not is_ordinary or extra_params or context.root_limits:
         return _build_admission_plan(context)
     plans: dict[tuple[str, int], AdmissionPlan] = context.snapshot.memo.setdefault("plans", {})
     key = (target.name, id(principal))
