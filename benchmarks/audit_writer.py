@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from benchmarks.call_history import OK, OTHERWISE, Call, End, Plan, calls, ordered_id
+from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.types import Actor, Opening, Settlement
@@ -136,9 +137,7 @@ def _request(*, refused: bool) -> tuple[str, Facts]:
     facts = entry_encoding.build_opening_facts(
         opening, at, outcome=REFUSED if refused else entry_encoding.OPEN_OUTCOME
     )
-    blanks = entry_encoding.serialize_facts(facts).replace(
-        entry_encoding.format_timestamp(at), "%(opened_at)s"
-    )
+    blanks = to_canonical_json(facts).replace(entry_encoding.format_timestamp(at), "%(opened_at)s")
     for name, value in ids.items():
         blanks = blanks.replace(str(value), f"%({name})s")
     shared = entry_encoding.build_columns(entry_encoding.COLUMNS, facts)
@@ -158,9 +157,7 @@ def _result(end: End) -> tuple[str, Facts]:
         cost_microusd=cost,
     )
     facts = entry_encoding.build_closing_facts(settlement, at)
-    blanks = entry_encoding.serialize_facts(facts).replace(
-        entry_encoding.format_timestamp(at), "%(closed_at)s"
-    )
+    blanks = to_canonical_json(facts).replace(entry_encoding.format_timestamp(at), "%(closed_at)s")
     for name, value in (("id", call_id), ("duration_ms", took), ("cost_microusd", cost)):
         blanks = blanks.replace(str(value), f"%({name})s")
     shared = entry_encoding.build_columns(entry_encoding.CLOSING_COLUMNS, facts)

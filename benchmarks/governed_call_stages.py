@@ -41,7 +41,7 @@ STAGES: tuple[tuple[str, Any, str], ...] = (
 COUNTED: tuple[tuple[str, Any, str], ...] = (
     ("ledger statements", DedicatedLedgerDatabase, "execute"),
     ("ledger statements of many rows", DedicatedLedgerDatabase, "execute_each"),
-    ("ledger transactions", DedicatedLedgerDatabase, "commit"),
+    ("ledger transactions", committer, "_commit_items"),
     ("other queries", CursorWrapper, "execute"),
     ("hops to an ORM thread", Runtime, "run_orm"),
     ("hops to another thread", asyncio, "to_thread"),

@@ -10,9 +10,9 @@ import asyncio
 import itertools
 import threading
 from bisect import insort
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from operator import attrgetter
 from weakref import WeakKeyDictionary
 
@@ -40,7 +40,8 @@ class AdmissionTicket:
     opened_at: float
     patience: AdmissionPatience
     waits_for: str = ""
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    # Set for the ticket's turn to try again; only a ticket that waits has it.
+    woken: asyncio.Event | None = None
 
     def calculate_time_left(self, patience_s: float) -> float:
         """Return how many seconds are left of a time since the ticket was opened."""
@@ -54,49 +55,49 @@ class AdmissionQueue:
         self._numbers = itertools.count()
         self._waiting: dict[str, list[AdmissionTicket]] = {}
 
-    @contextmanager
-    def open_ticket(self, patience: AdmissionPatience) -> Iterator[AdmissionTicket]:
-        """Keep a call's place in the queue during the block."""
-        ticket = AdmissionTicket(next(self._numbers), get_runtime().loop.time(), patience)
-        try:
-            yield ticket
-        finally:
-            if ticket.waits_for:
-                self._leave(ticket)
+    def open_ticket(self, patience: AdmissionPatience) -> AdmissionTicket:
+        """Return a call's place in the queue, to be closed with `close_ticket`."""
+        return AdmissionTicket(next(self._numbers), get_runtime().loop.time(), patience)
+
+    def close_ticket(self, ticket: AdmissionTicket) -> None:
+        """Give up a place in the queue."""
+        if ticket.waits_for:
+            self._leave(ticket)
 
     async def admit_call(self, ticket: AdmissionTicket, admission: Admission) -> None:
         """Admit a call; wait while it is refused only for now.
 
         Raises `Refusal`: `RateLimited` or `BudgetReserved` if the ticket's time isn't enough.
         """
-        keys = {reservation.key for reservation in admission.reservations}
-        if ticket.patience.rate_s:
-            keys |= {charge.key for charge in admission.charges}
         while True:
             if self._waiting:
+                keys = {reservation.key for reservation in admission.reservations}
+                if ticket.patience.rate_s:
+                    keys |= {charge.key for charge in admission.charges}
                 await self._wait_for_earlier(ticket, keys)
-                ticket.woken.clear()
+                if ticket.woken is not None:
+                    ticket.woken.clear()
             try:
                 await get_writer().admit_call_async(admission)
             except RateLimited as refusal:
                 if refusal.wait_s > ticket.calculate_time_left(ticket.patience.rate_s):
                     raise
-                self._join(ticket, refusal.rule)
-                await _wait_for_event(ticket.woken, refusal.wait_s)
+                await _wait_for_event(self._join(ticket, refusal.rule), refusal.wait_s)
             except BudgetReserved as refusal:
                 time_left_s = ticket.calculate_time_left(ticket.patience.budget_s)
                 if time_left_s <= 0:
                     raise
-                self._join(ticket, refusal.rule)
-                await _wait_for_event(ticket.woken, min(POLL_INTERVAL_S, time_left_s))
+                woken = self._join(ticket, refusal.rule)
+                await _wait_for_event(woken, min(POLL_INTERVAL_S, time_left_s))
             else:
                 return
 
-    def wake_first(self, keys: Iterable[str]) -> None:
-        """Have the first call try again that waits for each of these budgets."""
-        for key in keys:
-            if tickets := self._waiting.get(key):
-                tickets[0].woken.set()
+    def notify_settled(self, reservations: Iterable[BudgetReservation]) -> None:
+        """Have waiting calls of this process try again, because reservations were settled."""
+        if self._waiting:
+            for reservation in reservations:
+                if tickets := self._waiting.get(reservation.key):
+                    _wake(tickets[0])
 
     async def _wait_for_earlier(self, ticket: AdmissionTicket, keys: set[str]) -> None:
         """Wait while earlier calls wait for one of these keys, at most as long as for a budget."""
@@ -104,9 +105,9 @@ class AdmissionQueue:
             time_left_s = ticket.calculate_time_left(ticket.patience.budget_s)
             if time_left_s <= 0:
                 return
-            self._join(ticket, key)
-            ticket.woken.clear()
-            await _wait_for_event(ticket.woken, min(POLL_INTERVAL_S, time_left_s))
+            woken = self._join(ticket, key)
+            woken.clear()
+            await _wait_for_event(woken, min(POLL_INTERVAL_S, time_left_s))
 
     def _find_blocked_key(self, ticket: AdmissionTicket, keys: set[str]) -> str | None:
         """Return one of the keys that an earlier call waits for."""
@@ -115,23 +116,30 @@ class AdmissionQueue:
                 return key
         return None
 
-    def _join(self, ticket: AdmissionTicket, key: str) -> None:
-        """Have a ticket wait for a key, behind earlier ones."""
+    def _join(self, ticket: AdmissionTicket, key: str) -> asyncio.Event:
+        """Have a ticket wait for a key, behind earlier ones; return its event."""
+        ticket.woken = ticket.woken or asyncio.Event()
         if ticket.waits_for != key:
             if ticket.waits_for:
                 self._leave(ticket)
             insort(self._waiting.setdefault(key, []), ticket, key=attrgetter("number"))
             ticket.waits_for = key
+        return ticket.woken
 
     def _leave(self, ticket: AdmissionTicket) -> None:
         """Take a ticket out of its queue, and have the next one try."""
         tickets = self._waiting[ticket.waits_for]
         tickets.remove(ticket)
         if tickets:
-            tickets[0].woken.set()
+            _wake(tickets[0])
         else:
             del self._waiting[ticket.waits_for]
         ticket.waits_for = ""
+
+
+def _wake(ticket: AdmissionTicket) -> None:
+    if ticket.woken is not None:
+        ticket.woken.set()
 
 
 async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
@@ -152,8 +160,3 @@ def get_admission_queue() -> AdmissionQueue:
         with _creation_lock:
             queue = _by_runtime.setdefault(runtime, AdmissionQueue())
     return queue
-
-
-def notify_settled(reservations: Iterable[BudgetReservation]) -> None:
-    """Have waiting calls of this process try again, because reservations were settled."""
-    get_admission_queue().wake_first(reservation.key for reservation in reservations)

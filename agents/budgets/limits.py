@@ -86,14 +86,18 @@ def build_settlements(
     reservations: Iterable[BudgetReservation], amounts: Mapping[str, int] | None
 ) -> tuple[tuple[str, int, int], ...]:
     """Return (key, reserved, actual) of each reservation; without `amounts` all of it is spent."""
-    amounts_by_unit = {get_cell_unit(unit)[0]: amount for unit, amount in (amounts or {}).items()}
+    amounts_by_unit = {
+        CELL_UNITS.get(unit, (unit, 1))[0]: amount for unit, amount in (amounts or {}).items()
+    }
     return tuple(
-        (
-            reservation.key,
-            reservation.amount,
-            reservation.amount
-            if amounts is None
-            else amounts_by_unit[budgets.parse_unit(reservation.key)],
-        )
-        for reservation in reservations
+        [
+            (
+                reservation.key,
+                reservation.amount,
+                reservation.amount
+                if amounts is None
+                else amounts_by_unit[budgets.parse_unit(reservation.key)],
+            )
+            for reservation in reservations
+        ]
     )

@@ -1,9 +1,12 @@
 """Build the admission of a call: its audit opening, budget reservations and rate charges.
 
-What depends only on the snapshot and the target is built once and kept in the snapshot's `memo`.
+What the calls of a principal to one target have in common is built once, as an `AdmissionPlan`.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
+from time import time
 from typing import Any
 from uuid import UUID
 
@@ -15,18 +18,29 @@ from agents.budgets.call_costs import FREE, estimate_amounts
 from agents.budgets.limits import build_reservations, select_limits
 from agents.budgets.rate_limits import build_charge, build_global_charge
 from agents.calls.context import CallContext
-from agents.calls.redaction import build_audited_arguments, get_organization_masker, redact_value
+from agents.calls.redaction import build_audited_arguments, redact_value
 from agents.calls.root_limits import merge_limits
 from agents.calls.snapshots import SnapshotTool, Target
 from agents.calls.types import CallRequest
 from agents.flow_labels.rules import build_flow_effects, list_used_stores
 from agents.policies.decisions import PolicyDecision
+from bonobot.accounts.principals import Principal
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.text.masking import Masker
-from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Store
+from bonobot.ledger.types import (
+    Actor,
+    Admission,
+    BudgetReservation,
+    FlowLabelEffect,
+    Opening,
+    RateCharge,
+    Store,
+)
 
 # Seconds that a caller without a session waits for a budget that others have reserved.
 CALLER_WAIT_S = 5
+SECONDS_PER_DAY = 86_400
+MAX_PLANS = 1_000  # in one snapshot; then all are built again
 # The audit log's actions by method, of calls to a server and through an agent.
 ACTIONS = {
     "resources/read": ("resource_read", "agent_resource_read"),
@@ -50,26 +64,83 @@ def choose_patience(request: CallRequest) -> AdmissionPatience:
 
 def build_admission(context: CallContext) -> Admission:
     """Return the admission of a decided call, with its approval where it needs one."""
-    request, snapshot, grant = context.request, context.snapshot, context.grant
-    stores = _list_used_stores(context)
-    flows = build_flow_effects(
-        request.principal,
-        context.target.labels,
-        session_id=request.label_session_id,
-        agent_id=snapshot.agent_id,
-        stores=stores,
-    )
+    request, grant, plan = context.request, context.grant, get_admission_plan(context)
+    flows = plan.flows
     # A later leg only adds answers that people gave to the server's own requests.
     if grant is not None or request.continuation is not None:
         flows = tuple(replace(flow, blocking_labels=0) for flow in flows)
     return Admission(
-        opening=build_opening(context, context.decision),
+        opening=build_opening(context, context.decision, plan.description),
+        reservations=plan.reservations,
+        charges=plan.charges,
+        generation=context.snapshot.generation,
+        flows=flows,
+        stores=plan.stores if flows else (),
+        approval=grant.approval if grant else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPlan:
+    """What the admissions of a principal's calls of one target have in common, during a day."""
+
+    target: Target
+    principal: Principal
+    client: str
+    deadline_ms: int
+    day: int
+    description: TargetDescription
+    reservations: tuple[BudgetReservation, ...]
+    charges: tuple[RateCharge, ...]
+    flows: tuple[FlowLabelEffect, ...]
+    stores: tuple[Store, ...]
+
+
+def get_admission_plan(context: CallContext) -> AdmissionPlan:
+    """Return the plan of a call; that of an ordinary tool call is kept in the snapshot."""
+    request, target, principal = context.request, context.target, context.request.principal
+    extra_params = request.continuation or (request.relay and request.relay.extra_params)
+    is_ordinary = request.method == "tools/call" and not request.session_id
+    if not is_ordinary or extra_params or context.root_limits:
+        return _build_admission_plan(context)
+    plans: dict[tuple[str, int], AdmissionPlan] = context.snapshot.memo.setdefault("plans", {})
+    key = (target.name, id(principal))
+    plan = plans.get(key)
+    if (
+        plan is None
+        or plan.target is not target
+        or plan.principal is not principal
+        or plan.description.masker is not context.masker
+        or plan.client != request.client
+        or plan.deadline_ms != context.deadline_ms
+        or plan.day != time() // SECONDS_PER_DAY
+    ):
+        if len(plans) >= MAX_PLANS:
+            plans.clear()
+        plan = plans[key] = _build_admission_plan(context)
+    return plan
+
+
+def _build_admission_plan(context: CallContext) -> AdmissionPlan:
+    request, snapshot = context.request, context.snapshot
+    stores = _list_used_stores(context)
+    return AdmissionPlan(
+        target=context.target,
+        principal=request.principal,
+        client=request.client,
+        deadline_ms=context.deadline_ms,
+        day=int(time() // SECONDS_PER_DAY),
+        description=describe_target(context),
         reservations=_build_reservations(context),
         charges=_build_charges(context),
-        generation=snapshot.generation,
-        flows=flows,
-        stores=stores if flows else (),
-        approval=grant.approval if grant else None,
+        flows=build_flow_effects(
+            request.principal,
+            context.target.labels,
+            session_id=request.label_session_id,
+            agent_id=snapshot.agent_id,
+            stores=stores,
+        ),
+        stores=stores,
     )
 
 
@@ -83,7 +154,11 @@ def _list_used_stores(context: CallContext) -> tuple[Store, ...]:
 
 
 def build_opening(
-    context: CallContext, decision: PolicyDecision, *, approval_id: UUID | None = None
+    context: CallContext,
+    decision: PolicyDecision,
+    description: TargetDescription,
+    *,
+    approval_id: UUID | None = None,
 ) -> Opening:
     """Return the opening of the audit entry: who calls what, with which arguments.
 
@@ -91,26 +166,26 @@ def build_opening(
     the call may still run later under its own, or wait for another approval.
     """
     request, snapshot, server = context.request, context.snapshot, context.server
-    description = _describe_target(context)
+    arguments, organization_id = request.arguments, snapshot.organization_id
     server_action, agent_action = ACTIONS[request.method]
     parent_id = request.parent_id or request.turn_id
     details: dict[str, Any] = {
         "tool_name": description.tool_name,
-        **build_audited_arguments(request.arguments, snapshot.organization_id, server),
+        **build_audited_arguments(arguments, organization_id, server, description.masker),
         # The entry of the call, or of the model turn, that requested this call.
         "parent_execution": str(parent_id) if parent_id else None,
         "via": request.via,
         **description.details,
-        **_build_optional_details(context, decision, approval_id),
+        **_build_optional_details(context, decision, description.client, approval_id),
     }
     return Opening(
         call_id=generate_uuid7() if approval_id else request.call_id,
-        organization_id=snapshot.organization_id,
+        organization_id=organization_id,
         action=agent_action if snapshot.agent_id else server_action,
         event_type="call",
         resource_type=description.resource_type,
         resource_id=description.name,
-        actor=request.principal.actor,
+        actor=description.actor,
         decision=decision.verdict,
         rule=decision.rule,
         code=decision.code,
@@ -127,36 +202,32 @@ def build_opening(
 
 @dataclass(frozen=True, slots=True)
 class TargetDescription:
-    """How the audit log describes a target: its names without the secrets that `masker` knows."""
+    """How the audit log describes a caller and its target, without the secrets `masker` knows."""
 
     masker: Masker
+    actor: Actor
+    client: str
     name: str
     tool_name: str
     resource_type: str
     details: dict[str, Any]
 
 
-def _describe_target(context: CallContext) -> TargetDescription:
-    """Return the description of the target, or of the unknown name; kept for tools."""
-    request, snapshot = context.request, context.snapshot
+def describe_target(context: CallContext) -> TargetDescription:
+    """Return the description of the target, or of the unknown name, and of its caller."""
+    request, organization_id = context.request, context.snapshot.organization_id
     target = context.target if context.is_resolved else None
-    key = ("target", target.name, target.labels) if isinstance(target, SnapshotTool) else None
-    masker = get_organization_masker(snapshot.organization_id)
-    cached: TargetDescription | None = snapshot.memo.get(key) if key else None
-    if cached is not None and cached.masker is masker:
-        return cached
-    name = str(redact_value(request.tool, snapshot.organization_id, context.server))
+    name = str(redact_value(request.tool, organization_id, context.server, context.masker))
     is_builtin = target is not None and target.facts.source == "builtin"
-    description = TargetDescription(
-        masker,
-        name,
+    return TargetDescription(
+        context.masker,
+        request.principal.actor,
+        client=redact_value(request.client, organization_id, None, context.masker),
+        name=name,
         tool_name=target.facts.own_name if target and request.method == "tools/call" else name,
         resource_type="builtin_tool" if is_builtin else f"mcp_{request.noun}",
         details=_build_target_details(context, target),
     )
-    if key:
-        snapshot.memo[key] = description
-    return description
 
 
 def _build_target_details(context: CallContext, target: Target | None) -> dict[str, Any]:
@@ -173,16 +244,16 @@ def _build_target_details(context: CallContext, target: Target | None) -> dict[s
 
 
 def _build_optional_details(
-    context: CallContext, decision: PolicyDecision, approval_id: UUID | None
+    context: CallContext, decision: PolicyDecision, client: str, approval_id: UUID | None
 ) -> dict[str, Any]:
     """Return the details that only some calls have."""
     request, snapshot = context.request, context.snapshot
     target = context.target if context.is_resolved else None
     details: dict[str, Any] = {}
-    if request.legs:
-        details["continues"] = [str(leg) for leg in sorted(request.legs)]
-    if request.client:
-        details["client"] = redact_value(request.client, snapshot.organization_id, None)
+    if (request.repeats or request.continuation or request.relay) and (legs := request.legs):
+        details["continues"] = [str(leg) for leg in sorted(legs)]
+    if client:
+        details["client"] = client
     if request.method != "tools/call":
         details["method"] = request.method
         if target and target.facts.own_name != request.tool:

@@ -10,6 +10,7 @@ from agents.calls.results import ResultText
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, Target
 from agents.calls.types import CallOutcome, CallRequest
 from agents.policies.decisions import PolicyDecision
+from bonobot.core.text.masking import Masker
 from bonobot.ledger.types import Admission, ApprovalReference
 from bonobot.ledger.types import Outcome as LedgerOutcome
 
@@ -33,6 +34,8 @@ class CallContext:
     request: CallRequest
     # Set by `prepare_call`; a newer snapshot replaces it and what was resolved with it.
     snapshot: CallSnapshot = field(init=False)
+    # The organization's secrets as of then.
+    masker: Masker = field(init=False)
     # Set by `resolve_target`; `server` and `deadline_ms` stay empty for built-in tools.
     is_resolved: bool = False
     target: Target = field(init=False)
@@ -54,6 +57,8 @@ class CallContext:
     sent: bool = True
     answered: bool = False
     duration_ms: int = 0
+    # About how many characters the result has; 0 if it wasn't inspected.
+    result_size: int = 0
     exchange_id: UUID | None = None
     error: dict[str, Any] | None = None
     amounts: dict[str, int] = field(default_factory=dict)
@@ -96,4 +101,5 @@ class CallContext:
             instructs=self.outcome == "ok" and builtin is not None and builtin.returns_instructions,
             exchange_id=self.exchange_id,
             error=self.error,
+            result_size=self.result_size,
         )

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from uuid import UUID
 
-from agents.calls.admit import build_opening
+from agents.calls.admit import build_opening, describe_target
 from agents.calls.context import CallContext
 from agents.calls.redaction import ensure_masker_loaded
 from agents.calls.require_approval import ApprovalRequired
@@ -64,7 +64,7 @@ async def prepare_call(context: CallContext, *, fresh: bool) -> None:
             format_message("The {kind} {key!r} doesn't exist.", kind=kind, key=str(key)), field=kind
         )
     context.set_snapshot(snapshot)
-    await ensure_masker_loaded(snapshot)
+    context.masker = await ensure_masker_loaded(snapshot)
 
 
 async def resolve_target(context: CallContext) -> None:
@@ -105,7 +105,7 @@ def decide_call(context: CallContext, flow_decision: PolicyDecision | None = Non
     decision = target.decision
     if isinstance(target, SnapshotTool):
         decision = context.snapshot.decide_call(target, request.arguments)
-    if not decision.is_callable and not _is_unapproved_trial(request, decision):
+    if decision.verdict == "deny" and not _is_unapproved_trial(request, decision):
         raise CallRefused(
             decision.reason,
             code=decision.code,
@@ -186,5 +186,5 @@ async def record_refusal(context: CallContext, problem: Problem) -> None:
         decision = PolicyDecision("ask", decision.rule, decision.code)
         approval_id = problem.approval_id
     await get_writer().record_refusal_async(
-        build_opening(context, decision, approval_id=approval_id)
+        build_opening(context, decision, describe_target(context), approval_id=approval_id)
     )

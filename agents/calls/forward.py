@@ -11,15 +11,30 @@ from agents.builtin_tools.registry import run_builtin_tool
 from agents.builtin_tools.types import BuiltinToolContext
 from agents.calls.context import CallContext
 from agents.calls.decide_call import redecide_call
-from agents.calls.pending_calls import send_leg
+from agents.calls.pending_calls import SendRequest, poll_task
 from agents.calls.required_tasks import call_as_task
 from agents.calls.resolve import build_params, get_argument_schema
+from agents.calls.results import (
+    MAX_ROUNDS,
+    URL_NEEDED,
+    InvalidInputRequest,
+    parse_incomplete_result,
+    parse_url_elicitations,
+)
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
-from agents.calls.types import CallIncomplete, CallOutcome, CallRequest, CallSuperseded, Method
+from agents.calls.types import (
+    CallIncomplete,
+    CallOutcome,
+    CallRequest,
+    CallSuperseded,
+    Method,
+    RelayOptions,
+)
 from agents.calls.user_endpoints import resolve_user_endpoint
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
-from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError, build_protocol_error
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH
 from mcp_servers.refresh_definitions import await_refresh_on_error
@@ -67,30 +82,66 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
     if server.is_per_person:
         endpoint = await resolve_user_endpoint(endpoint, request.principal, request.session_id)
     tool = target if isinstance(target, SnapshotTool) else None
+    send_request = partial(
+        get_connection_pool().send_request,
+        endpoint,
+        holder=request.holder,
+        timeout_s=request.timeout_s,
+        on_progress=request.on_progress,
+        on_log=request.relay.on_log if request.relay else None,
+        log_subscriber=request.relay.log_subscriber if request.relay else "",
+        input_schema=tool.input_schema if tool else None,
+        declaration=tool.declaration if tool else None,
+        host=request.host,
+    )
+    is_poll = request.continuation is not None and request.continuation.task_id
+    if tool is not None and tool.requires_task and not is_poll:
+        send_request = partial(call_as_task, endpoint, send_request, request.timeout_s)
+    return await _send_leg(request, endpoint, send_request, build_params(request, target))
 
-    async def send_within(
-        method: str, params: Mapping[str, Any], timeout_s: float | None
-    ) -> dict[str, Any]:
-        return await get_connection_pool().send_request(
-            endpoint,
-            method,
-            params,
-            holder=request.holder,
-            timeout_s=timeout_s,
-            on_progress=request.on_progress,
-            on_log=request.relay.on_log if request.relay else None,
-            log_subscriber=request.relay.log_subscriber if request.relay else "",
-            input_schema=tool.input_schema if tool else None,
-            declaration=tool.declaration if tool else None,
-            host=request.host,
+
+async def _send_leg(
+    request: CallRequest,
+    endpoint: ServerEndpoint,
+    send_request: SendRequest,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Send a leg of a call, or poll its task; return the raw result."""
+    continuation = request.continuation
+    if continuation and continuation.task_id:
+        return await poll_task(request, endpoint, continuation, send_request)
+    if request.relay:
+        return await send_request(request.method, _build_relayed_params(params, request.relay))
+    leg_params = {**params, **(continuation.extra_params if continuation else {})}
+    try:
+        result = await send_request(request.method, leg_params)
+        for _ in range(MAX_ROUNDS):
+            if result.get("resultType") != "input_required" or result.get("inputRequests"):
+                return result
+            incomplete = parse_incomplete_result(result, endpoint.allowed_requests)
+            result = await send_request(
+                request.method, {**params, "requestState": incomplete and incomplete.state}
+            )
+        raise InvalidInputRequest(f"it required more than {MAX_ROUNDS} retries")
+    except InvalidInputRequest as fault:
+        raise build_protocol_error(endpoint, str(fault), answered=True) from None
+    except UpstreamError as error:
+        elicitations = (
+            parse_url_elicitations(error.rpc_data) if error.rpc_code == URL_NEEDED else {}
         )
+        if (
+            not elicitations
+            or request.session_id is None
+            or "elicitation" not in endpoint.allowed_requests
+        ):
+            raise
+        return {"resultType": "url", "inputRequests": elicitations}
 
-    async def send_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        if method == "tools/call" and tool and tool.requires_task:
-            return await call_as_task(endpoint, params, send_within, request.timeout_s)
-        return await send_within(method, params, request.timeout_s)
 
-    return await send_leg(request, endpoint, send_request, build_params(request, target))
+def _build_relayed_params(params: Mapping[str, Any], relay: RelayOptions) -> dict[str, Any]:
+    """Return the parameters of a relayed call, with the client's responses and request state."""
+    meta = {"_meta": dict(relay.meta)} if relay.meta else {}
+    return {**params, **relay.extra_params, **meta}
 
 
 def _build_tool_context(context: CallContext, make_call: MakeCall) -> BuiltinToolContext:

@@ -39,8 +39,9 @@ async def inspect_result(context: CallContext) -> None:
     render = partial(
         _render_result, result, snapshot.organization_id, limit=limit, result_id=request.call_id
     )
+    context.result_size = estimate_size(result, MAX_INLINE_SIZE)
     # Scan long texts in a thread, to keep the event loop free.
-    is_short = estimate_size(result, MAX_INLINE_SIZE) <= MAX_INLINE_SIZE
+    is_short = context.result_size <= MAX_INLINE_SIZE
     result_text, result, audit_details = render() if is_short else await asyncio.to_thread(render)
     if violation:
         result_text, result = _mark_violation(result_text, result, violation)

@@ -30,16 +30,14 @@ from agents.calls.context import CallContext
 from agents.calls.redaction import redact_result
 from agents.calls.results import (
     MAX_ROUNDS,
-    URL_NEEDED,
     IncompleteResult,
     InvalidInputRequest,
     parse_incomplete_result,
     parse_input_requests,
     parse_poll_ms,
-    parse_url_elicitations,
 )
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
-from agents.calls.types import CallContinuation, CallRequest, RelayOptions
+from agents.calls.types import CallContinuation, CallRequest
 from agents.calls.user_endpoints import resolve_user_endpoint
 from agents.models import ElicitationRequest, PendingCall, Session
 from bonobot.core.crypto.signatures import compute_fingerprint
@@ -210,44 +208,6 @@ MAX_POLL_FAILURES = 3
 UNKNOWN_TASK_CODE = -32602
 
 
-async def send_leg(
-    request: CallRequest,
-    endpoint: ServerEndpoint,
-    send_request: SendRequest,
-    params: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Send a leg of a call, or poll its task; return the raw result."""
-    continuation = request.continuation
-    if continuation and continuation.task_id:
-        return await _poll_task(request, endpoint, continuation, send_request)
-    if request.relay:
-        return await send_request(request.method, _build_relayed_params(params, request.relay))
-    leg_params = {**params, **(continuation.extra_params if continuation else {})}
-    try:
-        result = await send_request(request.method, leg_params)
-        for _ in range(MAX_ROUNDS):
-            if result.get("resultType") != "input_required" or result.get("inputRequests"):
-                return result
-            incomplete = parse_incomplete_result(result, endpoint.allowed_requests)
-            result = await send_request(
-                request.method, {**params, "requestState": incomplete and incomplete.state}
-            )
-        raise InvalidInputRequest(f"it required more than {MAX_ROUNDS} retries")
-    except InvalidInputRequest as fault:
-        raise build_protocol_error(endpoint, str(fault), answered=True) from None
-    except UpstreamError as error:
-        elicitations = (
-            parse_url_elicitations(error.rpc_data) if error.rpc_code == URL_NEEDED else {}
-        )
-        if (
-            not elicitations
-            or request.session_id is None
-            or "elicitation" not in endpoint.allowed_requests
-        ):
-            raise
-        return {"resultType": "url", "inputRequests": elicitations}
-
-
 async def save_pending_call(context: CallContext) -> UUID | None:
     """Save a call whose result is incomplete as a pending call, and return its id.
 
@@ -273,19 +233,13 @@ async def save_pending_call(context: CallContext) -> UUID | None:
         raise build_protocol_error(server.endpoint, str(fault), answered=True) from None
 
 
-def _build_relayed_params(params: Mapping[str, Any], relay: RelayOptions) -> dict[str, Any]:
-    """Return the parameters of a relayed call, with the client's responses and request state."""
-    meta = {"_meta": dict(relay.meta)} if relay.meta else {}
-    return {**params, **relay.extra_params, **meta}
-
-
 def _get_allowed_requests(request: CallRequest, endpoint: ServerEndpoint) -> frozenset[str]:
     """Return the requests a server may send: enabled for it and supported by the caller."""
     allowed = frozenset(str(method) for method in endpoint.allowed_requests)
     return allowed & request.relay.allowed_requests if request.relay else allowed
 
 
-async def _poll_task(
+async def poll_task(
     request: CallRequest,
     endpoint: ServerEndpoint,
     continuation: CallContinuation,

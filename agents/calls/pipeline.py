@@ -41,12 +41,13 @@ from agents.calls.require_approval import ApprovalRequired, require_approval
 from agents.calls.results import clean_completion
 from agents.calls.root_limits import load_root_limits
 from agents.calls.settle_call import record_contact, record_failure, settle_call
+from agents.calls.snapshots import SnapshotTool
 from agents.calls.types import CallIncomplete, CallOutcome, CallRefused, CallRequest
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import tracing
-from bonobot.core.telemetry.logging import LogContext
+from bonobot.core.telemetry.logging import call_id as call_id_in_logs
 from bonobot.ledger.refusals import FlowNeedsApproval, Refusal, StaleSnapshot
 
 __all__ = [
@@ -72,22 +73,26 @@ async def make_call(request: CallRequest) -> CallOutcome:
     each after recording it in the audit log. A server's failure is an outcome, not an exception.
     """
     context = CallContext(request)
-    with LogContext(call=str(request.call_id)), _trace_call(request) as span:
-        await admit_call(context)
-        started_at = perf_counter()
-        try:
-            await _complete_call(context)
-        except Problem as problem:
-            await record_failure(context, problem)
-        finally:  # even if the caller disconnects
-            context.duration_ms = round((perf_counter() - started_at) * 1000)
-            await settle_call(context)
-        if context.answered and context.server is not None:
-            await record_contact(context.snapshot, context.server, context.duration_ms)
-        if span is not None:
-            tracing.set_span_attributes(span, bonobot__outcome=context.outcome)
-            tracing.mark_span_failed(span, context.code if context.outcome != "ok" else "")
-        return context.build_outcome()
+    log_token = call_id_in_logs.set(str(request.call_id))
+    try:
+        with _trace_call(request) if tracing.is_tracing() else tracing.NO_SPAN as span:
+            await admit_call(context)
+            started_at = perf_counter()
+            try:
+                await _complete_call(context)
+            except Problem as problem:
+                await record_failure(context, problem)
+            finally:  # even if the caller disconnects
+                context.duration_ms = round((perf_counter() - started_at) * 1000)
+                await settle_call(context)
+            if context.answered and context.server is not None:
+                await record_contact(context.snapshot, context.server, context.duration_ms)
+            if span is not None:
+                tracing.set_span_attributes(span, bonobot__outcome=context.outcome)
+                tracing.mark_span_failed(span, context.code if context.outcome != "ok" else "")
+            return context.build_outcome()
+    finally:
+        call_id_in_logs.reset(log_token)
 
 
 async def admit_call(context: CallContext) -> None:
@@ -101,14 +106,16 @@ async def admit_call(context: CallContext) -> None:
     `BadToken` if the caller's token is no longer valid.
     """
     queue, flow_decision = get_admission_queue(), None
-    with queue.open_ticket(choose_patience(context.request)) as ticket:
+    ticket = queue.open_ticket(choose_patience(context.request))
+    try:
         await prepare_call(context, fresh=False)
         for _ in range(MAX_ATTEMPTS):
             try:
                 await resolve_target(context)
                 await check_call_arguments(context)
                 decide_call(context, flow_decision)
-                await add_call_labels(context)
+                if isinstance(context.target, SnapshotTool) and context.target.builtin:
+                    await add_call_labels(context)
                 if context.decision.verdict == "ask":
                     context.grant = await get_runtime().run_orm(require_approval, context)
                 if context.request.root:
@@ -127,6 +134,8 @@ async def admit_call(context: CallContext) -> None:
                     await record_refusal(context, problem)
                     raise
                 await prepare_call(context, fresh=True)
+    finally:
+        queue.close_ticket(ticket)
     rules_changing = build_rules_changing_error()
     await record_refusal(context, rules_changing)
     raise rules_changing
@@ -156,9 +165,7 @@ async def _complete_call(context: CallContext) -> None:
 
 
 def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:
-    """Start the span of a call; a no-op without tracing."""
-    if not tracing.is_tracing():
-        return tracing.NO_SPAN
+    """Start the span of a call."""
     return tracing.start_span(
         f"execute_tool {request.tool}" if request.method == "tools/call" else request.method,
         gen_ai__operation__name="execute_tool",

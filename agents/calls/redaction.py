@@ -19,19 +19,22 @@ from bonobot.core.text.untrusted_text import make_storable
 MAX_ARGUMENTS_LENGTH = 16_384  # characters in the audit log
 
 
-async def ensure_masker_loaded(snapshot: CallSnapshot) -> None:
-    """Load the organization's secrets unless they are cached."""
+async def ensure_masker_loaded(snapshot: CallSnapshot) -> Masker:
+    """Return the masker for the organization's secrets; load them unless they are cached."""
     organization_id, generation = snapshot.organization_id, snapshot.generation
-    if find_cached_masker(organization_id, generation) is None:
-        await get_runtime().run_orm(load_masker, organization_id, generation)
+    masker = find_cached_masker(organization_id, generation)
+    return masker or await get_runtime().run_orm(load_masker, organization_id, generation)
 
 
-def redact_value(value: Any, organization_id: UUID, server: ServerFacts | None) -> Any:
+def redact_value(
+    value: Any, organization_id: UUID, server: ServerFacts | None, masker: Masker | None = None
+) -> Any:
     """Return a value that is safe to store; also masks the server's own configured values.
 
-    Returns the same object if nothing has to be masked.
+    `masker` is the organization's if the caller has it. Returns the same object if nothing has to
+    be masked.
     """
-    masker = get_organization_masker(organization_id)
+    masker = masker or get_organization_masker(organization_id)
     searchable_text = build_searchable_text(value)
     has_server_values = (
         server is not None
@@ -50,10 +53,13 @@ def redact_value(value: Any, organization_id: UUID, server: ServerFacts | None) 
 
 
 def build_audited_arguments(
-    arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None = None
+    arguments: dict[str, Any],
+    organization_id: UUID,
+    server: ServerFacts | None = None,
+    masker: Masker | None = None,
 ) -> dict[str, Any]:
     """Return the masked arguments, at most 16,384 characters, and their fingerprint."""
-    masked = redact_value(arguments, organization_id, server)
+    masked = redact_value(arguments, organization_id, server, masker)
     try:
         text = to_canonical_json(masked)
     except ValueError:  # clients send numbers that JSON can't represent

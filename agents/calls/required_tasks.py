@@ -16,8 +16,8 @@ from mcp_servers.client.jsonrpc import PROGRESS_FACTOR
 RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
 CANCEL_TIMEOUT_S = 5.0
 
-# Sends a method with parameters within a number of seconds, by default the server's own limit.
-SendRequest = Callable[[str, Mapping[str, Any], float | None], Awaitable[dict[str, Any]]]
+# Sends a method with parameters; `timeout_s` replaces the timeout of the call.
+SendRequest = Callable[..., Awaitable[dict[str, Any]]]
 
 
 def requires_task(endpoint: ServerEndpoint, declaration: Mapping[str, Any]) -> bool:
@@ -29,15 +29,14 @@ def requires_task(endpoint: ServerEndpoint, declaration: Mapping[str, Any]) -> b
 
 async def call_as_task(
     endpoint: ServerEndpoint,
-    params: Mapping[str, Any],
     send_request: SendRequest,
     timeout_s: float | None,
+    method: str,
+    params: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Create a task, wait for its end and return its result; raises `UpstreamError`."""
     limit_s = timeout_s or endpoint.read_s * PROGRESS_FACTOR
-    created = await send_request(
-        "tools/call", {**params, "task": {"ttl": round(limit_s * 1000)}}, timeout_s
-    )
+    created = await send_request(method, {**params, "task": {"ttl": round(limit_s * 1000)}})
     task = created.get("task")
     if not isinstance(task, Mapping):
         return created  # the server answered at once
@@ -48,7 +47,7 @@ async def call_as_task(
     is_finished = False
     try:
         # It answers when the task ends.
-        result = await send_request("tasks/result", task_params, limit_s)
+        result = await send_request("tasks/result", task_params, timeout_s=limit_s)
         is_finished = True
     except UpstreamError as error:
         is_finished = error.rpc_code is not None
@@ -56,7 +55,7 @@ async def call_as_task(
     finally:
         if not is_finished:
             with suppress(UpstreamError):
-                await send_request("tasks/cancel", task_params, CANCEL_TIMEOUT_S)
+                await send_request("tasks/cancel", task_params, timeout_s=CANCEL_TIMEOUT_S)
     meta = result.get("_meta")
     if not isinstance(meta, Mapping) or RELATED_TASK_KEY not in meta:
         return result

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 from uuid import UUID
 
-from agents.budgets.admission_queue import notify_settled
+from agents.budgets.admission_queue import get_admission_queue
 from agents.budgets.call_costs import FREE, calculate_amounts
 from agents.budgets.limits import build_settlements
 from agents.calls.context import CallContext
@@ -41,7 +41,15 @@ async def settle_call(context: CallContext) -> None:
 
     Raises `OutcomeUnrecorded` for other callers: the call was made and must not be repeated.
     """
-    context.amounts = _calculate_amounts(context)
+    server, continuation = context.server, context.request.continuation
+    context.amounts = calculate_amounts(
+        server.price if server else FREE,  # built-in tools are free
+        deadline_ms=context.deadline_ms,
+        duration_ms=context.duration_ms,
+        # Polling a task isn't charged: the call that started it was.
+        was_sent=server is None or (context.sent and not (continuation and continuation.task_id)),
+        is_outcome_known=context.outcome != "unknown",
+    )
     # The item is queued before this waits, so a canceled caller doesn't prevent the settlement.
     try:
         await get_writer().settle_call_async(
@@ -50,7 +58,7 @@ async def settle_call(context: CallContext) -> None:
         )
     except AuditUnavailable as problem:
         raise OutcomeUnrecorded(problem) from problem
-    notify_settled(context.admission.reservations)
+    get_admission_queue().notify_settled(context.admission.reservations)
 
 
 async def record_failure(context: CallContext, problem: Problem) -> None:
@@ -94,19 +102,6 @@ def _build_settlement(context: CallContext) -> Settlement:
         },
         actuals=build_settlements(context.admission.reservations, context.amounts),
         cost_microusd=context.amounts["microusd"],
-    )
-
-
-def _calculate_amounts(context: CallContext) -> dict[str, int]:
-    """Return what the call used of its budgets; built-in tools are free."""
-    continuation, server = context.request.continuation, context.server
-    return calculate_amounts(
-        server.price if server else FREE,
-        deadline_ms=context.deadline_ms,
-        duration_ms=context.duration_ms,
-        # Polling a task isn't charged: the call that started it was.
-        was_sent=server is None or (context.sent and not (continuation and continuation.task_id)),
-        is_outcome_known=context.outcome != "unknown",
     )
 
 

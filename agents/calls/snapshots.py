@@ -89,11 +89,13 @@ class SnapshotTool:
     store_use: StoreUse = NO_STORE
     builtin: BuiltinTool | None = field(default=None, compare=False)
     requires_task: bool = False  # can only be called as a task
+    # The original input schema, which arguments must match.
+    input_schema: dict[str, Any] = field(init=False, compare=False, repr=False)
 
-    @property
-    def input_schema(self) -> dict[str, Any]:
-        """The original input schema, which arguments must match."""
-        return self.declaration.get("inputSchema") or ANY_OBJECT
+    def __post_init__(self) -> None:
+        """Set the input schema."""
+        schema = self.declaration.get("inputSchema") or ANY_OBJECT
+        object.__setattr__(self, "input_schema", schema)
 
     @property
     def description(self) -> str:

@@ -195,6 +195,8 @@ class CallOutcome:
     exchange_id: UUID | None = None
     # The server's JSON-RPC error, if any: `code`, `message` and `data`.
     error: Mapping[str, Any] | None = None
+    # About how many characters the result has; 0 if it isn't known.
+    result_size: int = 0
 
     @property
     def is_error(self) -> bool:

@@ -11,9 +11,8 @@ requires.
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
 
@@ -52,6 +51,8 @@ class AuthenticatedClient:
     verified_token: VerifiedToken
     target: GatewayTarget
     access: ClientAccess
+    # Values derived from it and its latest request.
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def principal(self) -> Principal:
@@ -103,7 +104,7 @@ class AuthenticatedClient:
 
 # The client whose message is being answered; the SDK copies the context for each message.
 _current_client: ContextVar[AuthenticatedClient] = ContextVar("visitor")
-_cached_clients: OrderedDict[tuple[bytes, GatewayAddress], AuthenticatedClient] = OrderedDict()
+_cached_clients: OrderedDict[tuple[str, ...], AuthenticatedClient] = OrderedDict()
 
 
 async def authenticate_client(
@@ -149,8 +150,8 @@ def _build_token_masker(token: str) -> Masker:
     return Masker((token, secret))
 
 
-def _build_cache_key(token: str, address: GatewayAddress) -> tuple[bytes, GatewayAddress]:
-    return sha256(token.encode("utf-8", "surrogatepass")).digest(), address
+def _build_cache_key(token: str, address: GatewayAddress) -> tuple[str, ...]:
+    return token, address.kind, address.slug, address.view
 
 
 # The scopes advertised for MCP; REST has others.

@@ -11,6 +11,7 @@ from mcp.types import INVALID_PARAMS
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from agents.gateway.authentication import AuthenticatedClient
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import (
     CAPABILITIES_KEY,
@@ -23,6 +24,7 @@ from mcp_servers.client.jsonrpc import (
 LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 MAX_CLIENT_NAME_LENGTH = 120
+MAX_KEPT_META_LENGTH = 4_096
 
 
 class _RawMessage(BaseModel):
@@ -64,6 +66,8 @@ class GatewayRequest:
     sdk_context: Context | None = None
     # Its JSON-RPC id then.
     request_id: int | str | None = None
+    # Of a modern request.
+    profile: "ClientProfile | None" = None
 
     def choose_holder(self, endpoint: ServerEndpoint) -> str:
         """Return the key that owns the connection of a call to a server."""
@@ -88,12 +92,9 @@ class GatewayRequest:
 
         The client's token is masked.
         """
-        dropped_keys = (*RESERVED_META_KEYS, LOG_LEVEL_KEY, "progressToken")
-        forwarded = {key: value for key, value in self.meta.items() if key not in dropped_keys}
-        forwarded = self.caller.mask_token(forwarded) if forwarded else forwarded
-        if self.log_level:
-            forwarded[LOG_LEVEL_KEY] = self.log_level
-        return forwarded
+        if self.profile is not None:
+            return self.profile.forwarded_meta
+        return build_forwarded_meta(self.caller, self.meta, self.log_level)
 
     @property
     def wants_progress(self) -> bool:
@@ -139,6 +140,60 @@ class GatewayRequest:
         metadata = ServerMessageMetadata(related_request_id=self.context.request_id)
         result = await self.context.session.send_request(message, _RawResult, metadata=metadata)  # type: ignore[arg-type]
         return result.root
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProfile:
+    """What follows from the `_meta` of a modern request; most requests of a client have the same.
+
+    `text` identifies the `_meta`: Python's representation also tells `1` from `true`.
+    """
+
+    text: str
+    holder: str
+    capabilities: Mapping[str, Any]
+    client_name: str
+    log_level: str
+    forwarded_meta: dict[str, Any]
+
+
+def get_client_profile(caller: AuthenticatedClient, meta: Mapping[str, Any]) -> ClientProfile:
+    """Return the profile of a modern request; the latest one is kept with its client."""
+    text = repr(meta)
+    profile: ClientProfile | None = caller.memo.get("profile")
+    if profile is None or profile.text != text:
+        capabilities, log_level = read_capabilities(meta), read_log_level(meta)
+        profile = ClientProfile(
+            text,
+            build_holder(caller, capabilities),
+            capabilities,
+            read_client_name(meta),
+            log_level,
+            build_forwarded_meta(caller, meta, log_level),
+        )
+        if len(text) <= MAX_KEPT_META_LENGTH:
+            caller.memo["profile"] = profile
+    return profile
+
+
+def build_forwarded_meta(
+    caller: AuthenticatedClient, meta: Mapping[str, Any], log_level: str
+) -> dict[str, Any]:
+    """Return the part of `_meta` to forward, with the client's token masked."""
+    dropped_keys = (*RESERVED_META_KEYS, LOG_LEVEL_KEY, "progressToken")
+    forwarded = {key: value for key, value in meta.items() if key not in dropped_keys}
+    forwarded = caller.mask_token(forwarded) if forwarded else forwarded
+    if log_level:
+        forwarded[LOG_LEVEL_KEY] = log_level
+    return forwarded
+
+
+def build_holder(caller: AuthenticatedClient, capabilities: Mapping[str, Any]) -> str:
+    """Return the key that owns a modern client's connections: its caller and its capabilities.
+
+    A server's request on a shared connection then concerns only calls that can answer the same.
+    """
+    return f"gateway:{caller.key}:{compute_digest(to_canonical_json(capabilities))[:16]}"
 
 
 def choose_holder(endpoint: ServerEndpoint, holder: str, shared_holder: str) -> str:

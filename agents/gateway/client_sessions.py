@@ -20,13 +20,12 @@ from agents.gateway.client_request import (
     LOG_LEVELS,
     Context,
     GatewayRequest,
+    build_holder,
     build_invalid_params_error,
     choose_holder,
     format_client_name,
+    get_client_profile,
     negotiate_version,
-    read_capabilities,
-    read_client_name,
-    read_log_level,
 )
 from agents.gateway.connection_subscriptions import WatchedResource
 from agents.gateway.handlers import Kind
@@ -40,7 +39,6 @@ from agents.gateway.session_states import update_state
 from agents.models import GatewaySessionState
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
 SESSION_ID_HEADER = "mcp-session-id"
 MAX_SESSIONS = 10_000
@@ -361,21 +359,20 @@ def build_modern_request(
     `context` is the SDK's, None for a request that is answered without it, by its `request_id`.
     """
     meta = params.get("_meta")
-    meta = meta if isinstance(meta, Mapping) else {}
-    capabilities = read_capabilities(meta)
-    holder = _build_holder(caller, capabilities)
+    profile = get_client_profile(caller, meta if isinstance(meta, Mapping) else {})
     return GatewayRequest(
         caller=caller,
         method=method,
         is_modern=True,
-        holder=holder,
-        subscriber=holder,
-        log_level=read_log_level(meta),
+        holder=profile.holder,
+        subscriber=profile.holder,
+        log_level=profile.log_level,
         params=params,
-        capabilities=capabilities,
-        client_name=read_client_name(meta),
+        capabilities=profile.capabilities,
+        client_name=profile.client_name,
         sdk_context=context,
         request_id=request_id,
+        profile=profile,
     )
 
 
@@ -383,7 +380,7 @@ def _build_holders(
     session_id: str, caller: AuthenticatedClient, capabilities: Mapping[str, Any]
 ) -> tuple[str, str]:
     """Return the keys that own a session's connections: its own, and the one it shares."""
-    return f"gateway:{session_id}", f"{_build_holder(caller, capabilities)}:handshake"
+    return f"gateway:{session_id}", f"{build_holder(caller, capabilities)}:handshake"
 
 
 async def _release_holder(holder: str) -> None:
@@ -391,11 +388,3 @@ async def _release_holder(holder: str) -> None:
     await release_connections(holder)
     for index in range(1, MAX_CONNECTIONS):
         await release_connections(f"{holder}:{index}")
-
-
-def _build_holder(caller: AuthenticatedClient, capabilities: Mapping[str, Any]) -> str:
-    """Return the key that owns a modern client's connections: its caller and its capabilities.
-
-    A server's request on a shared connection then concerns only calls that can answer the same.
-    """
-    return f"gateway:{caller.key}:{compute_digest(to_canonical_json(capabilities))[:16]}"

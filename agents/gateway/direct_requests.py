@@ -36,6 +36,8 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_compact_json
 from mcp_servers.client.jsonrpc import MODERN_VERSION
 
+# Methods whose result may have pages of declarations.
+LISTS = frozenset({"tools/list"})
 # The parameters of each method that is answered here.
 PARAMS_BY_METHOD = {
     "tools/call": frozenset({"_meta", "name", "arguments", "inputResponses", "requestState"}),
@@ -106,6 +108,10 @@ class DirectResponder:
         self._build_settings = build_settings
         # Values of `CHECKED_HEADERS` that passed the SDK's checks.
         self._accepted_headers: set[tuple[str | None, ...]] = set()
+        # Responses whose clients aren't watched yet: since the timer's last look, and before it.
+        self._running: list[_Response] = []
+        self._slow: list[_Response] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     async def accept_request(
         self,
@@ -117,13 +123,17 @@ class DirectResponder:
         request = parse_direct_request(headers, body)
         if request is None or not has_valid_parameter_headers(caller, request, headers):
             return None
-        return request if await self._has_accepted_headers(headers) else None
+        values = tuple(map(headers.get, CHECKED_HEADERS))
+        if values not in self._accepted_headers and not await self._accept_headers(values):
+            return None
+        return request
 
     async def respond(
         self, caller: AuthenticatedClient, request: DirectRequest, receive: Receive, send: Send
     ) -> None:
         """Answer a request; if the client disconnects, its handler is canceled."""
         response = _Response(receive, send)
+        self._watch_later(response)
         try:
             try:
                 result = await self._answer(caller, request.method, request.params, request.id)
@@ -132,22 +142,35 @@ class DirectResponder:
                 status = ERROR_CODE_HTTP_STATUS.get(error.error.code, HTTPStatus.OK)
                 await response.finish(status, _encode_with_sdk(failure))
             else:
-                await response.finish(HTTPStatus.OK, _encode_result(request.id, result))
+                await response.finish(200, _encode_result(request, result))
         except asyncio.CancelledError:
             if not response.is_disconnected or response.task.uncancel() > 0:
                 raise
         finally:
             response.stop()
 
+    def _watch_later(self, response: "_Response") -> None:
+        """Watch the client of a response that takes long; one timer serves all of them."""
+        self._running.append(response)
+        if self._timer is None:
+            self._timer = get_runtime().loop.call_later(WATCH_DELAY_S, self._watch_slow_responses)
+
+    def _watch_slow_responses(self) -> None:
+        """Watch the clients of responses that already ran at the last look; look again later."""
+        for response in self._slow:
+            response.start_watching()
+        self._slow = [response for response in self._running if not response.is_finished]
+        self._running.clear()
+        self._timer = None
+        if self._slow:
+            self._timer = get_runtime().loop.call_later(WATCH_DELAY_S, self._watch_slow_responses)
+
     @cached_property
     def _security(self) -> TransportSecurityMiddleware:
         return TransportSecurityMiddleware(self._build_settings())
 
-    async def _has_accepted_headers(self, headers: Mapping[str, str]) -> bool:
+    async def _accept_headers(self, values: tuple[str | None, ...]) -> bool:
         """Tell whether the SDK accepts a request's content type, host, origin and media types."""
-        values = tuple(map(headers.get, CHECKED_HEADERS))
-        if values in self._accepted_headers:
-            return True
         fields = [
             (name.encode(), value.encode("latin-1"))
             for name, value in zip(CHECKED_HEADERS, values, strict=True)
@@ -188,22 +211,19 @@ def has_valid_parameter_headers(
         return True  # the handler rejects it
     if not arguments and not any(header.startswith(PARAM_HEADER_PREFIX) for header in headers):
         return True
+    snapshot, view = caller.target.find_cached_snapshot(), caller.target.view
+    memo: dict[object, Any] = snapshot.memo if snapshot is not None else {}
+    key = "tools without header parameters", view
+    plain_names: set[str] = memo.setdefault(key, set())
+    if name in plain_names:
+        return True
     schema = find_input_schema(caller, name)
-    if schema is None or not _has_header_parameters(caller, name, schema):
+    if schema is None:
+        return True
+    if not x_mcp_header_map(schema):
+        plain_names.add(name)
         return True
     return validate_mcp_param_headers(schema, arguments or {}, headers) is None
-
-
-def _has_header_parameters(
-    caller: AuthenticatedClient, name: str, schema: Mapping[str, Any]
-) -> bool:
-    """Tell whether a tool has arguments that headers mirror; kept in the snapshot."""
-    snapshot = caller.target.find_cached_snapshot()
-    memo: dict[object, Any] = snapshot.memo if snapshot is not None else {}
-    key = "header parameters", name
-    if (has_parameters := memo.get(key)) is None:
-        has_parameters = memo[key] = bool(x_mcp_header_map(schema))
-    return bool(has_parameters)
 
 
 class _Response:
@@ -221,8 +241,8 @@ class _Response:
         self._receive = receive
         self._send = send
         self._is_stream = False
+        self.is_finished = False
         self._watching: asyncio.Task[None] | None = None
-        self._timer = get_runtime().loop.call_later(WATCH_DELAY_S, self._start_watching)
 
     async def finish(self, status: int, content: bytes) -> None:
         """Send the JSON of the response; a stream's status has been sent."""
@@ -241,12 +261,14 @@ class _Response:
 
     def stop(self) -> None:
         """Stop watching the client."""
-        self._timer.cancel()
+        self.is_finished = True
         if self._watching is not None:
             self._watching.cancel()
 
-    def _start_watching(self) -> None:
-        self._watching = get_runtime().create_task(self._watch(), name="watch a client")
+    def start_watching(self) -> None:
+        """Watch the client, unless the response has ended."""
+        if not self.is_finished:
+            self._watching = get_runtime().create_task(self._watch(), name="watch a client")
 
     async def _watch(self) -> None:
         while not self.is_disconnected:
@@ -269,10 +291,11 @@ class _Response:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-def _encode_result(request_id: int | str, result: dict[str, Any]) -> bytes:
+def _encode_result(request: DirectRequest, result: dict[str, Any]) -> bytes:
     """Return the JSON of a response, as the SDK writes it."""
+    request_id = request.id
     try:
-        if not any(isinstance(value, DeclarationPage) for value in result.values()):
+        if request.method not in LISTS:
             response = {"jsonrpc": "2.0", "id": request_id, "result": result}
             return to_compact_json(response).encode()
         fields = ",".join(

@@ -145,19 +145,22 @@ class GatewayDispatcher:
             if method not in ADMITTED_METHODS or caller.target.kind == "organization":
                 caller = await caller.refresh_if_changed()
             inbound = build_request(caller)
-            with (
-                _observe_request(inbound) as operation,
-                self.sessions.track_request(inbound),
-            ):
-                result = self._complete_result(inbound, await handler(inbound))
-                if operation is not None:
-                    operation.finish(result, inbound.params.get("name"))
-                return result
+            if tracing.is_observing_mcp() or not inbound.is_modern:
+                return await self._answer_observed(inbound, handler)
+            return self._complete_result(inbound, await handler(inbound))
         except MCPError:
             raise
         except Exception as error:
             # The SDK would send an unexpected exception's text to the client.
             raise build_mcp_error(to_problem(error)) from error
+
+    async def _answer_observed(self, inbound: GatewayRequest, handler: Handler) -> dict[str, Any]:
+        """Return the result of a request that OpenTelemetry or a session tracks."""
+        with _observe_request(inbound) as operation, self.sessions.track_request(inbound):
+            result = self._complete_result(inbound, await handler(inbound))
+            if operation is not None:
+                operation.finish(result, inbound.params.get("name"))
+            return result
 
     async def _get_caller(self) -> AuthenticatedClient:
         """Return the authenticated caller."""

@@ -47,10 +47,13 @@ from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
+from mcp_servers.scanning.results import strip_json_value
 from mcp_servers.scanning.services import strip_result
 
 VIA = "gateway"
 INPUT_REQUIRED = "input_required"
+# Codes of outcomes that aren't the call's result.
+INCOMPLETE_CODES = (INPUT_REQUIRED, request_state.TASK)
 # Larger results are processed outside the event loop.
 LARGE_RESULT_SIZE = 16_384
 
@@ -183,7 +186,12 @@ class UpstreamCallHandlers:
         self, inbound: GatewayRequest, upstream_request: UpstreamRequest
     ) -> dict[str, Any]:
         """Return the result; if the call needs approval, use a task or a URL elicitation."""
-        state = _decrypt_request_state(inbound, upstream_request)
+        state: dict[str, Any] = {}
+        if (
+            inbound.is_modern
+            and (encrypted_state := inbound.params.get("requestState")) is not None
+        ):
+            state = decrypt_state(inbound.caller, upstream_request.identity, encrypted_state)
         approval_id = state.get("approval")
         is_declined = approval_id and approvals.is_declined(inbound.get_object("inputResponses"))
         if is_declined:
@@ -222,9 +230,10 @@ class UpstreamCallHandlers:
         holder = await _prepare_connection(inbound, server)
         request = _build_call_request(inbound, upstream_request, host, state, holder)
         if server is None or not can_server_ask(inbound, server, host):
-            return await self._build_call_response(
-                inbound, upstream_request, state, await pipeline.make_call(request)
-            )
+            outcome = await pipeline.make_call(request)
+            if outcome.exchange_id is None and outcome.code not in INCOMPLETE_CODES:
+                return await build_call_result(inbound, upstream_request, outcome)
+            return await self._build_call_response(inbound, upstream_request, state, outcome)
         if inbound.is_modern:
             call = SuspendedCall()
             outcome = await call.run(
@@ -385,16 +394,6 @@ def can_server_ask(inbound: GatewayRequest, server: ServerFacts, host: GatewayHo
     return host.can_be_asked(server.endpoint)
 
 
-def _decrypt_request_state(
-    inbound: GatewayRequest, upstream_request: UpstreamRequest
-) -> dict[str, Any]:
-    """Return the decrypted `requestState`; raises `MCPError` for an invalid one."""
-    state = inbound.params.get("requestState")
-    if state is None or not inbound.is_modern:
-        return {}
-    return decrypt_state(inbound.caller, upstream_request.identity, state)
-
-
 def _build_call_request(
     inbound: GatewayRequest,
     upstream_request: UpstreamRequest,
@@ -411,7 +410,7 @@ def _build_call_request(
     relay = RelayOptions(
         meta=inbound.forwarded_meta,
         extra_params=extra_params,
-        legs=frozenset(UUID(leg) for leg in state.get("legs", [])),
+        legs=frozenset([UUID(leg) for leg in state.get("legs", [])]),
         allowed_requests=list_supported_requests(inbound.capabilities),
         on_log=inbound.forward_log if inbound.log_level else None,
         log_subscriber=inbound.subscriber,
@@ -450,8 +449,11 @@ async def build_call_result(
         raise build_mcp_error(
             Problem(outcome.text, code=outcome.code, remedy=outcome.remedy, status=502)
         )
-    stripped = await strip_result(
-        outcome.result, estimate_size(outcome.result, LARGE_RESULT_SIZE + 1)
+    size = outcome.result_size or estimate_size(outcome.result, LARGE_RESULT_SIZE + 1)
+    stripped = (
+        strip_json_value(outcome.result)
+        if size <= LARGE_RESULT_SIZE
+        else await strip_result(outcome.result, size)
     )
     result: dict[str, Any] = stripped.value
     if upstream_request.server_id is not None:

@@ -32,7 +32,7 @@ async def read_body(receive: Receive) -> tuple[bytes | None, Receive]:
             break
         size += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
-    body = b"".join(message.get("body", b"") for message in messages)
+    body = b"".join([message.get("body", b"") for message in messages])
     has_body = is_complete and size <= MAX_BODY_SIZE
     return (body if has_body else None), replay_messages(messages, receive)
 

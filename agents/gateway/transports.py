@@ -88,12 +88,13 @@ class GatewayApplication:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer a request to one of the gateway's paths."""
         headers = _decode_headers(scope)
-        if response_headers.is_preflight(scope["method"], headers):
+        if scope["method"] == "OPTIONS" and response_headers.is_preflight("OPTIONS", headers):
             start = {"type": "http.response.start", "status": HTTPStatus.NO_CONTENT}
             await send(start | {"headers": response_headers.build_preflight_headers(headers)})
             await send({"type": "http.response.body"})
             return
-        send = response_headers.wrap_send_with_cors(send, headers)
+        if "origin" in headers:
+            send = response_headers.wrap_send_with_cors(send, headers)
         if scope["path"].startswith(METADATA_PATH):
             metadata = await load_resource_metadata(scope["path"].removeprefix(METADATA_PATH))
             await _send_json(send, 200, metadata)
@@ -104,7 +105,6 @@ class GatewayApplication:
         except Problem as problem:
             await _send_problem(send, problem, address)
             return
-        set_current_client(caller)
         if scope["method"] == "POST" and is_direct_candidate(headers, scope["headers"]):
             body, replay = await read_body(receive)
             request = await self._direct.accept_request(caller, headers, body or b"")
@@ -112,6 +112,7 @@ class GatewayApplication:
                 await self._direct.respond(caller, request, receive, send)
                 return
             receive = replay
+        set_current_client(caller)
         await self._forward_to_sdk(caller, headers, scope, receive, send)
 
     async def stop(self) -> None:

@@ -19,7 +19,6 @@ from agents.budgets.admission_queue import (
     AdmissionPatience,
     AdmissionTicket,
     get_admission_queue,
-    notify_settled,
 )
 from agents.budgets.limits import BudgetLimit, build_reservations, build_settlements, select_limits
 from agents.calls.root_limits import RootSession, load_root_limits, merge_limits
@@ -133,8 +132,12 @@ async def reserve_model_request(
     reserved. Raises `CallRefused` (halted, disabled), `Refusal`, `UnpricedModel` or `UnknownUsage`.
     """
     wait_s = settings.BONOBOT_ADMISSION_WAIT_S if request.wait_s is None else request.wait_s
-    with get_admission_queue().open_ticket(AdmissionPatience(0, wait_s)) as ticket:
+    queue = get_admission_queue()
+    ticket = queue.open_ticket(AdmissionPatience(0, wait_s))
+    try:
         return await _reserve_request(request, snapshot, ticket)
+    finally:
+        queue.close_ticket(ticket)
 
 
 async def _reserve_request(
@@ -358,7 +361,7 @@ async def settle_model_request(
         ),
         wait_for_database=True,
     )
-    notify_settled(reserved)
+    get_admission_queue().notify_settled(reserved)
     return cost
 
 

@@ -6,8 +6,8 @@ the call that adds it, so it applies to all later calls on every host.
 An approval is bound to a digest of arguments, definition and rules, is used once, and expires.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
@@ -46,11 +46,10 @@ def is_blocked(caller_labels: CallerFlowLabels, flow: FlowLabelEffect, now: int)
 
 
 def add_labels(
-    caller_labels: CallerFlowLabels, flow: FlowLabelEffect, now: int
+    caller_labels: CallerFlowLabels, flow: FlowLabelEffect, now: int, store_labels: int = 0
 ) -> CallerFlowLabels:
     """Return the labels after the call's admission; the same object if nothing changes."""
-    current_labels = compute_held_labels(caller_labels, flow, now)
-    labels = current_labels | flow.added_labels
+    labels = compute_held_labels(caller_labels, flow, now) | flow.added_labels | store_labels
     if labels == caller_labels.labels and (
         not labels or now - caller_labels.last_used_us < TOUCH_INTERVAL_US
     ):
@@ -60,8 +59,8 @@ def add_labels(
 
 def propagate_labels(
     cells: Mapping[str, CallerFlowLabels],
-    flows: Iterable[FlowLabelEffect],
-    stores: Iterable[Store],
+    flows: Sequence[FlowLabelEffect],
+    stores: Sequence[Store],
     now: int,
 ) -> dict[str, CallerFlowLabels]:
     """Return the cells changed by an admitted call.
@@ -69,7 +68,6 @@ def propagate_labels(
     Stores that the call writes get the caller's previous labels, and the caller gets the previous
     labels of the stores it reads. Without flows there is no caller that holds labels.
     """
-    flows, stores = tuple(flows), tuple(stores)
     store_labels = caller_labels = 0
     for store in stores:
         store_labels |= cells[store.key].labels if store.reads else 0
@@ -77,10 +75,7 @@ def propagate_labels(
         caller_labels |= compute_held_labels(cells[flow.key], flow, now)
     new_cells = {}
     for flow in flows:
-        effect = (
-            replace(flow, added_labels=flow.added_labels | store_labels) if store_labels else flow
-        )
-        new_cells[flow.key] = add_labels(cells[flow.key], effect, now)
+        new_cells[flow.key] = add_labels(cells[flow.key], flow, now, store_labels)
     for store in stores:
         before = cells[store.key]
         if store.writes and caller_labels & ~before.labels:

@@ -7,6 +7,7 @@ A cell is one budget in one period, with the key
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal
 from uuid import UUID
 
@@ -95,6 +96,7 @@ def format_amount(unit: str, amount: int) -> str:
     return f"{rounded if rounded == value else value.normalize():,f}"
 
 
+@lru_cache(maxsize=4096)
 def parse_unit(key: str) -> str:
     """Return the unit of a cell's key; empty for other keys."""
     parts = key.split(":")

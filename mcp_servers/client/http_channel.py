@@ -12,7 +12,7 @@ import asyncio
 import base64
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 import httpx2
 
 from bonobot.core.http.egress import BodyAllowance, EgressDenied
-from bonobot.core.http.persistent_client import PersistentClient
+from bonobot.core.http.persistent_client import HttpExchange, PersistentClient
 from bonobot.core.http.streamed_response import StreamedResponse
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import ObjectIdentityCache
@@ -61,6 +61,9 @@ UNAUTHORIZED_STATUSES = (401, 403)
 EVENT_STREAM = "text/event-stream"
 ACCEPT_HEADERS = {"Accept": "application/json, text/event-stream"}
 CONTENT_HEADERS = {"Content-Type": "application/json"}
+
+# What a request can fail with, beside `UpstreamError`.
+TRANSPORT_ERRORS = (EgressDenied, httpx2.SSEError, httpx2.HTTPError, httpx2.InvalidURL)
 
 OnEvent = Callable[[str, str], None]
 OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
@@ -110,7 +113,10 @@ class HttpChannel:
         Canceling closes the stream, which cancels the request at the server.
         """
         state = _ResponseState(request, message["id"], on_message, resumable)
-        response = await self._send_once("POST", headers, state, message)
+        if not resumable and self._auth is None:
+            response = await self._post_message(state, headers, message)
+        else:
+            response = await self._send_once("POST", headers, state, message)
         for _ in range(MAX_RESUMES if resumable else 0):
             if response or not state.last_id:
                 break
@@ -209,17 +215,43 @@ class HttpChannel:
         message: Mapping[str, Any] | None = None,
     ) -> JsonRpcResponse | None:
         try:
-            async with self._open_response(state.request, method, headers, message) as response:
-                response_message = await self._read_response(response, state)
-                return (
-                    JsonRpcResponse(response_message, response.headers)
-                    if response_message
-                    else None
-                )
+            if self._auth or message is None:
+                async with self._open_response(state.request, method, headers, message) as response:
+                    return await self._read_response(response, state)
+            return await self._post_message(state, headers, message)
         except UpstreamError as error:
             if state.resumable and state.last_id and error.code == "server_unreachable":
                 return None
             raise
+
+    async def _post_message(
+        self, state: _ResponseState, headers: Mapping[str, str], message: Mapping[str, Any]
+    ) -> JsonRpcResponse | None:
+        """Send a message without credentials of its own and read the response.
+
+        Most calls take this path, so it has no context managers.
+        """
+        exchange: HttpExchange | None = None
+        is_cut_off = True
+        try:
+            exchange = await self._client.send_request(
+                "POST",
+                self._url,
+                headers={**ACCEPT_HEADERS, **headers, **CONTENT_HEADERS},
+                content=encode_message(message),
+                limit=STREAM_BODY_FACTOR * self._endpoint.max_body,
+                on_send=state.request.mark_sent,
+            )
+            if exchange.response.status_code >= 300:
+                raise await self._build_status_error(exchange.response)
+            response = await self._read_response(exchange.response, state)
+            is_cut_off = False
+            return response
+        except TRANSPORT_ERRORS as error:
+            raise self._build_transport_error(error, state.request) from error
+        finally:
+            if exchange is not None:
+                exchange.close(is_cut_off=is_cut_off)
 
     @asynccontextmanager
     async def _open_response(
@@ -255,14 +287,19 @@ class HttpChannel:
                 if response.status_code >= 300:
                     raise await self._build_status_error(response)
                 yield response
-        except EgressDenied as refusal:
-            raise build_egress_error(endpoint, refusal, sent=request.sent) from refusal
-        except httpx2.SSEError as error:
-            raise build_too_large_error(endpoint, endpoint.max_body) from error
-        except httpx2.LocalProtocolError as error:  # its message may quote a credential
-            raise build_header_error(endpoint) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise build_connection_error(endpoint, error, sent=request.sent) from error
+        except TRANSPORT_ERRORS as error:
+            raise self._build_transport_error(error, request) from error
+
+    def _build_transport_error(self, error: Exception, request: McpRequest) -> UpstreamError:
+        """Return the error of a request that failed with one of `TRANSPORT_ERRORS`."""
+        endpoint = self._endpoint
+        if isinstance(error, EgressDenied):
+            return build_egress_error(endpoint, error, sent=request.sent)
+        if isinstance(error, httpx2.SSEError):
+            return build_too_large_error(endpoint, endpoint.max_body)
+        if isinstance(error, httpx2.LocalProtocolError):  # its message may quote a credential
+            return build_header_error(endpoint)
+        return build_connection_error(endpoint, error, sent=request.sent)
 
     @asynccontextmanager
     async def _open_authorized(
@@ -287,7 +324,7 @@ class HttpChannel:
         if status in UNAUTHORIZED_STATUSES:
             challenge = response.headers.get("www-authenticate", "")
             return build_reauth_error(endpoint, status, challenge)
-        text = await read_body(response, MAX_ERROR_BODY_BYTES) or b""
+        text = await response.read(MAX_ERROR_BODY_BYTES) or b""
         error = _parse_rpc_error(text)
         if error is not None:
             return build_rpc_error(endpoint, error, status)
@@ -318,11 +355,12 @@ class HttpChannel:
 
     async def _read_response(
         self, response: StreamedResponse, state: _ResponseState
-    ) -> dict[str, Any] | None:
+    ) -> JsonRpcResponse | None:
         """Return the expected response; None if the stream ended without it."""
         content_type = _get_content_type(response)
         if content_type == EVENT_STREAM:
-            return await self._read_event_stream(response, state)
+            message = await self._read_event_stream(response, state)
+            return JsonRpcResponse(message, response.headers) if message else None
         if content_type != "application/json":
             raise build_protocol_error(
                 self._endpoint,
@@ -333,13 +371,13 @@ class HttpChannel:
                 remedy="Check the URL. It may be a web page instead of an MCP endpoint.",
                 quotes_server=True,
             )
-        body = await read_body(response, self._endpoint.max_body)
+        body = await response.read(self._endpoint.max_body)
         if body is None:
             raise build_too_large_error(self._endpoint, self._endpoint.max_body)
         message = self._decode_body(body)
         if not is_response(message, state.request_id):
             raise build_protocol_error(self._endpoint, "a response that wasn't requested")
-        return message
+        return JsonRpcResponse(message, response.headers)
 
     async def _read_event_stream(
         self, response: StreamedResponse, state: _ResponseState
@@ -549,7 +587,10 @@ def _iterate_schemas(root: Any) -> Iterator[tuple[Path | None, Mapping[str, Any]
 
 
 class IdleTracker:
-    """Tracks whether it is in use, and when it was last used."""
+    """Tracks whether it is in use, and when it was last used.
+
+    It is in use inside its `with` blocks, so it isn't closed as idle.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.used_at = clock()
@@ -561,12 +602,12 @@ class IdleTracker:
         """Return whether it is in use."""
         return self._user_count > 0
 
-    @contextmanager
-    def track_use(self) -> Iterator[Self]:
-        """Mark it as in use inside the block, so it is not closed as idle."""
+    def __enter__(self) -> Self:
+        """Mark it as in use."""
         self._user_count += 1
-        try:
-            yield self
-        finally:
-            self._user_count -= 1
-            self.used_at = self._clock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Mark the end of one use."""
+        self._user_count -= 1
+        self.used_at = self._clock()

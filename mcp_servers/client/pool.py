@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -127,7 +127,6 @@ HeldConnection = StdioConnection | HttpSession
 
 
 IDLE_S = 300.0
-_UNOBSERVED: AbstractContextManager[None] = nullcontext()
 MAX_IDLE_SESSIONS = 100
 SWEEP_S = 3.0
 
@@ -203,35 +202,44 @@ class ConnectionPool:
         that the connection was opened with answers). A log message that names no request is passed
         to one pending request of each `log_subscriber`.
         """
-        observed = (
-            observe_upstream_request(endpoint, method)
-            if tracing.is_observing_mcp()
-            else _UNOBSERVED
+        request = McpRequest(
+            *(method, params or {}, on_progress, input_schema, declaration),
+            *(on_log, log_subscriber, host),
         )
-        with observed as operation:
-            if operation is not None:
-                operation.set_target((params or {}).get("name"))
-            traced_params = tracing.inject_trace_context(params or {})
-            request = McpRequest(
-                *(method, traced_params, on_progress, input_schema, declaration),
-                *(on_log, log_subscriber, host),
-            )
-            host = host or (self._discovery_host if request.idempotent else self._host)
+        if self._sweeper is None or self._sweeper.done():
             self._ensure_sweeper()
-            try:
-                if endpoint.transport != "stdio" or timeout_s is not None:
-                    result = await self._send_within(endpoint, request, holder, host, timeout_s)
-                else:
-                    async with self._use_child(endpoint, holder, host) as child:
-                        await child.wait_until_open()
-                        result = await self._send_within(endpoint, request, holder, host, None)
-                if operation is not None:
-                    operation.finish(result)
-                return result
-            except UpstreamError as error:
-                if error.sent and not request.sent:  # a handshake failed
-                    raise error.with_sent(False) from error
-                raise
+        try:
+            if tracing.is_observing_mcp():
+                return await self._send_observed(endpoint, request, holder, timeout_s)
+            return await self._send_to_server(endpoint, request, holder, timeout_s)
+        except UpstreamError as error:
+            if error.sent and not request.sent:  # a handshake failed
+                raise error.with_sent(False) from error
+            raise
+
+    async def _send_observed(
+        self, endpoint: ServerEndpoint, request: McpRequest, holder: str, timeout_s: float | None
+    ) -> dict[str, Any]:
+        """Send a request within an OpenTelemetry span."""
+        with observe_upstream_request(endpoint, request.method) as operation:
+            if operation is not None:
+                operation.set_target(request.params.get("name"))
+            request.params = tracing.inject_trace_context(request.params)
+            result = await self._send_to_server(endpoint, request, holder, timeout_s)
+            if operation is not None:
+                operation.finish(result)
+            return result
+
+    async def _send_to_server(
+        self, endpoint: ServerEndpoint, request: McpRequest, holder: str, timeout_s: float | None
+    ) -> dict[str, Any]:
+        """Send a request within its deadline, which excludes the start of a child."""
+        host = request.host or (self._discovery_host if request.idempotent else self._host)
+        if endpoint.transport != "stdio" or timeout_s is not None:
+            return await self._send_within(endpoint, request, holder, host, timeout_s)
+        async with self._use_child(endpoint, holder, host) as child:
+            await child.wait_until_open()
+            return await self._send_within(endpoint, request, holder, host, None)
 
     async def perform_handshake(
         self,
@@ -248,7 +256,7 @@ class ConnectionPool:
         async with ServerDeadline(endpoint, McpRequest("server/discover"), limit_s):
             if endpoint.transport == "stdio":
                 return await (await self._open_child(endpoint, holder, host)).wait_until_open()
-            with self._get_upstream(endpoint).track_use() as upstream:
+            with self._get_upstream(endpoint) as upstream:
                 if endpoint.era is None:
                     upstream.forget_era()
                 return await upstream.perform_handshake(holder, host)
@@ -313,7 +321,7 @@ class ConnectionPool:
 
         try:
             async with deadline:
-                with self._get_upstream(endpoint).track_use() as upstream:
+                with self._get_upstream(endpoint) as upstream:
                     await upstream.listen(topics, holder, self._host, handle_open)
         except TimeoutError:
             if not deadline.expired():
@@ -341,7 +349,7 @@ class ConnectionPool:
             finally:
                 await self.release(holder, endpoint.server_id)
             return
-        with self._get_upstream(endpoint).track_use() as upstream:
+        with self._get_upstream(endpoint) as upstream:
             await upstream.watch_resources(desired, on_result, holder, self._host)
 
     def set_owner(self, holder: str, owner: str) -> None:
@@ -487,11 +495,12 @@ class ConnectionPool:
         timeout_s: float | None,
     ) -> dict[str, Any]:
         limit_s = endpoint.read_s if timeout_s is None else timeout_s
+        send = self._send_to_child if endpoint.transport == "stdio" else self._send_over_http
         async with ServerDeadline(endpoint, request, limit_s, extensible=timeout_s is None):
             known_calls = self._modern_calls.get(endpoint.server_id)
             request.needs_modern = known_calls is not None and known_calls.contains(request)
             try:
-                return await self._send_in_era(endpoint, request, holder, host)
+                return await send(endpoint, request, holder, host)
             except UpstreamError as error:
                 if is_live_request_refused(request, error):
                     raise build_live_request_error(endpoint, error) from error
@@ -501,14 +510,7 @@ class ConnectionPool:
                 if not is_repeatable(request, error):
                     raise build_modern_call_error(endpoint, error) from error
             request.needs_modern, request.sent = True, False
-            return await self._send_in_era(endpoint, request, holder, host)
-
-    async def _send_in_era(
-        self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
-    ) -> dict[str, Any]:
-        if endpoint.transport == "stdio":
-            return await self._send_to_child(endpoint, request, holder, host)
-        return await self._send_over_http(endpoint, request, holder, host)
+            return await send(endpoint, request, holder, host)
 
     async def _send_to_child(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
@@ -526,7 +528,7 @@ class ConnectionPool:
     async def _send_over_http(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
     ) -> dict[str, Any]:
-        with self._get_upstream(endpoint).track_use() as upstream:
+        with self._get_upstream(endpoint) as upstream:
             try:
                 return await upstream.send_request(request, holder, host)
             except UpstreamError as error:

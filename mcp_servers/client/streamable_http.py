@@ -335,7 +335,9 @@ class HttpUpstream(IdleTracker):
         """
         if self._era != "modern":
             await self.perform_handshake(holder, host)
-        session = await self._find_live_session(request, holder, host)
+        session: HttpSession | None = None
+        if self._era == "modern" and host.needs_handshake(self.endpoint):
+            session = await self._find_live_session(request, holder, host)
         if self._era == "modern" and session is None:
             try:
                 return await self._send_modern_request(request, host)
@@ -533,13 +535,12 @@ class HttpUpstream(IdleTracker):
     async def _find_live_session(
         self, request: McpRequest, holder: str, host: Host
     ) -> HttpSession | None:
-        """Return a session at a modern server if the host needs one and the server supports it.
+        """Return a session at a modern server for a host that needs one, if the server supports it.
 
         Without a session id the server has no way to send requests during the call.
         """
-        is_needed = self._era == "modern" and host.needs_handshake(self.endpoint)
         is_modern_call = request.needs_modern or not request.era_neutral
-        if not is_needed or self._is_modern_only or is_modern_call:
+        if self._is_modern_only or is_modern_call:
             return None
         try:
             async with asyncio.timeout(self.endpoint.start_s):

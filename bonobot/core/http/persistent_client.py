@@ -186,6 +186,21 @@ class HttpConnection(asyncio.Protocol):
         on_idle(self)
 
 
+@dataclass(slots=True)
+class HttpExchange:
+    """A request with its response, which uses a connection of the client until it is closed."""
+
+    response: StreamedResponse
+    connection: HttpConnection
+    on_idle: Callable[[HttpConnection], None]
+    slots: asyncio.Semaphore
+
+    def close(self, *, is_cut_off: bool) -> None:
+        """Release the connection; `is_cut_off` if the rest of the response isn't wanted."""
+        self.connection.release(self.on_idle, is_cut_off=is_cut_off)
+        self.slots.release()
+
+
 class PersistentClient:
     """Sends requests on connections that are kept for the next ones to the same server."""
 
@@ -221,6 +236,30 @@ class PersistentClient:
     ) -> AsyncIterator[StreamedResponse]:
         """Send a request and yield its response; leaving the block by an error cuts it off.
 
+        Arguments and errors are those of `send_request`.
+        """
+        exchange = await self.send_request(
+            method, url, headers=headers, content=content, limit=limit, on_send=on_send
+        )
+        is_cut_off = True
+        try:
+            yield exchange.response
+            is_cut_off = False
+        finally:
+            exchange.close(is_cut_off=is_cut_off)
+
+    async def send_request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        content: bytes = b"",
+        limit: int | BodyAllowance,
+        on_send: Callable[[], None],
+    ) -> HttpExchange:
+        """Send a request and return it with the head of its response; the caller closes it.
+
         `limit` bounds the body of the response in bytes, and `on_send` is called when the request
         is written. Raises `EgressDenied`, or the error of httpx2 for what failed.
         """
@@ -232,17 +271,16 @@ class PersistentClient:
         request = b"".join((head, *lines.values(), b"\r\n", content))
         allowance = limit if isinstance(limit, BodyAllowance) else BodyAllowance(limit)
         connection = await self._acquire_connection(target)
-        is_cut_off = True
+        on_send()
+        response = connection.send(request, allowance)
+        exchange = HttpExchange(response, connection, partial(self._keep_idle, target), self._slots)
         try:
-            on_send()
-            response = connection.send(request, allowance)
             await response.wait_for_head()
             check_response(target.host, response.status_code, response.headers, allowance.limit)
-            yield response
-            is_cut_off = False
-        finally:
-            connection.release(partial(self._keep_idle, target), is_cut_off=is_cut_off)
-            self._slots.release()
+        except BaseException:
+            exchange.close(is_cut_off=True)
+            raise
+        return exchange
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -62,7 +62,28 @@ class StreamedResponse:
         while not self._has_head:
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    async def read(self, limit: int) -> bytes | None:
+        """Return the rest of the body; None if it is longer than `limit` bytes.
+
+        Raises as `aiter_raw`.
+        """
+        parts, size = [], 0
+        while not (self.is_complete and not self._parts):
+            if self._parts:
+                part = self._take_parts()
+                size += len(part)
+                if size > limit:
+                    return None
+                parts.append(part)
+            elif self._error is not None:
+                raise self._error
+            else:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+        return b"".join(parts)
 
     async def aiter_raw(self) -> AsyncIterator[bytes]:
         """Yield the parts of the body; raises `EgressDenied` or `httpx2.TransportError`."""
@@ -74,13 +95,15 @@ class StreamedResponse:
             elif self.is_complete:
                 return
             else:
-                await self._wait()
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
 
     def discard(self, max_bytes: int) -> None:
         """Drop the rest of the body, which fails if it is longer than `max_bytes`."""
         self._is_discarded = True
         self._allowance = BodyAllowance(max_bytes)
-        self._take_parts()
+        if self._parts:
+            self._take_parts()
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes."""
@@ -199,10 +222,6 @@ class StreamedResponse:
         if not self.is_ended:
             self._error, self.is_ended = error, True
             self._wake_reader()
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
 
     def _wake_reader(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -22,7 +22,7 @@ from urllib.parse import quote, quote_plus
 import re2
 
 from bonobot.core.text import masked_values
-from bonobot.core.text.secret_names import is_secret_name
+from bonobot.core.text.secret_names import has_secret_name, is_secret_name
 
 MASK = masked_values.MASK
 MAX_DEPTH = 64
@@ -90,6 +90,10 @@ _LARGE_MEMORY = re2.Options()
 _LARGE_MEMORY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 
 
+# The types of the keys of a JSON object.
+STR_ONLY = frozenset({str})
+
+
 @dataclass(frozen=True, slots=True)
 class SearchableText:
     """All texts of a JSON value, and whether one of its keys has a secret name."""
@@ -101,16 +105,16 @@ class SearchableText:
 def build_searchable_text(value: Any) -> SearchableText | None:
     """Return the texts of a JSON value; None if it has to be traversed in any case."""
     texts: list[str] = []
-    level, depth, has_secret_name = [value], 0, False
+    level, depth, is_suspect = [value], 0, False
     while level:
         next_level: list[Any] = []
         for item in level:
             if isinstance(item, str):
                 texts.append(item)
             elif isinstance(item, dict):
-                if not all(isinstance(key, str) for key in item):
+                if not STR_ONLY.issuperset(map(type, item)):
                     return None
-                has_secret_name = has_secret_name or any(map(is_secret_name, item))
+                is_suspect = is_suspect or has_secret_name(item)
                 texts += item
                 next_level += item.values()
             elif isinstance(item, list):
@@ -122,7 +126,7 @@ def build_searchable_text(value: Any) -> SearchableText | None:
             return None
     try:
         # No secret begins or ends with the separator.
-        return SearchableText("\n".join(texts).encode(), has_secret_name)
+        return SearchableText("\n".join(texts).encode(), is_suspect)
     except UnicodeEncodeError:
         return None
 
@@ -181,8 +185,9 @@ class Masker:
         """Return whether `mask_known` may change the value of these texts."""
         if self._known_pattern is not None and self._known_pattern.search(searchable_text.raw):
             return True
-        if any(form.encode() in searchable_text.raw for form in self._long_forms):
-            return True
+        for form in self._long_forms:
+            if form.encode() in searchable_text.raw:
+                return True
         return self._base is not None and self._base.may_mask_known(searchable_text)
 
     def may_mask(self, searchable_text: SearchableText) -> bool:

@@ -1,6 +1,7 @@
 """Recognize names of secrets."""
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
 MAX_CACHED_LENGTH = 64  # longer names aren't cached
@@ -68,6 +69,14 @@ _METADATA_WORDS = frozenset(
 
 def is_secret_name(key: str) -> bool:
     return _is_secret_name_cached(key) if len(key) <= MAX_CACHED_LENGTH else _has_secret_words(key)
+
+
+def has_secret_name(keys: Collection[str]) -> bool:
+    """Return whether one of these keys has a secret name."""
+    for key in keys:
+        if len(key) > MAX_CACHED_LENGTH:
+            return any(map(is_secret_name, keys))
+    return any(map(_is_secret_name_cached, keys))
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,6 @@ from operator import itemgetter, le
 from typing import Any, Literal
 from uuid import UUID
 
-from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger.types import BudgetReservation, Opening, Settlement
 
 VERSION = 1
@@ -70,14 +69,29 @@ CLOSED_COLUMNS = (
     EntryColumn("cost_microusd", "integer", default=0),
     EntryColumn("repeats", "integer", default=0),
 )
-COLUMNS = (*OPENED_COLUMNS, *CLOSED_COLUMNS)
-COLUMN_NAMES = tuple(column.name for column in COLUMNS)
+
+
+class ColumnLayout(tuple[EntryColumn, ...]):
+    """The columns of a row in their order, with what is derived from them for each entry."""
+
+    def __init__(self, columns: Iterable[EntryColumn]) -> None:
+        """Derive names, defaults, and where texts, IDs and times are."""
+        self.names = tuple(column.name for column in self)
+        self.defaults = tuple(column.default for column in self)
+        self.lengths = tuple(column.length for column in self if column.length)
+        self.get_texts = itemgetter(*(index for index, column in enumerate(self) if column.length))
+        self.id_positions = self._find_positions("uuid")
+        self.time_positions = self._find_positions("time")
+
+    def _find_positions(self, kind: str) -> tuple[int, ...]:
+        return tuple(index for index, column in enumerate(self) if column.kind == kind)
+
+
+COLUMNS = ColumnLayout((*OPENED_COLUMNS, *CLOSED_COLUMNS))
+COLUMN_NAMES = COLUMNS.names
 # The columns set by the INSERT and by the closing UPDATE of a row.
-OPENING_COLUMNS = (*OPENED_COLUMNS, OUTCOME_COLUMN)
-CLOSING_COLUMNS = (*CLOSED_COLUMNS, EntryColumn("code", "text", 64))
-_DEFAULTS = tuple(column.default for column in COLUMNS)
-_LENGTHS = tuple(column.length for column in COLUMNS if column.length)
-_get_texts = itemgetter(*(index for index, column in enumerate(COLUMNS) if column.length))
+OPENING_COLUMNS = ColumnLayout((*OPENED_COLUMNS, OUTCOME_COLUMN))
+CLOSING_COLUMNS = ColumnLayout((*CLOSED_COLUMNS, EntryColumn("code", "text", 64)))
 
 
 def build_opening_facts(
@@ -106,13 +120,13 @@ def build_opening_facts(
         "decision": opening.decision,
         "rule": opening.rule,
         "code": opening.code,
-        "agent_id": _format_id(opening.agent_id),
+        "agent_id": opening.agent_id and str(opening.agent_id),
         "agent_name": opening.agent_name,
-        "server_id": _format_id(opening.server_id),
+        "server_id": opening.server_id and str(opening.server_id),
         "server_name": opening.server_name,
         "tool_name": opening.tool_name,
-        "session_id": _format_id(opening.session_id),
-        "parent_id": _format_id(opening.parent_id),
+        "session_id": opening.session_id and str(opening.session_id),
+        "parent_id": opening.parent_id and str(opening.parent_id),
         "outcome": outcome,
         "details": dict(opening.details),
         "generation": generation,
@@ -152,18 +166,26 @@ def build_repeat_facts(call_id: UUID, repeats: int, at: datetime) -> dict[str, A
     }
 
 
-def serialize_facts(facts: Facts) -> str:
-    """Return the text to store and hash; raises if the facts aren't JSON."""
-    return to_canonical_json(facts)
-
-
-def build_columns(columns: Iterable[EntryColumn], facts: Facts) -> tuple[Any, ...]:
+def build_columns(columns: ColumnLayout, facts: Facts) -> tuple[Any, ...]:
     """Return the values of these columns: only text, integers and None."""
-    values = []
-    for column in columns:
-        fact = facts.get(column.name, column.default)
-        values.append(_clean_text(fact, column.length) if column.length and fact else fact)
-    return tuple(values)
+    values = tuple(map(facts.get, columns.names, columns.defaults))
+    if _is_storable(columns, values):
+        return values
+    return tuple(
+        _clean_text(value, column.length) if column.length and value else value
+        for column, value in zip(columns, values, strict=True)
+    )
+
+
+def _is_storable(columns: ColumnLayout, values: tuple[Any, ...]) -> bool:
+    """Return whether all texts are stored unchanged: short, and ASCII without NUL."""
+    texts = [text or "" for text in columns.get_texts(values)]
+    try:
+        joined = "".join(texts)
+    except TypeError:  # unreadable facts
+        return False
+    is_plain = joined.isascii() and "\x00" not in joined
+    return is_plain and all(map(le, map(len, texts), columns.lengths))
 
 
 def parse_columns(opened_text: str, closed_text: str) -> tuple[Any, ...]:
@@ -191,11 +213,11 @@ def has_matching_columns(opened_text: str, closed_text: str, columns: tuple[Any,
             if closing_facts["id"] != entry_id:
                 return False
             facts.update(closing_facts)
-        if tuple(map(facts.get, COLUMN_NAMES, _DEFAULTS)) != columns:
+        if tuple(map(facts.get, COLUMN_NAMES, COLUMNS.defaults)) != columns:
             return False
         # Texts that fit their column and have no NUL are stored unchanged.
-        texts = _get_texts(columns)
-        return all(map(le, map(len, texts), _LENGTHS)) and "\x00" not in "".join(texts)
+        texts = COLUMNS.get_texts(columns)
+        return all(map(le, map(len, texts), COLUMNS.lengths)) and "\x00" not in "".join(texts)
     except (ValueError, TypeError, LookupError, AttributeError):
         return False
 
@@ -208,10 +230,6 @@ def parse_reservations(opened_text: str) -> tuple[tuple[str, int], ...]:
 def format_timestamp(at: datetime) -> str:
     """Return an aware UTC time with microseconds, as used in sealed texts."""
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _format_id(value: UUID | None) -> str | None:
-    return None if value is None else str(value)
 
 
 def _drop_empty_facts(facts: Facts) -> dict[str, Any]:

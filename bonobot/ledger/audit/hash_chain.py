@@ -34,7 +34,8 @@ class ChainTip:
 
     def extend(self, text: str) -> "ChainTip":
         """Return the tip after one more entry."""
-        return ChainTip(self.seq + 1, compute_entry_digest(self.digest, text), self.generation)
+        digest = compute_entry_digest(self.digest, text)
+        return ChainTip(self.seq + 1, digest, self.generation)
 
 
 class StoredEntry(NamedTuple):

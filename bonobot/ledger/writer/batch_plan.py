@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from bonobot.core import cell_rate
+from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger import admission_rules, budgets
 from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
 from bonobot.ledger.audit import entry_encoding
@@ -144,7 +145,7 @@ def build_open_item(
         opening, at, outcome=outcome, reserves=reserves, generation=generation
     )
     columns = entry_encoding.build_columns(entry_encoding.OPENING_COLUMNS, facts)
-    text = entry_encoding.serialize_facts(facts)
+    text = to_canonical_json(facts)
     return OpenItem(opening.call_id, opening.organization_id, text, columns, admission)
 
 
@@ -154,7 +155,7 @@ def build_close_item(settlement: Settlement, at: datetime) -> CloseItem:
     columns = entry_encoding.build_columns(entry_encoding.CLOSING_COLUMNS, facts)
     call_id, organization_id = settlement.call_id, settlement.organization_id
     return CloseItem(
-        call_id, organization_id, entry_encoding.serialize_facts(facts), columns, settlement.actuals
+        call_id, organization_id, to_canonical_json(facts), columns, settlement.actuals
     )
 
 
@@ -162,9 +163,7 @@ def build_repeat_item(window: RefusalWindow) -> CloseItem:
     """Return the item that closes the first of equal refusals with the number of repeats."""
     facts = entry_encoding.build_repeat_facts(window.row_id, window.repeats, window.last_at)
     columns = entry_encoding.build_columns(entry_encoding.CLOSING_COLUMNS, facts)
-    return CloseItem(
-        window.row_id, window.organization_id, entry_encoding.serialize_facts(facts), columns
-    )
+    return CloseItem(window.row_id, window.organization_id, to_canonical_json(facts), columns)
 
 
 @dataclass(frozen=True, slots=True)

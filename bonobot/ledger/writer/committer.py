@@ -16,6 +16,7 @@ from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
+from bonobot.core.db.sqlite.write_queue import get_write_queue
 from bonobot.ledger.types import AdmissionResult, build_rate_prefix
 from bonobot.ledger.writer import batch_plan, sql
 from bonobot.ledger.writer.batch_plan import Answer, BatchRowKeys, BatchState, CloseItem
@@ -43,25 +44,21 @@ class BatchStateCache:
     def find_state(
         self, database: DedicatedLedgerDatabase, row_keys: BatchRowKeys, *, now: int
     ) -> BatchState | None:
-        """Return the current rows of a batch (SQLite only), or None if they must be read.
+        """Return the current rows of a batch (SQLite), or None if they must be read.
 
         Call it in an open transaction.
         """
-        if not database.is_sqlite:
-            return None
-        version = database.read_data_version()
+        version = database.execute("PRAGMA data_version").fetchall()[0][0]
         if version != self._version:
             self._version, self._state = version, _build_empty_state()
         return self._find_cached_state(row_keys, now)
 
-    def guess_state(
-        self, database: DedicatedLedgerDatabase, row_keys: BatchRowKeys
-    ) -> BatchState | None:
-        """Return the probable rows of a batch (PostgreSQL only), or None if they must be read.
+    def guess_state(self, row_keys: BatchRowKeys) -> BatchState | None:
+        """Return the probable rows of a batch (PostgreSQL), or None if they must be read.
 
         Only for batches of one organization without rates shared with others.
         """
-        if database.is_sqlite or len(row_keys.organizations) != 1:
+        if len(row_keys.organizations) != 1:
             return None
         (organization_id,) = row_keys.organizations
         if organization_id in self._shared or time.monotonic() > self._clock_valid_until:
@@ -160,17 +157,15 @@ class BatchCommitter:
         """Commit the items and return their answers, in any order."""
         database = self._database = self._database or open_database()
         with database.connection.wrap_database_errors:
-            recovered_items = _recover_answers(database, queued_items)
-            answered_items = {queued_item for queued_item, _ in recovered_items}
-            remaining = [
-                queued_item
-                for queued_item in queued_items
-                if queued_item not in answered_items and not queued_item.is_abandoned
-            ]
-            if remaining:
-                recovered_items += zip(
-                    remaining, _commit_items(database, self._cache, remaining), strict=True
-                )
+            recovered_items: list[AnsweredItem] = []
+            if any(queued_item.is_sent for queued_item in queued_items):
+                recovered_items = _recover_answers(database, queued_items)
+                answered_items = {queued_item for queued_item, _ in recovered_items}
+                queued_items = [item for item in queued_items if item not in answered_items]
+            queued_items = [item for item in queued_items if not item.is_abandoned]
+            if queued_items:
+                answers = _commit_items(database, self._cache, queued_items)
+                recovered_items += zip(queued_items, answers, strict=True)
         return recovered_items
 
     def has_row(self, call_id: UUID) -> bool:
@@ -222,8 +217,6 @@ def _recover_answers(
 ) -> list[AnsweredItem]:
     """Return answers for items that were committed although the response was lost."""
     uncertain_items = [queued_item for queued_item in queued_items if queued_item.is_sent]
-    if not uncertain_items:
-        return []
     rows = sql.load_written_rows(
         database, [queued_item.item.call_id for queued_item in uncertain_items]
     )
@@ -252,16 +245,43 @@ def _commit_items(
 ) -> list[Answer]:
     items = [queued_item.item for queued_item in queued_items]
     row_keys = batch_plan.collect_row_keys(items)
-    answers = _commit_at_once(database, cache, queued_items, row_keys)
-    if answers is not None:
-        return answers
-    with database.acquire_write_turn(within_s=SQLITE_BUSY_S):
-        before = _lock_rows(database, cache, row_keys)
-        plan = batch_plan.decide_batch(before, items)
-        _mark_sent(queued_items)
-        _store_plan(database, before, plan)
+    if database.is_sqlite:
+        queue = get_write_queue()
+        # Ahead of the other writing threads of this process; without them after the timeout.
+        acquired = queue.acquire(timeout_s=SQLITE_BUSY_S, urgent=True)
+        try:
+            database.begin()  # takes the one lock there is
+            before = cache.find_state(database, row_keys, now=time.time_ns() // 1_000)
+            before = before or sql.lock_rows(database, row_keys)()
+            plan = _store_decisions(database, queued_items, before)
+        finally:
+            if acquired:
+                queue.release()
+    else:
+        answers = _commit_at_once(database, cache, queued_items, row_keys)
+        if answers is not None:
+            return answers
+        with database.open_pipeline():
+            database.begin()
+            load_state = sql.lock_rows(database, row_keys)
+        before = load_state()
+        cache.compare_tips(before)
+        with database.open_pipeline():
+            plan = _store_decisions(database, queued_items, before)
     cache.remember(row_keys, plan.state, now=before.now)
     return plan.answers
+
+
+def _store_decisions(
+    database: DedicatedLedgerDatabase, queued_items: Sequence[QueuedItem], before: BatchState
+) -> batch_plan.BatchPlan:
+    """Decide a batch on locked rows, write it and commit."""
+    plan = batch_plan.decide_batch(before, [queued_item.item for queued_item in queued_items])
+    for queued_item in queued_items:
+        queued_item.is_sent = True  # its commit may happen even if the response is lost
+    sql.store_plan(database, before, plan)
+    database.commit()
+    return plan
 
 
 def _commit_at_once(
@@ -274,7 +294,7 @@ def _commit_at_once(
 
     Refusals are never decided on cached rows, since their reason may be gone.
     """
-    state = cache.guess_state(database, row_keys)
+    state = cache.guess_state(row_keys)
     if state is None:
         return None
     items = [queued_item.item for queued_item in queued_items]
@@ -282,7 +302,8 @@ def _commit_at_once(
     if len(plan.opened) + len(plan.closed) < len(items):
         return None
     unsent_items = [queued_item for queued_item in queued_items if not queued_item.is_sent]
-    _mark_sent(queued_items)
+    for queued_item in queued_items:
+        queued_item.is_sent = True
     now = sql.write_if_unchanged(database, state, plan)
     if now is None:
         cache.mark_shared(row_keys)
@@ -291,41 +312,3 @@ def _commit_at_once(
         return None
     cache.remember(row_keys, plan.state, now=now)
     return plan.answers
-
-
-def _mark_sent(queued_items: Sequence[QueuedItem]) -> None:
-    """Mark the items as sent: their commit may happen even if the response is lost."""
-    for queued_item in queued_items:
-        queued_item.is_sent = True
-
-
-def _lock_rows(
-    database: DedicatedLedgerDatabase, cache: BatchStateCache, row_keys: batch_plan.BatchRowKeys
-) -> batch_plan.BatchState:
-    """Begin the transaction and return the locked rows of the batch."""
-    if database.is_sqlite:
-        database.begin()  # takes the one lock there is
-        cached_state = cache.find_state(database, row_keys, now=time.time_ns() // 1_000)
-        return cached_state or sql.lock_rows(database, row_keys)()
-    with database.open_pipeline():
-        database.begin()
-        load_state = sql.lock_rows(database, row_keys)
-    state = load_state()
-    cache.compare_tips(state)
-    return state
-
-
-def _store_plan(
-    database: DedicatedLedgerDatabase, before: batch_plan.BatchState, plan: batch_plan.BatchPlan
-) -> None:
-    after = plan.state
-    with database.open_pipeline():
-        sql.write_opened(database, plan.opened)
-        sql.write_closed(database, plan.closed)
-        sql.write_heads(database, sql.filter_changed(before.tips, after.tips))
-        sql.write_cells(database, sql.filter_changed(before.cells, after.cells))
-        sql.write_rates(database, sql.filter_changed(before.rates, after.rates))
-        sql.write_flows(database, sql.filter_changed(before.flows, after.flows))
-        sql.write_taints(database, plan.taints)
-        sql.store_spent_approvals(database, sql.filter_changed(before.approvals, after.approvals))
-        database.commit()

@@ -53,7 +53,7 @@ def wake_callers(answered_items: Iterable[AnsweredItem], on_abandoned: OnAbandon
     by_loop: dict[asyncio.AbstractEventLoop, list[AnsweredItem]] = {}
     for queued_item, answer in answered_items:
         if queued_item.loop is None:
-            _resolve_answer(queued_item, answer, on_abandoned)
+            _resolve_answers([(queued_item, answer)], on_abandoned)
         else:
             by_loop.setdefault(queued_item.loop, []).append((queued_item, answer))
     for loop, loop_answers in by_loop.items():
@@ -66,17 +66,13 @@ def wake_callers(answered_items: Iterable[AnsweredItem], on_abandoned: OnAbandon
 
 def _resolve_answers(answered_items: Iterable[AnsweredItem], on_abandoned: OnAbandoned) -> None:
     for queued_item, answer in answered_items:
-        _resolve_answer(queued_item, answer, on_abandoned)
-
-
-def _resolve_answer(queued_item: QueuedItem, answer: Answer, on_abandoned: OnAbandoned) -> None:
-    future = queued_item.future
-    if future is None or future.done():
-        on_abandoned(queued_item, answer)
-    elif isinstance(answer, Refusal):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+        future = queued_item.future
+        if future is None or future.done():
+            on_abandoned(queued_item, answer)
+        elif isinstance(answer, Refusal):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
 
 # How long a batch waits for more items, in seconds, and for how many at most.
@@ -130,7 +126,11 @@ class LoopWaiters:
         loop = queued_item.loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         queued_item.future = future
-        self._add_item(queued_item, loop)
+        self._gathered.append(queued_item)
+        if len(self._gathered) >= self._batch_size.expected:
+            self._submit_items()
+        elif self._timer is None:
+            self._timer = loop.call_later(GATHER_S, self._submit_items)
         self._deadlines[future] = queued_item.deadline + GRACE_S
         if not self._is_checking:
             self._is_checking = True
@@ -151,13 +151,6 @@ class LoopWaiters:
             self._submit_items()
         elif not future.exception():
             self._on_abandoned(queued_item, future.result())
-
-    def _add_item(self, queued_item: QueuedItem, loop: asyncio.AbstractEventLoop) -> None:
-        self._gathered.append(queued_item)
-        if len(self._gathered) >= self._batch_size.expected:
-            self._submit_items()
-        elif self._timer is None:
-            self._timer = loop.call_later(GATHER_S, self._submit_items)
 
     def _submit_items(self) -> None:
         if self._timer is not None:

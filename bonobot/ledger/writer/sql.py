@@ -24,16 +24,16 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from bonobot.core.db.fields import generate_uuid7
-from bonobot.core.db.sqlite.write_queue import get_write_queue
 from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
 from bonobot.ledger.audit import entry_encoding
-from bonobot.ledger.audit.entry_encoding import EntryColumn
+from bonobot.ledger.audit.entry_encoding import ColumnLayout
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.writer.batch_plan import (
     BatchPlan,
     BatchRowKeys,
     BatchState,
+    CloseItem,
     SealedItem,
     StoreTaint,
 )
@@ -59,27 +59,24 @@ class LedgerDatabase:
         cursor.execute(sql, values)
         return cursor
 
-    def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
+    def execute_each(self, sql: str, rows: Sequence[Row]) -> None:
         """Execute a statement for each row of values, if there are any."""
-        if rows := self._prepare_rows(rows):
-            self.connection.cursor().executemany(sql, rows)
+        if rows:
+            self.connection.cursor().executemany(sql, rows if self.is_sqlite else _to_text(rows))
 
     def encode_uuid(self, value: UUID) -> str:
         return value.hex if self.is_sqlite else str(value)
 
-    def encode_row(self, columns: Sequence[EntryColumn], values: Row) -> Row:
+    def encode_row(self, columns: ColumnLayout, values: Row) -> Row:
+        """Return the values of these columns in the database's format."""
         if not self.is_sqlite:
             return values
         row = list(values)
-        for index, convert in _build_converters(tuple(columns)):
-            if row[index] is not None:
-                row[index] = convert(row[index])
+        for index in columns.id_positions:
+            row[index] = row[index] and row[index].replace("-", "")
+        for index in columns.time_positions:
+            row[index] = row[index] and row[index][:26].replace("T", " ")
         return row
-
-    def _prepare_rows(self, rows: Iterable[Row]) -> list[Row]:
-        if self.is_sqlite:
-            return list(rows)
-        return [[None if value is None else str(value) for value in row] for row in rows]
 
 
 class DedicatedLedgerDatabase(LedgerDatabase):
@@ -89,15 +86,20 @@ class DedicatedLedgerDatabase(LedgerDatabase):
     """
 
     def execute(self, sql: str, values: Row = ()) -> SqlCursor:
-        cursor = self.connection.connection.cursor()
-        cursor.execute(_convert_placeholders(sql) if self.is_sqlite else sql, values)
+        """Execute one statement."""
+        if self.is_sqlite:
+            sql = _convert_placeholders(sql)
+        cursor: SqlCursor = self.connection.connection.execute(sql, values)
         return cursor
 
-    def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
+    def execute_each(self, sql: str, rows: Sequence[Row]) -> None:
         """Execute a statement for each row of values, if there are any."""
-        if rows := self._prepare_rows(rows):
-            cursor = self.connection.connection.cursor()
-            cursor.executemany(_convert_placeholders(sql) if self.is_sqlite else sql, rows)
+        if not rows:
+            return
+        if self.is_sqlite:
+            self.connection.connection.executemany(_convert_placeholders(sql), rows)
+        else:
+            self.connection.connection.cursor().executemany(sql, _to_text(rows))
 
     def begin(self) -> None:
         """Begin a transaction; on SQLite it acquires the write lock."""
@@ -105,17 +107,6 @@ class DedicatedLedgerDatabase(LedgerDatabase):
 
     def commit(self) -> None:
         self.execute("COMMIT")
-
-    def read_data_version(self) -> int:
-        """Return a number that changes when another connection commits (SQLite)."""
-        version: int = self.execute("PRAGMA data_version").fetchall()[0][0]
-        return version
-
-    def acquire_write_turn(self, *, within_s: float) -> AbstractContextManager[None]:
-        """Take precedence over the other writing threads of this process (SQLite)."""
-        return (
-            get_write_queue().hold_urgently(timeout_s=within_s) if self.is_sqlite else nullcontext()
-        )
 
     def open_pipeline(self) -> AbstractContextManager[Any]:
         """Pipeline the block's statements if the database supports it."""
@@ -125,22 +116,9 @@ class DedicatedLedgerDatabase(LedgerDatabase):
         return pipeline
 
 
-@lru_cache(maxsize=16)
-def _build_converters(
-    columns: tuple[EntryColumn, ...],
-) -> tuple[tuple[int, Callable[[str], str]], ...]:
-    """Return (index, converter) of the columns with a special format on SQLite."""
-    return tuple(
-        (index, _SQLITE_CONVERTERS[column.kind])
-        for index, column in enumerate(columns)
-        if column.kind in _SQLITE_CONVERTERS
-    )
-
-
-_SQLITE_CONVERTERS: dict[str, Callable[[str], str]] = {
-    "uuid": lambda value: value.replace("-", ""),
-    "time": lambda value: value[:26].replace("T", " "),
-}
+def _to_text(rows: Iterable[Row]) -> list[Row]:
+    """Return rows with their values as text, as PostgreSQL gets them."""
+    return [[None if value is None else str(value) for value in row] for row in rows]
 
 
 @lru_cache(maxsize=512)
@@ -292,11 +270,35 @@ def lock_heads(database: LedgerDatabase, organizations: Iterable[UUID]) -> dict[
     return _load_tips(_lock_heads(database, sorted(organizations)))[0]
 
 
+def store_plan(database: LedgerDatabase, before: BatchState, plan: BatchPlan) -> None:
+    """Write what a plan changes: the rows and, unless they are unchanged, the locked ones."""
+    after, encode_uuid = plan.state, database.encode_uuid
+    if plan.opened:
+        write_opened(database, plan.opened)
+    if plan.closed:
+        write_closed(database, plan.closed)
+    write_heads(database, filter_changed(before.tips, after.tips))
+    write_cells(database, filter_changed(before.cells, after.cells))
+    if rates := filter_changed(before.rates, after.rates):
+        execute_rows(database, _SET_RATES, list(rates.items()))
+    if flows := filter_changed(before.flows, after.flows):
+        flow_rows = [(flow.labels, flow.last_used_us, key) for key, flow in flows.items()]
+        database.execute_each(_SET_FLOW, flow_rows)
+    if plan.taints:
+        taint_rows = [build_taint_row(database, taint) for taint in plan.taints]
+        database.execute_each(_INSERT_TAINT, taint_rows)
+    if approvals := filter_changed(before.approvals, after.approvals):
+        spent_rows = [
+            (encode_uuid(approval.spent_by), encode_uuid(approval_id))
+            for approval_id, approval in approvals.items()
+            if approval.spent_by is not None
+        ]
+        database.execute_each(_SPEND_APPROVAL, spent_rows)
+
+
 def write_opened(database: LedgerDatabase, sealed_items: Sequence[SealedItem]) -> None:
     """Insert rows with their opening entry."""
-    database.execute_each(
-        _INSERT_ROW, [build_opening_row(database, sealed_item) for sealed_item in sealed_items]
-    )
+    database.execute_each(_INSERT_ROW, [build_entry_row(database, item) for item in sealed_items])
 
 
 def write_closed(
@@ -308,16 +310,15 @@ def write_closed(
     rows_without_code: list[Row] = []
     rows_with_code: list[Row] = []
     for sealed_item in sealed_items:
-        row, call_id = (
-            _build_closing_row(database, sealed_item),
-            database.encode_uuid(sealed_item.item.call_id),
-        )
+        row = build_entry_row(database, sealed_item)
+        call_id = database.encode_uuid(sealed_item.item.call_id)
         if row[-1] is None:
             rows_without_code.append((*row[:-1], call_id, *condition.values))
         else:
             rows_with_code.append((*row, call_id, *condition.values))
     database.execute_each(_CLOSE_ROW_WITHOUT_CODE + condition.sql, rows_without_code)
-    database.execute_each(_CLOSE_ROW + condition.sql, rows_with_code)
+    if rows_with_code:
+        database.execute_each(_CLOSE_ROW + condition.sql, rows_with_code)
 
 
 def write_heads(database: LedgerDatabase, tips: Mapping[UUID, ChainTip]) -> None:
@@ -340,25 +341,6 @@ def write_cells(
     database.execute_each(_SET_CELL + condition.sql, rows)
 
 
-def write_rates(database: LedgerDatabase, rates: Mapping[str, int]) -> None:
-    """Update rate cells."""
-    execute_rows(database, _SET_RATES, list(rates.items()))
-
-
-def write_flows(database: LedgerDatabase, flows: Mapping[str, CallerFlowLabels]) -> None:
-    """Update flow cells."""
-    rows = [
-        (caller_labels.labels, caller_labels.last_used_us, key)
-        for key, caller_labels in flows.items()
-    ]
-    database.execute_each(_SET_FLOW, rows)
-
-
-def write_taints(database: LedgerDatabase, taints: Sequence[StoreTaint]) -> None:
-    """Insert the labels that calls added to stores."""
-    database.execute_each(_INSERT_TAINT, [build_taint_row(database, taint) for taint in taints])
-
-
 def build_taint_row(database: LedgerDatabase, taint: StoreTaint) -> Row:
     """Return the values of `TAINT_NAMES`."""
     session_id = database.encode_uuid(taint.session_id) if taint.session_id else None
@@ -370,18 +352,6 @@ def build_taint_row(database: LedgerDatabase, taint: StoreTaint) -> Row:
         ),
         *(taint.labels, database.encode_uuid(taint.call_id), session_id, taint.at),
     )
-
-
-def store_spent_approvals(
-    database: LedgerDatabase, approvals: Mapping[UUID, StoredApproval]
-) -> None:
-    """Update approvals with the calls that used them."""
-    rows = [
-        (database.encode_uuid(stored_approval.spent_by), database.encode_uuid(approval_id))
-        for approval_id, stored_approval in approvals.items()
-        if stored_approval.spent_by is not None
-    ]
-    database.execute_each(_SPEND_APPROVAL, rows)
 
 
 def filter_changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:
@@ -404,17 +374,15 @@ def load_written_rows(database: LedgerDatabase, call_ids: Sequence[UUID]) -> dic
     return {_parse_uuid(row): WrittenRow(*values) for row, *values in rows}
 
 
-def build_opening_row(database: LedgerDatabase, sealed_item: SealedItem) -> Row:
-    """Return the values of `OPENING_NAMES` for a new row."""
-    item = sealed_item.item
-    columns = database.encode_row(entry_encoding.OPENING_COLUMNS, item.columns)
-    return (sealed_item.seq, sealed_item.digest, item.text, *columns)
-
-
-def _build_closing_row(database: LedgerDatabase, sealed_item: SealedItem) -> Row:
-    item = sealed_item.item
-    columns = database.encode_row(entry_encoding.CLOSING_COLUMNS, item.columns)
-    return (sealed_item.seq, sealed_item.digest, item.text, *columns)
+def build_entry_row(database: LedgerDatabase, sealed_item: SealedItem) -> Row:
+    """Return the values of `OPENING_NAMES`, or of `CLOSING_NAMES` for a closing entry."""
+    item, columns = sealed_item.item, entry_encoding.OPENING_COLUMNS
+    if isinstance(item, CloseItem):
+        columns = entry_encoding.CLOSING_COLUMNS
+    return (
+        *(sealed_item.seq, sealed_item.digest, item.text),
+        *database.encode_row(columns, item.columns),
+    )
 
 
 def _lock_heads(database: LedgerDatabase, organizations: Sequence[UUID]) -> SqlCursor | None:
@@ -540,7 +508,7 @@ def write_if_unchanged(
     with database.open_pipeline():
         database.begin()
         clock = _move_head(database, before, owner, tip)
-        opening_rows = [(*build_opening_row(database, item), *head_values) for item in plan.opened]
+        opening_rows = [(*build_entry_row(database, item), *head_values) for item in plan.opened]
         database.execute_each(_OPEN_IF_ADMITTED, opening_rows)
         write_closed(database, plan.closed, condition)
         write_cells(database, filter_changed(before.cells, after.cells), condition)

@@ -93,11 +93,6 @@ class LedgerWriter:
         self._thread.start()
 
     @property
-    def is_closed(self) -> bool:
-        """Whether it refuses items."""
-        return self._closed
-
-    @property
     def is_usable(self) -> bool:
         """Whether it accepts items: not closed, and not inherited by a fork."""
         return not self._closed and self.pid == os.getpid()
@@ -125,7 +120,8 @@ class LedgerWriter:
     async def admit_call_async(self, admission: Admission) -> AdmissionResult:
         """Admit a call; if the caller is canceled, its row is closed."""
         started_at = time.perf_counter()
-        result: AdmissionResult = await self._submit_from_loop(self._build_admission(admission))
+        queued_item = self._build_admission(admission)
+        result: AdmissionResult = await self._get_waiters().wait_for_answer(queued_item)
         metrics.admission_seconds.observe(time.perf_counter() - started_at)
         return result
 
@@ -139,16 +135,19 @@ class LedgerWriter:
         queued_item = self._build_settlement(settlement)
         if wait_for_database:
             queued_item.deadline = inf
-        settled: bool = await self._submit_from_loop(queued_item)
+        settled: bool = await self._get_waiters().wait_for_answer(queued_item)
         return settled
 
     async def record_refusal_async(self, opening: Opening) -> UUID:
         """Record a refused call."""
-        row_id: UUID = await self._submit_from_loop(self._build_refusal(opening))
+        queued_item = self._build_refusal(opening)
+        row_id: UUID = await self._get_waiters().wait_for_answer(queued_item)
         return row_id
 
     async def record_event_async(self, opening: Opening, *, outcome: Outcome = "ok") -> UUID:
-        row_id: UUID = await self._submit_from_loop(self._build_event(opening, outcome))
+        """Record an event."""
+        queued_item = self._build_event(opening, outcome)
+        row_id: UUID = await self._get_waiters().wait_for_answer(queued_item)
         return row_id
 
     def close(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -205,14 +204,15 @@ class LedgerWriter:
         self._enqueue([queued_item])
         return future
 
-    async def _submit_from_loop(self, queued_item: QueuedItem) -> Any:
+    def _get_waiters(self) -> LoopWaiters:
+        """Return the waiting callers of the running event loop."""
         loop = asyncio.get_running_loop()
         waiters = self._loop_waiters.get(loop)
         if waiters is None:
             waiters = self._loop_waiters[loop] = LoopWaiters(
                 self._enqueue, self._cancel_abandoned_call, self._batch_size
             )
-        return await waiters.wait_for_answer(queued_item)
+        return waiters
 
     def _enqueue(self, queued_items: Iterable[QueuedItem]) -> None:
         with self._queue_lock:
@@ -298,10 +298,13 @@ class LedgerWriter:
                 self._commit_one_by_one(batch, error)
                 return
             else:
-                self._report_trouble(None)
+                if self._is_unavailable:
+                    self._report_trouble(None)
                 return
 
     def _commit_new_items(self, batch: list[QueuedItem]) -> list[AnsweredItem]:
+        if not any(queued_item.refusal_key for queued_item in batch):
+            return self._committer.commit(batch)
         now = time.monotonic()
         new_items: list[QueuedItem] = []
         first_refusals: dict[RefusalKey, QueuedItem] = {}
@@ -427,10 +430,10 @@ def get_writer() -> LedgerWriter:
     """Return this process's writer, started at its first use."""
     global _current_writer
     writer = _current_writer  # never the parent's: `_reset_after_fork`
-    if writer is None or writer.is_closed:
+    if writer is None or writer._closed:
         with _creation_lock:
             writer = _current_writer
-            if writer is None or writer.is_closed:
+            if writer is None or writer._closed:
                 writer = _current_writer = LedgerWriter()
     return writer
 

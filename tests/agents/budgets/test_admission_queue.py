@@ -13,7 +13,6 @@ from django.utils import timezone
 from agents.budgets.admission_queue import (
     AdmissionPatience,
     get_admission_queue,
-    notify_settled,
 )
 from agents.budgets.rate_limits import build_charge
 from agents.budgets.services import BudgetLine, set_budgets
@@ -118,8 +117,11 @@ def settle(admission: Admission, spent: int = 0) -> None:
 
 async def admit(admission: Admission, patience: AdmissionPatience = LONG_WAIT) -> None:
     queue = get_admission_queue()
-    with queue.open_ticket(patience) as ticket:
+    ticket = queue.open_ticket(patience)
+    try:
         await queue.admit_call(ticket, admission)
+    finally:
+        queue.close_ticket(ticket)
 
 
 async def wait_until_queued(key: str, count: int) -> None:
@@ -138,7 +140,7 @@ def test_calls_are_admitted_in_the_order_of_arrival(acme: Organization) -> None:
         await admit(admission)
         order.append(name)
         await asyncio.to_thread(settle, admission)
-        notify_settled(admission.reservations)
+        get_admission_queue().notify_settled(admission.reservations)
 
     async def run() -> None:
         await admit(first)

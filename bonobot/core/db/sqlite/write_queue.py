@@ -6,8 +6,6 @@ and the others one at a time. Other processes still compete for SQLite's own loc
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Condition
 
 
@@ -22,6 +20,9 @@ class WriteQueue:
     def acquire(self, *, timeout_s: float, urgent: bool = False) -> bool:
         """Wait for the turn; return False on timeout."""
         with self._condition:
+            if not self._is_held and (urgent or not self._urgent_waiters):
+                self._is_held = True
+                return True
             self._urgent_waiters += urgent
             try:
                 acquired = self._condition.wait_for(
@@ -38,16 +39,6 @@ class WriteQueue:
         with self._condition:
             self._is_held = False
             self._condition.notify_all()
-
-    @contextmanager
-    def hold_urgently(self, *, timeout_s: float) -> Iterator[None]:
-        """Hold the turn, ahead of other writers; on timeout continue without it."""
-        acquired = self.acquire(timeout_s=timeout_s, urgent=True)
-        try:
-            yield
-        finally:
-            if acquired:
-                self.release()
 
 
 _turns = WriteQueue()

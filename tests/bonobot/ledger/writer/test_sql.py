@@ -334,8 +334,5 @@ def test_a_batch_of_two_organizations_is_locked_and_read(
     database = committer.open_database()
     with closing(database.connection):
         keys = BatchRowKeys((organization_id,), (), (), ())
-        assert cache.guess_state(database, keys) is not None
-        assert (
-            cache.guess_state(database, BatchRowKeys(tuple(sorted(organizations)), (), (), ()))
-            is None
-        )
+        assert cache.guess_state(keys) is not None
+        assert cache.guess_state(BatchRowKeys(tuple(sorted(organizations)), (), (), ())) is None

@@ -60,15 +60,6 @@ def test_a_writer_that_waits_too_long_fails_and_leaves_the_queue(queue: WriteQue
     assert queue.acquire(timeout_s=0)
 
 
-def test_an_urgent_writer_continues_after_its_timeout_without_taking_a_turn(
-    queue: WriteQueue,
-) -> None:
-    assert queue.acquire(timeout_s=0)
-    with queue.hold_urgently(timeout_s=0.01):
-        pass
-    assert not queue.acquire(timeout_s=0), "released a turn that it didn't hold"
-
-
 def test_a_forked_process_has_its_own_queue() -> None:
     before = get_write_queue()
     try:
