@@ -118,6 +118,8 @@ BONOBOT_URL = environment.read_origin(
     "BONOBOT_URL", read_running_url(BONOBOT_VAR) or "http://127.0.0.1:8000"
 )
 BONOBOT_OAUTH_CLIENT_ID = environment.read_document_url("BONOBOT_OAUTH_CLIENT_ID")
+# A folder with a folder for each organization (its ID), with tokens of the platform.
+BONOBOT_WORKLOAD_TOKENS = environment.read_text("BONOBOT_WORKLOAD_TOKENS")
 BONOBOT_OAUTH, BONOBOT_OAUTH_DOCUMENTS, BONOBOT_OAUTH_REGISTRATION, BONOBOT_OAUTH_SCHEMES = (
     oauth_server.read_oauth_settings()
 )

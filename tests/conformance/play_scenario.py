@@ -6,10 +6,12 @@ on the pages of `/oauth/`. The suite's authorization page agrees immediately.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
+from django.conf import settings
 from django.test import Client
 
 from agents.calls.pipeline import CallRequest, make_call
@@ -54,7 +56,7 @@ def _run_with_sign_in(url: str, scenario: str, context: Mapping[str, Any]) -> No
             name="conformance",
             transport_type="http",
             endpoint_config={"url": url},
-            auth_config=_build_auth_config(scenario, context),
+            auth_config=_build_auth_config(scenario, context, organization.pk),
             allow_private=True,
         ),
     )
@@ -74,14 +76,21 @@ def _run_with_sign_in(url: str, scenario: str, context: Mapping[str, Any]) -> No
 
 
 def scenario_has_logins(scenario: str) -> bool:
-    """Return whether a person signs in, which client credentials don't need."""
-    return "client-credentials" not in scenario
+    """Return whether a person signs in, which credentials of Bonobot itself don't need."""
+    return "client-credentials" not in scenario and "wif" not in scenario
 
 
-def _build_auth_config(scenario: str, context: Mapping[str, Any]) -> dict[str, Any]:
+def _build_auth_config(
+    scenario: str, context: Mapping[str, Any], organization_id: UUID
+) -> dict[str, Any]:
     credentials = {name: context[name] for name in CREDENTIAL_FIELDS if name in context}
     if scenario_has_logins(scenario):
         return {"type": "oauth2", "grant": "authorization_code", **credentials}
+    if token := context.get("valid_jwt"):
+        folder = Path(settings.BONOBOT_WORKLOAD_TOKENS, str(organization_id))
+        folder.mkdir(parents=True)
+        folder.joinpath("platform").write_text(token)
+        return {"type": "oauth2", "grant": "jwt_bearer", "workload_token": "platform"}
     if key := context.get("private_key_pem"):
         credentials["private_key"] = key
     return {"type": "oauth2", **credentials}

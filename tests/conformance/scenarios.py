@@ -60,12 +60,7 @@ EXCLUDED = (
     "sep-2640-client-verify-frontmatter",
 )
 # Extensions that no revision requires.
-UNSUPPORTED = (
-    "auth/enterprise-managed-authorization",
-    "auth/dpop",
-    "auth/dpop-nonce",
-    "auth/wif-jwt-bearer",
-)
+UNSUPPORTED = ("auth/enterprise-managed-authorization",)
 # Scenarios of authorization servers, which are the same in all revisions but for a check.
 AUTHORIZATION_SERVER = ("authorization-server-metadata-endpoint", "authorization-code-grant")
 AUTHORIZATION_REVISIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, MODERN)

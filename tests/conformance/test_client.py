@@ -30,8 +30,9 @@ WHOLE = bool(os.environ.get("TEST_CONFORMANCE"))
 
 
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[int]:
     monkeypatch.setattr(settings, "BONOBOT_OAUTH_CLIENT_ID", DOCUMENT)
+    monkeypatch.setattr(settings, "BONOBOT_WORKLOAD_TOKENS", str(tmp_path / "tokens"))
     with relay() as relay_port:
         yield relay_port
 
