@@ -231,7 +231,7 @@ def _add_attached_servers(
     }
     usage_by_server: Mapping[UUID | None, ServerUsage] = load_usage_by_server(agent, USAGE_PERIOD)
     others: dict[UUID | None, list[PolicyDecision]] = {}
-    for definition in snapshot.list_definitions("resource", "resource_template", "prompt"):
+    for definition in snapshot.list_definitions("resource", "resource_template", "skill", "prompt"):
         if definition.facts.state != "gone":
             others.setdefault(definition.facts.server_id, []).append(definition.decision)
     return [

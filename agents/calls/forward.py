@@ -11,15 +11,18 @@ from agents.builtin_tools.registry import run_builtin_tool
 from agents.builtin_tools.types import BuiltinToolContext
 from agents.calls.context import CallContext
 from agents.calls.decide_call import redecide_call
+from agents.calls.definitions import SnapshotDefinition
 from agents.calls.pending_calls import send_leg
 from agents.calls.required_tasks import call_as_task
 from agents.calls.resolve import build_params, get_argument_schema
-from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
+from agents.calls.snapshots import SnapshotTool, Target, get_snapshot_cache
 from agents.calls.types import CallIncomplete, CallOutcome, CallRequest, CallSuperseded, Method
 from agents.calls.user_endpoints import resolve_user_endpoint
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.extensions import is_skill_content
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH
 from mcp_servers.refresh_definitions import await_refresh_on_error
@@ -90,7 +93,26 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
             return await call_as_task(endpoint, params, send_within, request.timeout_s)
         return await send_within(method, params, request.timeout_s)
 
-    return await send_leg(request, endpoint, send_request, build_params(request, target))
+    result = await send_leg(request, endpoint, send_request, build_params(request, target))
+    _check_skill_content(request, target, result, endpoint.name)
+    return result
+
+
+def _check_skill_content(
+    request: CallRequest, target: Target, result: dict[str, Any], server: str
+) -> None:
+    """Raise `UpstreamError` (`skill_changed`) for a file that isn't as the skill was approved."""
+    if not isinstance(target, SnapshotDefinition) or target.facts.kind != "skill":
+        return
+    is_complete = result.get("resultType", "complete") == "complete"
+    if is_complete and not is_skill_content(target.declaration, request.tool, result):
+        raise UpstreamError(
+            format_message("`{uri}` isn't as it was approved.", uri=request.tool),
+            code="skill_changed",
+            server=server,
+            answered=True,
+            remedy="Refresh the server's definitions, and review the skill again.",
+        )
 
 
 def _build_tool_context(context: CallContext, make_call: MakeCall) -> BuiltinToolContext:

@@ -24,7 +24,12 @@ from agents.calls.types import CallRequest, Method, RelayOptions
 from agents.calls.user_endpoints import find_user_id, resolve_user_endpoint
 from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
-from agents.gateway.catalog import Declaration, get_catalog, rename_resources
+from agents.gateway.catalog import (
+    Declaration,
+    get_catalog,
+    read_own_skill,
+    rename_resources,
+)
 from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
 from agents.gateway.connection_subscriptions import get_connection_subscriptions
 from agents.gateway.era_translation import translate_input_request
@@ -107,6 +112,8 @@ class UpstreamCallHandlers:
             inbound.get_text("uri"),
             get_catalog(inbound.caller.target, await get_snapshot(inbound)),
         )
+        if own_skill := read_own_skill(await get_snapshot(inbound), uri):
+            return own_skill
         resource = catalog.find_resource(uri)
         if resource is None:
             raise build_unknown_name_error("resource", uri)
@@ -460,7 +467,7 @@ async def build_call_result(
     return result
 
 
-Kind = Literal["tools", "resources", "templates", "prompts"]
+Kind = Literal["tools", "resources", "templates", "skills", "prompts"]
 
 
 @dataclass(frozen=True)

@@ -436,7 +436,9 @@ BONOBOT_TOOL_NAME_STYLE = environment.read_text(
     "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
 )
 # MCP extensions that are relayed between clients and servers: `mcp_servers.client.extensions`.
-BONOBOT_EXTENSIONS = environment.read_names("BONOBOT_EXTENSIONS", ("io.modelcontextprotocol/ui",))
+BONOBOT_EXTENSIONS = environment.read_names(
+    "BONOBOT_EXTENSIONS", ("io.modelcontextprotocol/ui", "io.modelcontextprotocol/skills")
+)
 # How definitions of new servers are reviewed unless their configuration says otherwise.
 BONOBOT_DEFINITION_REVIEW = environment.read_text(
     "BONOBOT_DEFINITION_REVIEW", "manual", choices=("manual", "first", "always")

@@ -52,13 +52,18 @@ from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
 from mcp_servers.models import Definition, Server
 
 PAGE_SIZE = 50
-RESOURCES = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
+RESOURCES = (
+    Definition.Kind.RESOURCE,
+    Definition.Kind.RESOURCE_TEMPLATE,
+    Definition.Kind.SKILL,
+)
 PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
 # Kind filters of each tab: (query value, title, kinds).
 KIND_FILTERS = {
     "resources": (
         ("fixed", _("Resources"), RESOURCES[:1]),
-        ("templates", _("Templates"), RESOURCES[1:]),
+        ("templates", _("Templates"), RESOURCES[1:2]),
+        ("skills", _("Skills"), RESOURCES[2:]),
     ),
     "prompts": (
         ("prompts", _("Prompts"), PROMPTS[:1]),
@@ -270,7 +275,7 @@ def show_tools(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("resources", _("Resources"), order=21)
 def show_resources(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the resources and resource templates."""
+    """Show the resources, resource templates and skills."""
     return _render_definitions(visit, RESOURCES)
 
 
