@@ -439,6 +439,8 @@ BONOBOT_TOOL_NAME_STYLE = environment.read_text(
 BONOBOT_EXTENSIONS = environment.read_names(
     "BONOBOT_EXTENSIONS", ("io.modelcontextprotocol/ui", "io.modelcontextprotocol/skills")
 )
+# Server cards of public registries: `agents.gateway.registry_api`.
+BONOBOT_SERVER_CARDS = environment.read_flag("BONOBOT_SERVER_CARDS", False)
 # How definitions of new servers are reviewed unless their configuration says otherwise.
 BONOBOT_DEFINITION_REVIEW = environment.read_text(
     "BONOBOT_DEFINITION_REVIEW", "manual", choices=("manual", "first", "always")
