@@ -1,5 +1,6 @@
 """Send an admitted call to its server, or run its built-in tool."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -94,18 +95,20 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
         return await send_within(method, params, request.timeout_s)
 
     result = await send_leg(request, endpoint, send_request, build_params(request, target))
-    _check_skill_content(request, target, result, endpoint.name)
+    await _check_skill_content(request, target, result, endpoint.name)
     return result
 
 
-def _check_skill_content(
+async def _check_skill_content(
     request: CallRequest, target: Target, result: dict[str, Any], server: str
 ) -> None:
     """Raise `UpstreamError` (`skill_changed`) for a file that isn't as the skill was approved."""
     if not isinstance(target, SnapshotDefinition) or target.facts.kind != "skill":
         return
-    is_complete = result.get("resultType", "complete") == "complete"
-    if is_complete and not is_skill_content(target.declaration, request.tool, result):
+    if result.get("resultType", "complete") != "complete":
+        return
+    # Files can be large.
+    if not await asyncio.to_thread(is_skill_content, target.declaration, request.tool, result):
         raise UpstreamError(
             format_message("`{uri}` isn't as it was approved.", uri=request.tool),
             code="skill_changed",

@@ -49,6 +49,7 @@ from agents.gateway.mcp_host import (
 )
 from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
+from agents.skills.templates import find_skill_name
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
@@ -112,8 +113,11 @@ class UpstreamCallHandlers:
             inbound.get_text("uri"),
             get_catalog(inbound.caller.target, await get_snapshot(inbound)),
         )
-        if own_skill := read_own_skill(await get_snapshot(inbound), uri):
-            return own_skill
+        if find_skill_name(uri):  # perhaps an own one, whose reads aren't admitted
+            caller = await inbound.caller.refresh_if_changed()
+            snapshot = await get_runtime().run_orm(caller.target.load_snapshot)
+            if own_skill := read_own_skill(snapshot, uri):
+                return own_skill
         resource = catalog.find_resource(uri)
         if resource is None:
             raise build_unknown_name_error("resource", uri)

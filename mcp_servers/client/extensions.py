@@ -16,6 +16,7 @@ from typing import Any
 from django.conf import settings
 
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.canonical_json import is_same_value
 from bonobot.core.text.yaml_reader import read_yaml
 
 UI_EXTENSION = "io.modelcontextprotocol/ui"
@@ -135,7 +136,8 @@ def is_skill_content(entry: Mapping[str, Any], uri: str, result: Mapping[str, An
     digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     is_same = content.get("uri") == uri and len(raw) == file["size"] and digest == file["digest"]
     return is_same and (
-        uri != entry["uri"] or parse_frontmatter(str(content.get("text"))) == entry["frontmatter"]
+        uri != entry["uri"]
+        or is_same_value(parse_frontmatter(str(content.get("text"))), entry["frontmatter"])
     )
 
 

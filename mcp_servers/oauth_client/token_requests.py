@@ -153,7 +153,8 @@ def build_workload_grant(
 
     issuer = authorization_server.issuer.rstrip("/")
     audiences = {issuer, f"{issuer}/", authorization_server.token_endpoint}
-    folder = Path(settings.BONOBOT_WORKLOAD_TOKENS, str(account.organization_id))
+    # Without the setting, there is no such folder.
+    folder = Path(settings.BONOBOT_WORKLOAD_TOKENS or "/", str(account.organization_id))
     try:
         with (folder / account.workload_token).open(encoding="ascii") as file:
             assertion = file.read(MAX_TOKEN_LENGTH).strip()

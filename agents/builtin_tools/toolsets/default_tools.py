@@ -121,11 +121,12 @@ async def _handle_list_resources(context: BuiltinToolContext, arguments: dict[st
         slug = context.snapshot.servers[definition.facts.server_id].slug
         summary = " – ".join(part for part in (definition.title, definition.description) if part)
         mime = definition.declaration.get("mimeType") or ""
-        template = (
-            " (template: fill in its variables)" if "template" in definition.facts.kind else ""
-        )
+        note = {
+            "resource_template": " (template: fill in its variables)",
+            "skill": " (skill: read it before you start its task)",
+        }.get(definition.facts.kind, "")
         summary = " ".join(summary.split())[:MAX_DESCRIPTION_LENGTH]
-        lines.append(f"{slug} {definition.name} {mime}{template} {summary}".strip())
+        lines.append(f"{slug} {definition.name} {mime}{note} {summary}".strip())
     shown_lines = lines[:MAX_LISTED_RESOURCES]
     if omitted := len(lines) - len(shown_lines):
         shown_lines.append(f"[{omitted} more: name a server to see fewer]")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agents.models import Agent
+from agents.models import Agent, Skill
 from agents.services import attach_server
 from agents.skills.services import SkillSpec, save_skill
 from bonobot.accounts.models import Organization
@@ -173,6 +173,14 @@ def test_own_skills_are_served_to_clients(
         assert "For ${version}." in result["contents"][0]["text"]
         unknown = {"uri": "skill://Not_A_Skill_Name/SKILL.md"}
         assert gateway_client.modern(path, "resources/read", unknown).error["code"] == -32602
+    save_skill(
+        administrator,
+        SkillSpec(name="release-notes", enabled=False),
+        Skill.objects.get(name="release-notes"),
+    )
+    for path in (AGENT, "/mcp"):
+        assert gateway_client.modern(path, "resources/read", {"uri": uri}).error["code"] == -32602
+        assert gateway_client.modern(path, "skills/list").result["skills"] == []
 
 
 INVALID: dict[str, Json] = {
