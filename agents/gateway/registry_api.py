@@ -109,9 +109,11 @@ class RegistryView(APIView):
         tag = f'"{digest}"'
         sent_tags = parse_etags(self.request.headers.get("If-None-Match", ""))
         known_tags = {sent_tag.removeprefix("W/") for sent_tag in sent_tags}
-        response = Response(body, content_type=media_type)
-        if known_tags & {tag, "*"}:
-            response = Response(status=304)
+        response = (
+            Response(status=304)
+            if known_tags & {tag, "*"}
+            else Response(body, content_type=media_type)
+        )
         response["ETag"] = tag
         response["Cache-Control"] = "private, no-cache"
         patch_vary_headers(response, ["Authorization"])

@@ -255,7 +255,7 @@ async def _request_tokens(
             account, challenge, pinned=pinned
         )
     form = {"grant_type": "client_credentials"}
-    if account.workload_token:
+    if account.grant == "jwt_bearer":
         form = await asyncio.to_thread(build_workload_grant, account, authorization_server)
     requested_scope = (
         scope or grant.requested_scope or join_scopes(account.scopes or authorization_server.scopes)
@@ -314,7 +314,7 @@ def _build_login_error(account: OAuthAccount, detail: str) -> LoginNeeded:
                 "Sign in at {login_url}", login_url=build_account_login_url(account)
             ),
         )
-    if account.workload_token:
+    if account.grant == "jwt_bearer":
         return LoginNeeded(
             detail, remedy="Let the authorization server accept this platform's workload token."
         )

@@ -156,7 +156,7 @@ def build_workload_grant(
     # Without the setting, there is no such folder.
     folder = Path(settings.BONOBOT_WORKLOAD_TOKENS or "/", str(account.organization_id))
     try:
-        with (folder / account.workload_token).open(encoding="ascii") as file:
+        with (folder / Path(account.workload_token).name).open(encoding="ascii") as file:
             assertion = file.read(MAX_TOKEN_LENGTH).strip()
         audience = jwt.decode(assertion, options={"verify_signature": False}).get("aud")
     except (OSError, ValueError, jwt.InvalidTokenError):

@@ -321,6 +321,12 @@ def test_a_workload_token_is_sent_to_its_audience_only(register, protected, work
     assert protected.token_requests == []
 
 
+def test_client_credentials_use_no_workload_token(register, protected, workload_token):
+    workload_token(protected.origin)
+    call_tool(register({**CREDENTIALS, "workload_token": "../another/platform"}))
+    assert "assertion" not in protected.token_requests[0]
+
+
 def test_workload_tokens_of_another_organization_cant_be_used(
     register, protected, workload_token, tmp_path, organization
 ):
