@@ -17,7 +17,13 @@ from mcp_servers.client.sandbox_modes import NO_SANDBOX, ServerSandbox
 from mcp_servers.client_capabilities import get_allowed_requests, keeps_session_state
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
-from mcp_servers.oauth_client.types import GRANT_TYPES, PER_CHOICES, OAuthAccount, parse_scopes
+from mcp_servers.oauth_client.types import (
+    DPOP_CHOICES,
+    GRANT_TYPES,
+    PER_CHOICES,
+    OAuthAccount,
+    parse_scopes,
+)
 from mcp_servers.presets.allowed_folders import build_folder_rule, list_allowed_folders
 
 API_KEY_HEADER = "X-API-Key"
@@ -116,7 +122,7 @@ def _build_organization_sandbox(
         home=str(get_sandbox_folder(server.organization_id) / "home"),
         network=network,
         folders=sandbox.list_named_folders((*args, *env.values()), roots),
-        hidden=(str(settings.BONOBOT_VAR),),
+        hidden=_list_hidden_folders(),
         required=sandbox.find_sandbox_fault() is not None and Organization.objects.count() > 1,
         allow_private=server.allow_private,
     )
@@ -128,8 +134,13 @@ def _build_sandbox(server: Server) -> ServerSandbox:
         return NO_SANDBOX
     kind: Any = server.sandbox
     network: Any = server.network
-    # It holds our keys and database, which the server must not even read.
-    return ServerSandbox(kind=kind, network=network, hidden=(str(settings.BONOBOT_VAR),))
+    return ServerSandbox(kind=kind, network=network, hidden=_list_hidden_folders())
+
+
+def _list_hidden_folders() -> tuple[str, ...]:
+    """Return the folders with our keys, database and tokens, which servers must not even read."""
+    folders = (str(settings.BONOBOT_VAR), settings.BONOBOT_WORKLOAD_TOKENS)
+    return tuple(folder for folder in folders if folder)
 
 
 def build_account(server: Server, credentials: Mapping[str, str]) -> OAuthAccount:
@@ -151,6 +162,8 @@ def build_account(server: Server, credentials: Mapping[str, str]) -> OAuthAccoun
         scopes=parse_scopes(config.get("scopes")),
         token_url=config.get("token_url") or "",
         issuer=config.get("issuer") or "",
+        workload_token=config.get("workload_token") or "",
+        dpop=config.get("dpop") or DPOP_CHOICES[0],
     )
     return replace(account, subject=None) if account.by_person else account
 

@@ -403,8 +403,11 @@ def _update_definition(
     row.payload = make_storable(item.payload)
     row.digest = compute_json_digest(item.payload)
     row.present = True
-    row.title = _to_text(item.payload.get("title"))[:255]
-    row.description = _to_text(item.payload.get("description"))[:MAX_DESCRIPTION_LENGTH]
+    texts = item.payload
+    if item.kind == "skill" and isinstance(frontmatter := texts.get("frontmatter"), dict):
+        texts = {"title": frontmatter.get("name"), **frontmatter}
+    row.title = _to_text(texts.get("title"))[:255]
+    row.description = _to_text(texts.get("description"))[:MAX_DESCRIPTION_LENGTH]
     row.findings = findings.get_findings(item)
     row.rules_version = RULES_VERSION
     row.fault = item.fault or _find_fault(row, verdicts.get(item.name))

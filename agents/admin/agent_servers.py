@@ -72,7 +72,7 @@ DEFINITION_SECTIONS = (
             "variables of a template can span several path segments."
         ),
         "allowed_resources",
-        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE),
+        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
     ),
     DefinitionSection(
         "prompt",

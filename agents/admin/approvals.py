@@ -270,7 +270,9 @@ def _answer_all(
 
 DEFINITION_KINDS = {
     "tools/call": (Definition.Kind.TOOL,),
-    "resources/read": (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE),
+    "resources/read": (
+        *(Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
+    ),
     "prompts/get": (Definition.Kind.PROMPT,),
 }
 LABEL_TEXTS = {

@@ -256,7 +256,11 @@ def _parse_value(argument: ToolArgument, entered_value: Any) -> Any:
 # Media types that are shown as images; other binary content is only named.
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 DEFINITION_CHOICES = (
-    ("resources", _("Resource"), (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)),
+    (
+        "resources",
+        _("Resource"),
+        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
+    ),
     ("prompts", _("Prompt"), (Definition.Kind.PROMPT,)),
 )
 
@@ -364,7 +368,7 @@ def _build_inputs(definition: Definition, posted: QueryDict) -> list[DefinitionI
 
 
 def _build_uri(definition: Definition, inputs: Iterable[DefinitionInput]) -> str:
-    if definition.kind == Definition.Kind.RESOURCE:
+    if definition.kind != Definition.Kind.RESOURCE_TEMPLATE:
         return definition.name
     return expand_template(
         definition.name, {form_input.name: form_input.value for form_input in inputs}

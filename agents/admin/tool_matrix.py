@@ -230,7 +230,7 @@ def _add_attached_servers(
     }
     calls_by_server = load_calls_by_server(agent, USAGE_PERIOD)
     others: dict[UUID | None, list[PolicyDecision]] = {}
-    for definition in snapshot.list_definitions("resource", "resource_template", "prompt"):
+    for definition in snapshot.list_definitions("resource", "resource_template", "skill", "prompt"):
         if definition.facts.state != "gone":
             others.setdefault(definition.facts.server_id, []).append(definition.decision)
     return [

@@ -109,15 +109,15 @@ class AgentDefinitionView(AgentView):
 
 
 class AgentResourceListView(AgentDefinitionView):
-    """The resources and resource templates of an agent."""
+    """The resources, resource templates and skills of an agent."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
-    kinds = ("resource", "resource_template")
+    kinds = ("resource", "resource_template", "skill")
 
     @describe_operation("list_agent_resources", answer=EffectiveDefinitionSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List an agent's resources and resource templates.
+        """List an agent's resources, resource templates, and skills.
 
         Each has the policy decision. If the agent can't read it, the response has the rule and a
         remedy.

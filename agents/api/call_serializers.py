@@ -48,9 +48,9 @@ class EffectiveToolSerializer(StrictSerializer):
 
 
 class EffectiveDefinitionSerializer(StrictSerializer):
-    """A resource, template, or prompt of an agent, and whether the agent can use it."""
+    """A resource, template, skill, or prompt of an agent, and whether the agent can use it."""
 
-    kind = serializers.ChoiceField(["resource", "resource_template", "prompt"])
+    kind = serializers.ChoiceField(["resource", "resource_template", "skill", "prompt"])
     server = serializers.CharField(help_text="Name of its server.")
     server_id = serializers.UUIDField()
     name = serializers.CharField(help_text="Its URI or URI template, or the name of a prompt.")

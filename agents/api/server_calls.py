@@ -26,6 +26,7 @@ from mcp_servers.uri_templates import MAX_URI_LENGTH
 LIST_METHODS = {
     "resources/list": ("resources", "resource"),
     "resources/templates/list": ("resourceTemplates", "resource_template"),
+    "skills/list": ("skills", "skill"),
     "prompts/list": ("prompts", "prompt"),
 }
 METHODS = (

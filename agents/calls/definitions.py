@@ -59,7 +59,7 @@ def build_server_facts(server: Server) -> ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDefinition:
-    """A resource, template or prompt of a server; `name` is its URI, template or own name.
+    """A resource, template, skill or prompt of a server; `name` is its URI, template or own name.
 
     `variables` are the template's variables, none if it can't be parsed.
     """
@@ -80,15 +80,21 @@ class SnapshotDefinition:
         return SchemaVerdict("inline", "")
 
     @property
+    def _texts(self) -> Mapping[str, Any]:
+        frontmatter = self.declaration.get("frontmatter")
+        is_skill = self.facts.kind == "skill" and isinstance(frontmatter, Mapping)
+        return cast(Mapping[str, Any], frontmatter) if is_skill else self.declaration
+
+    @property
     def title(self) -> str:
         """The title, else the name, else an empty string."""
-        title = self.declaration.get("title") or self.declaration.get("name")
+        title = self._texts.get("title") or self._texts.get("name")
         return title if isinstance(title, str) else ""
 
     @property
     def description(self) -> str:
         """The description or an empty string."""
-        description = self.declaration.get("description")
+        description = self._texts.get("description")
         return description if isinstance(description, str) else ""
 
     @property
@@ -116,11 +122,12 @@ DefinitionKey = tuple[UUID, str, str]
 
 
 def split_tools(rows: Iterable[Definition]) -> tuple[list[Definition], list[Definition]]:
-    """Return the tools, and the resources, templates and prompts."""
+    """Return the tools, and the resources, templates, skills and prompts."""
     definitions = list(rows)
     other_kinds = (
         Definition.Kind.RESOURCE,
         Definition.Kind.RESOURCE_TEMPLATE,
+        Definition.Kind.SKILL,
         Definition.Kind.PROMPT,
     )
     return (

@@ -1,5 +1,6 @@
 """Send an admitted call to its server, or run its built-in tool."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from agents.builtin_tools.registry import run_builtin_tool
 from agents.builtin_tools.types import BuiltinToolContext
 from agents.calls.context import CallContext
 from agents.calls.decide_call import redecide_call
+from agents.calls.definitions import SnapshotDefinition
 from agents.calls.pending_calls import SendRequest, poll_task
 from agents.calls.required_tasks import call_as_task
 from agents.calls.resolve import build_params, get_argument_schema
@@ -21,7 +23,7 @@ from agents.calls.results import (
     parse_incomplete_result,
     parse_url_elicitations,
 )
-from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
+from agents.calls.snapshots import SnapshotTool, Target, get_snapshot_cache
 from agents.calls.types import (
     CallIncomplete,
     CallOutcome,
@@ -31,10 +33,12 @@ from agents.calls.types import (
     RelayOptions,
 )
 from agents.calls.user_endpoints import resolve_user_endpoint
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error
+from mcp_servers.client.extensions import is_skill_content
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH
 from mcp_servers.refresh_definitions import await_refresh_on_error
@@ -97,7 +101,10 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
     is_poll = request.continuation is not None and request.continuation.task_id
     if tool is not None and tool.requires_task and not is_poll:
         send_request = partial(call_as_task, endpoint, send_request, request.timeout_s)
-    return await _send_leg(request, endpoint, send_request, build_params(request, target))
+    result = await _send_leg(request, endpoint, send_request, build_params(request, target))
+    if tool is None:
+        await _check_skill_content(request, target, result, endpoint.name)
+    return result
 
 
 async def _send_leg(
@@ -142,6 +149,25 @@ def _build_relayed_params(params: Mapping[str, Any], relay: RelayOptions) -> dic
     """Return the parameters of a relayed call, with the client's responses and request state."""
     meta = {"_meta": dict(relay.meta)} if relay.meta else {}
     return {**params, **relay.extra_params, **meta}
+
+
+async def _check_skill_content(
+    request: CallRequest, target: Target, result: dict[str, Any], server: str
+) -> None:
+    """Raise `UpstreamError` (`skill_changed`) for a file that isn't as the skill was approved."""
+    if not isinstance(target, SnapshotDefinition) or target.facts.kind != "skill":
+        return
+    if result.get("resultType", "complete") != "complete":
+        return
+    # Files can be large.
+    if not await asyncio.to_thread(is_skill_content, target.declaration, request.tool, result):
+        raise UpstreamError(
+            format_message("`{uri}` isn't as it was approved.", uri=request.tool),
+            code="skill_changed",
+            server=server,
+            answered=True,
+            remedy="Refresh the server's definitions, and review the skill again.",
+        )
 
 
 def _build_tool_context(context: CallContext, make_call: MakeCall) -> BuiltinToolContext:

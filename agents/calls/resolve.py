@@ -139,15 +139,36 @@ def _build_completion_schema(definition: SnapshotDefinition) -> dict[str, Any]:
 
 
 def find_resource(snapshot: CallSnapshot, server_id: UUID, uri: str) -> SnapshotDefinition | None:
-    """Return the resource with this URI or a template that matches it, allowed ones first."""
+    """Return the resource or skill with this URI, or a template that matches it.
+
+    Allowed ones come first, and of them the skill, because what is read is compared with it.
+    """
     exact = snapshot.definitions.get((server_id, "resource", uri))
-    if exact and (exact.decision.allowed or exact.decision.code in FINAL_DENIAL_CODES):
+    if exact and exact.decision.code in FINAL_DENIAL_CODES:
+        return exact
+    skill = _index_skill_files(snapshot).get((server_id, uri))
+    if skill and (skill.decision.allowed or exact is None):
+        return replace(skill, facts=replace(skill.facts, uri=uri))
+    if exact and exact.decision.allowed:
         return exact
     template_matches = list(_match_templates(snapshot, server_id, uri))
     allowed = next(
         (definition for definition in template_matches if definition.decision.allowed), None
     )
     return allowed or exact or next(iter(template_matches), None)
+
+
+def _index_skill_files(snapshot: CallSnapshot) -> dict[tuple[UUID, str], SnapshotDefinition]:
+    """Return the skills by server and file; a skill inside another one is preferred, if allowed."""
+    index: dict[tuple[UUID, str], SnapshotDefinition] | None = snapshot.memo.get("skill files")
+    if index is None:
+        skills = [one for one in snapshot.list_definitions("skill") if one.facts.state != "refused"]
+        index = snapshot.memo["skill files"] = {
+            (skill.facts.server_id, file["uri"]): skill
+            for skill in sorted(skills, key=lambda one: (one.decision.allowed, len(one.name)))
+            for file in skill.declaration["resources"]
+        }
+    return index
 
 
 def _match_templates(

@@ -64,7 +64,7 @@ def _parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _list_resources(cli: CommandContext, options: argparse.Namespace) -> None:
-    definitions = _list_definitions(cli, options, ("resource", "resource_template"))
+    definitions = _list_definitions(cli, options, ("resource", "resource_template", "skill"))
     rows = [
         (
             _format_kind(definition),
@@ -190,7 +190,7 @@ def _serialize_definition(definition: SnapshotDefinition) -> dict[str, Any]:
 
 
 def _format_kind(definition: dict[str, Any]) -> str:
-    return "template" if definition["kind"] == "resource_template" else "resource"
+    return str(definition["kind"]).removeprefix("resource_")
 
 
 def _format_arguments(arguments: Iterable[dict[str, Any]]) -> str:

@@ -5,27 +5,33 @@ agent's address, tools have the agent's names for them, and prompts and URIs are
 server's slug; at a server's address, everything keeps the server's names.
 
 URIs and URI templates get the slug in front of their scheme, `docs+file:///a.txt`, like `git+ssh:`.
-Pages of MCP Apps keep their scheme, as their clients require it: `ui://docs/page`. A client's URI
-is resolved by the known prefixes, never guessed.
+Pages of MCP Apps and skills keep their scheme, as their clients require it: `ui://docs/page`. A
+client's URI is resolved by the known prefixes, never guessed.
 """
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
+
+from agents.builtin_tools.toolsets.default_tools import READ_SKILL
 from agents.calls.definitions import SnapshotDefinition
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.gateway.client_request import build_invalid_params_error
 from agents.gateway.era_translation import translate_execution
 from agents.gateway.routes import GatewayTarget
+from agents.skills.templates import SkillTemplate, build_skill_entries, read_skill_file
 from mcp_servers.client.change_notifications import TOPICS
 from mcp_servers.client.extensions import (
     APP_SCHEME,
     FLAT_URI_KEYS,
+    SKILL_SCHEME,
+    SKILLS_EXTENSION,
     UI_KEY,
     UI_URI_KEY,
     merge_server_extensions,
@@ -51,7 +57,7 @@ def resolve_uri(uri: str, servers: Mapping[str, UUID]) -> tuple[UUID, str] | Non
 
     `servers` maps prefixes to ids.
     """
-    scheme = APP_SCHEME if uri.startswith(APP_SCHEME) else ""
+    scheme = _find_kept_scheme(uri)
     separator = "/" if scheme else PREFIX_SEPARATOR
     name, _, rest = uri.removeprefix(scheme).partition(separator)
     server_id = servers.get(name + PREFIX_SEPARATOR)
@@ -60,9 +66,14 @@ def resolve_uri(uri: str, servers: Mapping[str, UUID]) -> tuple[UUID, str] | Non
 
 def expose_uri(prefix: str, uri: str) -> str:
     """Return the client's URI or template for a server's; a blank prefix keeps it."""
-    if prefix and uri.startswith(APP_SCHEME):
-        return f"{APP_SCHEME}{prefix.removesuffix(PREFIX_SEPARATOR)}/{uri[len(APP_SCHEME) :]}"
+    if prefix and (scheme := _find_kept_scheme(uri)):
+        return f"{scheme}{prefix.removesuffix(PREFIX_SEPARATOR)}/{uri[len(scheme) :]}"
     return prefix + uri
+
+
+def _find_kept_scheme(uri: str) -> str:
+    """Return the scheme that clients have to recognize, or ""; the authority names the server."""
+    return next((scheme for scheme in (APP_SCHEME, SKILL_SCHEME) if uri.startswith(scheme)), "")
 
 
 def rename_resources(result: Any, rename: Rename) -> Any:
@@ -157,6 +168,7 @@ class GatewayCatalog:
     tools: DeclarationList
     resources: DeclarationList
     templates: DeclarationList
+    skills: DeclarationList
     prompts: DeclarationList
     prompts_by_name: Mapping[str, SnapshotDefinition]
     servers_by_prefix: Mapping[str, UUID]
@@ -250,6 +262,15 @@ def _build_catalog(target: GatewayTarget, snapshot: CallSnapshot) -> GatewayCata
             _build_located_declaration(item, "uriTemplate", prefixes_by_server)
             for item in list_visible_definitions("resource_template")
         ),
+        skills=DeclarationList(
+            (
+                *build_skill_entries(_list_own_skills(snapshot)),
+                *(
+                    _build_skill_declaration(item, prefixes_by_server)
+                    for item in list_visible_definitions("skill")
+                ),
+            )
+        ),
         prompts=DeclarationList(
             {**item.declaration, "name": name} for name, item in prompts.items()
         ),
@@ -281,6 +302,26 @@ def _build_located_declaration(
     }
 
 
+def _build_skill_declaration(
+    definition: SnapshotDefinition, prefixes_by_server: Mapping[UUID, str]
+) -> Declaration:
+    rename = partial(expose_uri, prefixes_by_server[definition.facts.server_id])
+    files = [_rename_resource(file, rename) for file in definition.declaration["resources"]]
+    entry = _build_located_declaration(definition, "uri", prefixes_by_server)
+    return {**entry, "resources": files}
+
+
+def _list_own_skills(snapshot: CallSnapshot) -> Collection[SkillTemplate]:
+    """Return the agent's skills, unless its policy denies it to read them without approval."""
+    tool = snapshot.tools.get(READ_SKILL.name)
+    return snapshot.skills.values() if tool and tool.decision.allowed else ()
+
+
+def read_own_skill(snapshot: CallSnapshot, uri: str) -> dict[str, Any] | None:
+    """Return the contents of an own skill of the agent, None for another URI."""
+    return read_skill_file(_list_own_skills(snapshot), uri)
+
+
 def _build_capabilities(snapshot: CallSnapshot, *, person: bool) -> dict[str, Any]:
     """Return the capabilities for clients: those of the servers that the gateway forwards."""
     endpoints = [item.endpoint for item in snapshot.servers.values() if item.enabled]
@@ -292,8 +333,17 @@ def _build_capabilities(snapshot: CallSnapshot, *, person: bool) -> dict[str, An
         if any(name in capabilities for capabilities in declared):
             supported[name] = {}
     # Servers may run calls as tasks, and a call that needs approval becomes a deferred task.
-    supported["extensions"] = {TASKS_EXTENSION: {}, **merge_server_extensions(declared)}
+    supported["extensions"] = {
+        TASKS_EXTENSION: {},
+        **merge_server_extensions(declared),
+        **build_skills_capability(),
+    }
     return supported
+
+
+def build_skills_capability() -> dict[str, Any]:
+    """Return our declaration of the skills extension, if it is allowed; we list no directories."""
+    return {SKILLS_EXTENSION: {}} if SKILLS_EXTENSION in settings.BONOBOT_EXTENSIONS else {}
 
 
 def _build_instructions(target: GatewayTarget, snapshot: CallSnapshot) -> str:

@@ -57,7 +57,7 @@ METHODS_BY_TOPIC: dict[Topic, str] = {topic: method for method, topic in TOPICS_
 KINDS_BY_TOPIC: dict[Topic, tuple[Kind, ...]] = {
     "tools": ("tools",),
     "prompts": ("prompts",),
-    "resources": ("resources", "templates"),
+    "resources": ("resources", "templates", "skills"),
 }
 
 DeclarationLister = Callable[[AuthenticatedClient, Kind], Awaitable[tuple[Declaration, ...]]]

@@ -49,6 +49,7 @@ LISTS: dict[str, tuple[Kind, str]] = {
     "tools/list": ("tools", "tools"),
     "resources/list": ("resources", "resources"),
     "resources/templates/list": ("templates", "resourceTemplates"),
+    "skills/list": ("skills", "skills"),
     "prompts/list": ("prompts", "prompts"),
 }
 
@@ -73,6 +74,7 @@ class GatewayDispatcher:
             **dict.fromkeys(LISTS, self._list_page),
             "tools/call": lambda inbound: self._select_handlers(inbound.caller).call_tool(inbound),
             "resources/read": self._read_resource,
+            "skills/get": self._get_skill,
             "prompts/get": lambda inbound: self._select_handlers(inbound.caller).get_prompt(
                 inbound
             ),
@@ -223,6 +225,13 @@ class GatewayDispatcher:
                 await self.sessions.save_session(inbound)
             declarations = tuple(map(translate_declaration, declarations))
         return build_page(declarations, field_name, inbound.params.get("cursor")) | CACHE_HINTS
+
+    async def _get_skill(self, inbound: GatewayRequest) -> dict[str, Any]:
+        uri = inbound.get_text("uri")
+        for skill in await self.list_declarations(inbound.caller, "skills"):
+            if skill["uri"] == uri:
+                return {"skill": skill, **CACHE_HINTS}
+        raise build_unknown_name_error("skill", uri)
 
     async def _read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:
         result = await self._select_handlers(inbound.caller).read_resource(inbound)

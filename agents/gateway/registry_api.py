@@ -1,7 +1,8 @@
 """The registry API (`/v0.1`) that MCP clients read: VS Code, GitHub Copilot and others.
 
 It follows the OpenAPI document of modelcontextprotocol/registry, read-only. The base URL that
-clients are configured with is `/registry/{organization}`.
+clients are configured with is `/registry/{organization}`. Server cards (SEP-2127) of the same
+entries are optional: a client finds them in the catalog of this address.
 """
 
 import json
@@ -10,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
+from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.urls import path
 from django.utils.cache import patch_vary_headers
 from django.utils.dateparse import parse_datetime
@@ -33,6 +36,7 @@ from bonobot.core.api.parsers import JSONContentNegotiation
 from bonobot.core.problems import InvalidInput, NotFound
 
 LATEST = "latest"
+CARD_TYPE = "application/mcp-server-card+json"
 DEFAULT_LIMIT, MAX_LIMIT = 30, 100
 # A client reads one entry for each installed server, and an office has one address.
 REQUESTS_PER_ADDRESS = AttemptLimit("registry:address", 1_000, 600)
@@ -99,13 +103,17 @@ class RegistryView(APIView):
                 return entry
         raise NotFound("Server not found.", code="unknown_server")
 
-    def respond(self, body: Mapping[str, Any]) -> Response:
+    def respond(self, body: Mapping[str, Any], media_type: str = "application/json") -> Response:
         """Return the response, or 304 if the client has this version."""
         digest = sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
         tag = f'"{digest}"'
         sent_tags = parse_etags(self.request.headers.get("If-None-Match", ""))
         known_tags = {sent_tag.removeprefix("W/") for sent_tag in sent_tags}
-        response = Response(status=304) if known_tags & {tag, "*"} else Response(body)
+        response = (
+            Response(status=304)
+            if known_tags & {tag, "*"}
+            else Response(body, content_type=media_type)
+        )
         response["ETag"] = tag
         response["Cache-Control"] = "private, no-cache"
         patch_vary_headers(response, ["Authorization"])
@@ -157,6 +165,41 @@ class RegistryVersionView(RegistryView):
         if version not in (LATEST, entry.version):
             raise NotFound("Server version not found.", code="unknown_server")
         return self.respond(entry.to_json())
+
+
+class ServerCardView(RegistryView):
+    """The card of a server: identity and address, without tools."""
+
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        """Return the card."""
+        _require_server_cards()
+        return self.respond(self.find_entry(slug, name).to_card(), CARD_TYPE)
+
+
+class CatalogView(RegistryView):
+    """The catalog of this address: the cards of all organizations with a public registry."""
+
+    def get(self, request: Request) -> Response:
+        """List the cards, by organization and name."""
+        _require_server_cards()
+        organizations = Organization.objects.filter(registry=RegistryAccess.PUBLIC)
+        host = urlsplit(settings.BONOBOT_URL).hostname
+        cards = [
+            {
+                "identifier": f"urn:air:{host}:{organization.slug}:{entry.name.partition('/')[2]}",
+                "displayName": entry.title,
+                "type": CARD_TYPE,
+                "url": f"{settings.BONOBOT_URL}/registry/{organization.slug}/cards/{entry.name}",
+            }
+            for organization in organizations.order_by("slug")
+            for entry in list_entries(organization, build_public_principal(organization))
+        ]
+        return self.respond({"specVersion": "draft", "entries": cards})
+
+
+def _require_server_cards() -> None:
+    if not settings.BONOBOT_SERVER_CARDS:
+        raise NotFound("Server cards are turned off.", code="unknown_server")
 
 
 def _build_cursor(after: str, search: str) -> str:
@@ -212,14 +255,18 @@ def _parse_time(text: str) -> datetime | None:
 
 
 urlpatterns = [
-    path("<slug:slug>/v0.1/servers", RegistryServersView.as_view(), name="registry-servers"),
+    path(".well-known/mcp/catalog.json", CatalogView.as_view(), name="server-catalog"),
+    path("registry/<slug:slug>/cards/<path:name>", ServerCardView.as_view(), name="server-card"),
     path(
-        "<slug:slug>/v0.1/servers/<path:name>/versions",
+        "registry/<slug:slug>/v0.1/servers", RegistryServersView.as_view(), name="registry-servers"
+    ),
+    path(
+        "registry/<slug:slug>/v0.1/servers/<path:name>/versions",
         RegistryVersionsView.as_view(),
         name="registry-versions",
     ),
     path(
-        "<slug:slug>/v0.1/servers/<path:name>/versions/<str:version>",
+        "registry/<slug:slug>/v0.1/servers/<path:name>/versions/<str:version>",
         RegistryVersionView.as_view(),
         name="registry-version",
     ),

@@ -27,9 +27,11 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.ledger.queries import load_policy_generation
+from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS, MODERN_VERSION
 from mcp_servers.models import Definition, Server
 
 SERVER_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+CARD_SCHEMA = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
 REGISTRY_META = "io.modelcontextprotocol.registry/official"
 # The maximum length of titles and descriptions in `server.json`.
 MAX_TEXT = 100
@@ -53,6 +55,15 @@ class RegistryEntry:
         """A semantic version that increases with each approval."""
         changed_at = self.changed_at
         return f"1.{changed_at:%Y%m%d}.{int(f'{changed_at:%H%M%S}')}"
+
+    def to_card(self) -> dict[str, Any]:
+        """Return the entry as a server card (SEP-2127)."""
+        server = self.to_json()["server"]
+        versions = [MODERN_VERSION, *reversed(HANDSHAKE_VERSIONS)]
+        remotes = [
+            {**remote, "supportedProtocolVersions": versions} for remote in server["remotes"]
+        ]
+        return {**server, "$schema": CARD_SCHEMA, "remotes": remotes}
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as the registry API has it."""

@@ -453,7 +453,7 @@ def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:
     )
 
 
-Kind = Literal["resource", "resource_template", "prompt"]
+Kind = Literal["resource", "resource_template", "skill", "prompt"]
 
 # Matches everything, so it doesn't count as a pattern over a specific URI.
 EVERYTHING = "*"
@@ -464,8 +464,8 @@ class DefinitionFacts:
     """Everything about a resource, template or prompt that a decision depends on.
 
     `own_name` is its URI, template or name, which identifies it at its server. `uri` is the URI
-    requested through a template. `state` is the definition's, as for tools. `is_app_page` is
-    whether a callable tool shows its results on this page (MCP Apps).
+    requested through a template or skill. `state` is the definition's, as for tools.
+    `is_app_page` is whether a callable tool shows its results on this page (MCP Apps).
     """
 
     kind: Kind

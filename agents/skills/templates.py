@@ -4,9 +4,10 @@ An argument can be written as one line. After the name, each part is optional: `
 default (quoted if it contains `:`, `[` or `"`), the choices as a JSON list, the description.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ MAX_CHOICES = 100
 MAX_ARGUMENT_LENGTH = 16_000
 _MAX_TEXT_LENGTH = 500
 _ARGUMENT_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_SKILL_URI = re.compile(r"skill://([a-z0-9]+(?:-[a-z0-9]+)*)/SKILL\.md")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -138,6 +140,67 @@ def render_skill(skill: SkillTemplate, arguments: Mapping[str, str]) -> str:
         for name, argument in declared.items()
     }
     return _PLACEHOLDER.sub(lambda hole: values.get(hole[1], hole[0]), skill.text)
+
+
+def render_unfilled(skill: SkillTemplate) -> str:
+    """Return a skill's text with its placeholders, followed by what they stand for."""
+    if not skill.arguments:
+        return skill.text
+    lines = [
+        f"- ${{{argument.name}}}: {_describe_argument(argument)}" for argument in skill.arguments
+    ]
+    return "\n".join((skill.text, "", "What stands for these, take from the task:", *lines))
+
+
+def _describe_argument(argument: TemplateArgument) -> str:
+    parts = [argument.description or "as the name says"]
+    if argument.choices:
+        parts.append(f"one of {', '.join(argument.choices)}")
+    if argument.default:
+        parts.append(f"{argument.default} if nothing is said")
+    return "; ".join(parts)
+
+
+def find_skill_name(uri: str) -> str:
+    """Return the name of the skill whose file has a URI, or ""."""
+    match = _SKILL_URI.fullmatch(uri)
+    return match[1] if match else ""
+
+
+def build_skill_entries(skills: Iterable[SkillTemplate]) -> Iterator[dict[str, Any]]:
+    """Yield the skills as entries of the skills extension of MCP (SEP-2640).
+
+    Its names have no capital letters and underscores; skills with other names are omitted.
+    """
+    for skill in skills:
+        uri, content = f"skill://{skill.name}/SKILL.md", _build_skill_file(skill).encode()
+        if find_skill_name(uri):
+            digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+            yield {
+                "uri": uri,
+                "frontmatter": _build_frontmatter(skill),
+                "resources": [{"uri": uri, "digest": digest, "size": len(content)}],
+            }
+
+
+def read_skill_file(skills: Iterable[SkillTemplate], uri: str) -> dict[str, Any] | None:
+    """Return the contents of the skill with this URI, or None."""
+    name = find_skill_name(uri)
+    skill = next((skill for skill in skills if name and skill.name == name), None)
+    if skill is None:
+        return None
+    text = _build_skill_file(skill)
+    return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text}]}
+
+
+def _build_frontmatter(skill: SkillTemplate) -> dict[str, str]:
+    return {"name": skill.name, "description": skill.description or skill.title or skill.name}
+
+
+def _build_skill_file(skill: SkillTemplate) -> str:
+    """Return a skill as `SKILL.md`; JSON strings are valid YAML."""
+    fields = [f"{name}: {json.dumps(text)}" for name, text in _build_frontmatter(skill).items()]
+    return "\n".join(("---", *fields, "---", "", render_unfilled(skill), ""))
 
 
 def to_prompt(skill: SkillTemplate) -> dict[str, Any]:

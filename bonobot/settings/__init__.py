@@ -118,6 +118,8 @@ BONOBOT_URL = environment.read_origin(
     "BONOBOT_URL", read_running_url(BONOBOT_VAR) or "http://127.0.0.1:8000"
 )
 BONOBOT_OAUTH_CLIENT_ID = environment.read_document_url("BONOBOT_OAUTH_CLIENT_ID")
+# A folder with a folder for each organization (its ID), with tokens of the platform.
+BONOBOT_WORKLOAD_TOKENS = environment.read_text("BONOBOT_WORKLOAD_TOKENS")
 BONOBOT_OAUTH, BONOBOT_OAUTH_DOCUMENTS, BONOBOT_OAUTH_REGISTRATION, BONOBOT_OAUTH_SCHEMES = (
     oauth_server.read_oauth_settings()
 )
@@ -434,7 +436,11 @@ BONOBOT_TOOL_NAME_STYLE = environment.read_text(
     "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
 )
 # MCP extensions that are relayed between clients and servers: `mcp_servers.client.extensions`.
-BONOBOT_EXTENSIONS = environment.read_names("BONOBOT_EXTENSIONS", ("io.modelcontextprotocol/ui",))
+BONOBOT_EXTENSIONS = environment.read_names(
+    "BONOBOT_EXTENSIONS", ("io.modelcontextprotocol/ui", "io.modelcontextprotocol/skills")
+)
+# Server cards of public registries: `agents.gateway.registry_api`.
+BONOBOT_SERVER_CARDS = environment.read_flag("BONOBOT_SERVER_CARDS", False)
 # How definitions of new servers are reviewed unless their configuration says otherwise.
 BONOBOT_DEFINITION_REVIEW = environment.read_text(
     "BONOBOT_DEFINITION_REVIEW", "manual", choices=("manual", "first", "always")

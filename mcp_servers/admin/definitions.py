@@ -115,13 +115,18 @@ def _diff_texts(before: str, after: str) -> tuple[DiffLine, ...]:
 
 
 PAGE_SIZE = 50
-RESOURCES = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
+RESOURCES = (
+    Definition.Kind.RESOURCE,
+    Definition.Kind.RESOURCE_TEMPLATE,
+    Definition.Kind.SKILL,
+)
 PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
 # Kind filters of each tab: (query value, title, kinds).
 KIND_FILTERS = {
     "resources": (
         ("fixed", _("Resources"), RESOURCES[:1]),
-        ("templates", _("Templates"), RESOURCES[1:]),
+        ("templates", _("Templates"), RESOURCES[1:2]),
+        ("skills", _("Skills"), RESOURCES[2:]),
     ),
     "prompts": (
         ("prompts", _("Prompts"), PROMPTS[:1]),

@@ -151,6 +151,7 @@ KIND_NAMES = (
     (Definition.Kind.TOOL, _("tools"), "tools"),
     (Definition.Kind.RESOURCE, _("resources"), "resources"),
     (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
+    (Definition.Kind.SKILL, _("skills"), "resources"),
     (Definition.Kind.PROMPT, _("prompts"), "prompts"),
 )
 

@@ -131,6 +131,12 @@ PROBLEM_FIELDS = {
 GRANT_NAMES = (
     ("client_credentials", _("client credentials, without a person")),
     ("authorization_code", _("a person signs in to the server")),
+    ("jwt_bearer", _("the platform's workload token")),
+)
+DPOP_NAMES = (
+    ("auto", _("If the server supports it")),
+    ("required", _("Required")),
+    ("off", _("Off")),
 )
 PER_NAMES = (
     ("organization", _("one person for the whole organization")),
@@ -268,6 +274,12 @@ class ServerForm(forms.Form):
     issuer = _build_text_field(
         _("Issuer"), _("Only needed if a server names several."), inputmode="url"
     )
+    workload_token = _build_text_field(
+        _("Workload token"), _("The name of a token that the platform administrator provides.")
+    )
+    dpop = forms.ChoiceField(
+        label=_("Bind tokens to a key (DPoP)"), choices=DPOP_NAMES, required=False, widget=Select
+    )
     key_id = _build_text_field(_("Key ID"), _("For a private key that replaces the secret."))
     private_key = forms.CharField(
         label=_("Private key (PEM)"),
@@ -374,13 +386,14 @@ class ServerForm(forms.Form):
         "api_key": ("header", "key"),
         "oauth2": (
             *("grant", "per", "client_id", "client_secret", "token_url", "scopes", "issuer"),
-            *("key_id", "private_key"),
+            *("key_id", "private_key", "workload_token", "dpop"),
         ),
     }
     # Sign-in fields that are shown for one choice only.
     CONDITIONAL_FIELDS = {
         "per": "grant=authorization_code",
         **dict.fromkeys(("token_url", "key_id", "private_key"), "grant=client_credentials"),
+        "workload_token": "grant=jwt_bearer",
     }
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:

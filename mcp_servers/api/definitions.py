@@ -249,13 +249,17 @@ class ServerToolListView(DefinitionListView):
 
 
 class ServerResourceListView(DefinitionListView):
-    """A server's resources and resource templates."""
+    """A server's resources, resource templates and skills."""
 
-    kinds = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
+    kinds = (
+        Definition.Kind.RESOURCE,
+        Definition.Kind.RESOURCE_TEMPLATE,
+        Definition.Kind.SKILL,
+    )
 
     @describe_operation("list_server_resources", answer=DefinitionSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
-        """List a server's resources and resource templates."""
+        """List a server's resources, resource templates, and skills."""
         return super().get(request, server_id)
 
 

@@ -12,7 +12,7 @@ from mcp_servers.client_capabilities import MAX_TOKENS
 from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth_client.queries import LOGIN_STATES, load_login_statuses
-from mcp_servers.oauth_client.types import GRANT_TYPES, PER_CHOICES
+from mcp_servers.oauth_client.types import DPOP_CHOICES, GRANT_TYPES, PER_CHOICES
 from mcp_servers.server_config import (
     HTTP_TRANSPORT_NAMES,
     ServerSpec,
@@ -99,6 +99,19 @@ AUTH_CONFIG: dict[str, Any] = {
         },
         "issuer": {"description": "The authorization server, if any.", "type": "string"},
         "token_url": {"type": "string"},
+        "workload_token": {
+            "description": "The name of the platform's token, for `jwt_bearer`.",
+            "type": "string",
+        },
+        "dpop": {
+            "description": (
+                "Tokens bound to a key; `auto`: if the server and its authorization server "
+                "support it."
+            ),
+            "type": "string",
+            "enum": list(DPOP_CHOICES),
+            "default": DPOP_CHOICES[0],
+        },
         "configured": {"type": "boolean", "readOnly": True},
     },
     "required": ["type"],

@@ -61,6 +61,7 @@ UNAUTHORIZED_STATUSES = (401, 403)
 EVENT_STREAM = "text/event-stream"
 ACCEPT_HEADERS = {"Accept": "application/json, text/event-stream"}
 CONTENT_HEADERS = {"Content-Type": "application/json"}
+CREDENTIAL_HEADERS = ("Authorization", "DPoP")
 
 # What a request can fail with, beside `UpstreamError`.
 TRANSPORT_ERRORS = (EgressDenied, httpx2.SSEError, httpx2.HTTPError, httpx2.InvalidURL)
@@ -280,7 +281,7 @@ class HttpChannel:
         )
         try:
             async with (
-                self._open_authorized(self._auth, open_response, request_headers)
+                self._open_authorized(self._auth, method, open_response, request_headers)
                 if self._auth
                 else open_response(headers=request_headers)
             ) as response:
@@ -305,14 +306,19 @@ class HttpChannel:
     async def _open_authorized(
         self,
         auth: httpx2.Auth,
+        method: str,
         open_response: Callable[..., AbstractAsyncContextManager[StreamedResponse]],
         headers: Mapping[str, str],
     ) -> AsyncIterator[StreamedResponse]:
         """Yield the response to a request with credentials, sent again if they were renewed."""
-        async with aclosing(auth.async_auth_flow(httpx2.Request("POST", self._url))) as flow:
+        async with aclosing(auth.async_auth_flow(httpx2.Request(method, self._url))) as flow:
             authorized: httpx2.Request | None = await anext(flow)
             while authorized is not None:
-                credentials = {"Authorization": authorized.headers["Authorization"]}
+                credentials = {
+                    name: authorized.headers[name]
+                    for name in CREDENTIAL_HEADERS
+                    if name in authorized.headers
+                }
                 async with open_response(headers={**headers, **credentials}) as response:
                     authorized = await _advance_flow(flow, response)
                     if authorized is None:

@@ -158,7 +158,7 @@ MAX_DEPTH = 64
 MAX_NODES = 100_000
 # Replaces values nested too deeply in a listing; random, so no server can forge it.
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
-LISTING_FIELDS = frozenset(("tools", "resources", "resourceTemplates", "prompts"))
+LISTING_FIELDS = frozenset(("tools", "resources", "resourceTemplates", "skills", "prompts"))
 MAX_PROGRESS_LENGTH = 1000
 # Methods during which a server may send requests, and fields of the later parts of a modern call.
 CALL_METHODS = frozenset(("tools/call", "resources/read", "prompts/get"))

@@ -11,16 +11,22 @@ from typing import Any, Literal
 
 from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, quote_text
+from mcp_servers.client.extensions import (
+    SKILLS_EXTENSION,
+    select_relayed_extensions,
+    validate_skill,
+)
 from mcp_servers.client.http_channel import validate_header_annotations
 from mcp_servers.client.jsonrpc import TOO_DEEP, McpRequest
 from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND, HandshakeResult
 
-Kind = Literal["tool", "resource", "resource_template", "prompt", "instructions"]
+Kind = Literal["tool", "resource", "resource_template", "skill", "prompt", "instructions"]
 
 MAX_PAGES = 100
 DECLARED_TWICE = "It is declared twice, differently."
 MAX_CURSOR = 4096
 MAX_ITEM = 64 * 1024
+MAX_SKILL = 256 * 1024  # with as many files as a skill may have
 MAX_TOTAL = 8 * 1024 * 1024
 
 SendRequest = Callable[[McpRequest], Awaitable[dict[str, Any]]]
@@ -73,6 +79,7 @@ LISTINGS = (
         "resourceTemplates",
         "uriTemplate",
     ),
+    _ListMethod("skill", SKILLS_EXTENSION, "skills/list", "skills", "uri"),
     _ListMethod("prompt", "prompts", "prompts/list", "prompts", "name"),
 )
 
@@ -96,8 +103,9 @@ async def list_all_definitions(
     A listing that answers with an error leaves a notice, unless none could be read.
     """
     partial = _PartialListing()
+    declared = {**handshake.capabilities, **select_relayed_extensions(handshake.capabilities)}
     for listing in LISTINGS:
-        if isinstance(handshake.capabilities.get(listing.capability), dict):
+        if isinstance(declared.get(listing.capability), dict):
             await _read_listing(endpoint, listing, send_request, partial)
         else:
             # A kind that isn't declared is complete: there are none.
@@ -197,10 +205,11 @@ def _add_definition(
         return
     text = json.dumps(payload)
     size = len(text)
-    partial.size += min(size, MAX_ITEM)
+    max_size = MAX_SKILL if kind == "skill" else MAX_ITEM
+    partial.size += min(size, max_size)
     fault = next(_validate_definition(endpoint, kind, payload), "")
-    if size > MAX_ITEM:
-        payload, fault = {}, f"The definition is larger than {MAX_ITEM // 1024} KiB."
+    if size > max_size:
+        payload, fault = {}, f"The definition is larger than {max_size // 1024} KiB."
     elif TOO_DEEP in text:
         payload, fault = {}, "The definition is nested too deeply."
     if not isinstance(payload, dict):
@@ -230,6 +239,8 @@ def _validate_fields(
             yield f"`{field_name}` is not an object."
     if kind == "tool":
         yield from _validate_schema(endpoint, payload.get("inputSchema"))
+    if kind == "skill":
+        yield from validate_skill(payload)
     if kind == "prompt" and not _is_argument_list(payload.get("arguments")):
         yield "`arguments` is not a list of named arguments."
 

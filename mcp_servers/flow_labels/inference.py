@@ -62,7 +62,7 @@ def infer_labels(kind: str, payload: Mapping[str, Any], context: LabelContext) -
 
 
 def _infer_flow_labels(kind: str, payload: Mapping[str, Any], context: LabelContext) -> Labels:
-    if kind in ("resource", "resource_template"):
+    if kind in ("resource", "resource_template", "skill"):
         return _infer_resource_labels(context)
     if kind != "tool":
         return ()

@@ -24,12 +24,10 @@ from mcp_servers.import_export.detect_format import (
 from mcp_servers.import_export.entries import EntryCollector, ImportEntry, InputLabels, SecretValue
 from mcp_servers.import_export.registry_files import is_registry_file
 from mcp_servers.launchers import find_unpinned_package
+from mcp_servers.oauth_client.auth_config import PUBLIC_FIELDS as OAUTH_PUBLIC_FIELDS
 from mcp_servers.tool_names import check_name, slugify
 
 AUTH_TYPES = ("none", "bearer_token", "api_key", "oauth2")
-OAUTH_PUBLIC_FIELDS = frozenset(
-    ("client_id", "scopes", "token_url", "grant", "per", "issuer", "key_id")
-)
 OAUTH_SECRET_FIELDS = ("client_secret", "private_key")
 DEFAULT_KEY_HEADER = "X-API-Key"
 

@@ -62,7 +62,7 @@ class DefinitionQuerySet(GovernedQuerySet):
 
 
 class Definition(GovernedModel):
-    """A tool, resource, resource template, prompt or the instructions, as declared by the server.
+    """A tool, resource, resource template, skill, prompt or the instructions, as declared.
 
     `payload` is the whole declaration, `digest` is over all its fields; `pinned` and
     `pinned_digest` are what a person approved. A definition is callable if both digests are equal.
@@ -79,6 +79,7 @@ class Definition(GovernedModel):
         TOOL = "tool", _("tool")
         RESOURCE = "resource", _("resource")
         RESOURCE_TEMPLATE = "resource_template", _("resource template")
+        SKILL = "skill", _("skill")
         PROMPT = "prompt", _("prompt")
         INSTRUCTIONS = "instructions", _("instructions")
 

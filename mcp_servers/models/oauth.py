@@ -38,6 +38,8 @@ class OAuthGrant(OrganizationModel):
     authorization_server = models.JSONField(default=dict, db_column="authority")
     access_token = SealedTextField(blank=True, default="")
     refresh_token = SealedTextField(blank=True, default="")
+    # PEM of the private key that the tokens are bound to (RFC 9449), if any.
+    dpop_key = SealedTextField(blank=True, default="", db_default="")
     expires_at = models.DateTimeField(_("expires"), null=True)
     scope = models.TextField(_("scope"), blank=True, default="")
     requested_scope = models.TextField(blank=True, default="", db_column="wanted_scope")

@@ -39,7 +39,12 @@ from mcp_servers.oauth_client.metadata import (
     BearerChallenge,
     discover_authorization_server,
 )
-from mcp_servers.oauth_client.token_requests import OAuthTokens, request_tokens
+from mcp_servers.oauth_client.token_requests import (
+    OAuthTokens,
+    build_workload_grant,
+    request_tokens,
+    sign_dpop_proof,
+)
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,
     LoginNeeded,
@@ -229,7 +234,7 @@ async def _refresh_under_lease(
     )
     if not stored_grant:
         return AuthorizationServerUnavailable("The sign-in took too long.", remedy="Try again.")
-    return AccessToken(tokens.access, grant.version + 1, tokens.scope)
+    return AccessToken(tokens.access, grant.version + 1, tokens.dpop_key)
 
 
 async def _request_tokens(
@@ -239,7 +244,10 @@ async def _request_tokens(
         return await _send_refresh_request(account, grant)
     if account.token_url:
         authorization_server = AuthorizationServer(
-            issuer=account.issuer, resource=account.url, token_endpoint=account.token_url
+            issuer=account.issuer,
+            resource=account.url,
+            token_endpoint=account.token_url,
+            dpop=account.dpop == "required",
         )
     else:
         pinned = await get_runtime().run_orm(grants.find_pinned_issuer, account)
@@ -247,6 +255,8 @@ async def _request_tokens(
             account, challenge, pinned=pinned
         )
     form = {"grant_type": "client_credentials"}
+    if account.grant == "jwt_bearer":
+        form = await asyncio.to_thread(build_workload_grant, account, authorization_server)
     requested_scope = (
         scope or grant.requested_scope or join_scopes(account.scopes or authorization_server.scopes)
     )
@@ -269,7 +279,9 @@ async def _send_refresh_request(
     return (
         authorization_server,
         grant.client_id,
-        await request_tokens(account, authorization_server, client, form),
+        await request_tokens(
+            account, authorization_server, client, form, dpop_key=grant.dpop_key.open()
+        ),
     )
 
 
@@ -301,6 +313,10 @@ def _build_login_error(account: OAuthAccount, detail: str) -> LoginNeeded:
             remedy=format_message(
                 "Sign in at {login_url}", login_url=build_account_login_url(account)
             ),
+        )
+    if account.grant == "jwt_bearer":
+        return LoginNeeded(
+            detail, remedy="Let the authorization server accept this platform's workload token."
         )
     return LoginNeeded(detail, remedy="Enter valid client credentials for this server.")
 
@@ -338,10 +354,11 @@ class OAuthEndpoint(ServerEndpoint):
 
 
 class BearerTokenAuth(httpx2.Auth):
-    """Adds the account's token to requests, overriding a configured header."""
+    """Adds the account's token to requests, with a proof if it is bound to a key."""
 
     def __init__(self, account: OAuthAccount) -> None:
         self._account = account
+        self._dpop_nonce = ""
         self.sent: tuple[str, ...] = ()
 
     async def async_auth_flow(
@@ -353,9 +370,11 @@ class BearerTokenAuth(httpx2.Auth):
             token = await get_access_token(account)
             self._add_token(request, token)
             response = yield request
-            challenge = oauth_client_metadata.parse_challenge(
-                response.headers.get("www-authenticate", "")
-            )
+            challenge = self._read_challenge(response)
+            if challenge and challenge.error == "use_dpop_nonce" and self._dpop_nonce:
+                self._add_token(request, token)
+                response = yield request
+                challenge = self._read_challenge(response)
             if response.status_code == 401:
                 token = await replace_refused_token(account, token, challenge)
             elif response.status_code == 403 and challenge and challenge.wants_more_scopes:
@@ -367,8 +386,22 @@ class BearerTokenAuth(httpx2.Auth):
             raise _build_upstream_error(account, problem) from problem
         yield request
 
+    def _read_challenge(self, response: httpx2.Response) -> BearerChallenge | None:
+        """Return the challenge, and store a nonce for the next proof."""
+        self._dpop_nonce = response.headers.get("dpop-nonce", self._dpop_nonce)
+        return oauth_client_metadata.parse_challenge(response.headers.get("www-authenticate", ""))
+
     def _add_token(self, request: httpx2.Request, token: AccessToken) -> None:
         request.headers["Authorization"] = f"Bearer {token.token}"
+        if token.dpop_key:
+            request.headers["Authorization"] = f"DPoP {token.token}"
+            request.headers["DPoP"] = sign_dpop_proof(
+                token.dpop_key,
+                request.method,
+                request.url,
+                token=token.token,
+                nonce=self._dpop_nonce,
+            )
         if token.token not in self.sent:
             self.sent = (*self.sent, token.token)[-MAX_SENT_TOKENS:]
 

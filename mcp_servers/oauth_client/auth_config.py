@@ -1,16 +1,27 @@
 """Validation of an `auth_config` of type `oauth2`."""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.masking import MASK
-from mcp_servers.oauth_client.types import GRANT_TYPES, PER_CHOICES, parse_scopes
+from mcp_servers.oauth_client.types import (
+    DPOP_CHOICES,
+    GRANT_TYPES,
+    PER_CHOICES,
+    parse_scopes,
+)
 
-PUBLIC_FIELDS = frozenset({"client_id", "scopes", "token_url", "grant", "per", "issuer", "key_id"})
+PUBLIC_FIELDS = frozenset(
+    {"client_id", "scopes", "token_url", "grant", "per", "issuer", "key_id"}
+    | {"workload_token", "dpop"}
+)
 SECRET_FIELDS = frozenset({"client_secret", "private_key"})
-CHOICES = {"grant": GRANT_TYPES, "per": PER_CHOICES}
+CHOICES = {"grant": GRANT_TYPES, "per": PER_CHOICES, "dpop": DPOP_CHOICES}
+# Never a path: the file is in the folder of the organization.
+_TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def list_required_secrets(
@@ -20,21 +31,29 @@ def list_required_secrets(
 
     Raises `InvalidInput` for invalid fields and combinations.
     """
-    interactive = _parse_choice(config, "grant") == "authorization_code"
+    grant = _parse_choice(config, "grant")
     _parse_choice(config, "per")
+    _parse_choice(config, "dpop")
     _check_strings(config)
     if private_key := _find_entered_value(config, "private_key"):
         from mcp_servers.oauth_client.token_requests import detect_signing_algorithm
 
         detect_signing_algorithm(private_key)
-    if interactive and config.get("token_url"):
+    if grant != GRANT_TYPES[0] and config.get("token_url"):
         raise InvalidInput(
-            "`token_url` applies only to client credentials. An interactive sign-in "
-            "discovers the URL automatically.",
+            "`token_url` applies only to client credentials. Other grants discover the URL "
+            "automatically.",
             field="auth_config.token_url",
             remedy="Omit it.",
         )
-    if interactive:
+    if grant == "jwt_bearer" and not _TOKEN_NAME.fullmatch(config.get("workload_token") or ""):
+        raise InvalidInput(
+            "`workload_token` must be the name of a file with a token.",
+            field="auth_config.workload_token",
+            remedy="Use letters, digits, `.`, `_` and `-`. The platform administrator provides "
+            "the file in the organization's folder of `BONOBOT_WORKLOAD_TOKENS`.",
+        )
+    if grant != GRANT_TYPES[0]:
         return frozenset()
     if not config.get("client_id"):
         raise InvalidInput(

@@ -28,6 +28,7 @@ MAX_MEMBERS_TRIED = 20
 _EMPTY_COLUMNS: dict[str, Any] = {
     "access_token": "",
     "refresh_token": "",
+    "dpop_key": "",
     "expires_at": None,
     "signed_in_at": None,
     "scope": "",
@@ -42,11 +43,11 @@ _EMPTY_COLUMNS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class AccessToken:
-    """The token of a grant and its version."""
+    """The token of a grant, its version, and the key that it is bound to, if any."""
 
     token: str = field(repr=False)
     version: int
-    scope: str = ""
+    dpop_key: str = field(default="", repr=False)
 
 
 def get_or_create_grant(account: OAuthAccount) -> OAuthGrant:
@@ -98,7 +99,7 @@ def find_usable_token(grant: OAuthGrant) -> AccessToken | None:
     """Return the token if it can still be sent; raises `UnreadableSecret`."""
     if not grant.is_usable():
         return None
-    return AccessToken(grant.access_token.open(), grant.version, grant.scope)
+    return AccessToken(grant.access_token.open(), grant.version, grant.dpop_key.open())
 
 
 def find_pinned_issuer(account: OAuthAccount) -> str:
@@ -123,9 +124,9 @@ def store_tokens(
     A refresh token that isn't replaced stays. `holder` is None for a login, which needs no lease.
     """
     row: Any = grant  # assigning plain text to an encrypted field encrypts it
-    row.access_token = tokens.access
+    row.access_token, row.dpop_key = tokens.access, tokens.dpop_key
     now = timezone.now()
-    values: dict[str, Any] = {"access_token": row.access_token}
+    values: dict[str, Any] = {"access_token": row.access_token, "dpop_key": row.dpop_key}
     if tokens.refresh:
         row.refresh_token = tokens.refresh
         values["refresh_token"] = row.refresh_token
@@ -154,7 +155,7 @@ def store_tokens(
 
 def record_failure(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: bool) -> None:
     """Store why there is no new token and release the lease; `over` deletes the tokens."""
-    cleared = {"access_token": "", "refresh_token": ""} if over else {}
+    cleared = {"access_token": "", "refresh_token": "", "dpop_key": ""} if over else {}
     OAuthGrant.objects.filter(pk=grant.pk, lease_holder=holder).update(
         **cleared,
         failure={"code": problem.code, "detail": str(problem), "remedy": problem.remedy},

@@ -29,10 +29,11 @@ PROBE_MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params
 
 @dataclass(frozen=True)
 class OAuthResponse:
-    """A status and a JSON object (empty if the body was none)."""
+    """A status, a JSON object (empty if the body was none) and a nonce for DPoP."""
 
     status: int
     body: Mapping[str, Any]
+    dpop_nonce: str = ""
 
 
 class OAuthHttpClient:
@@ -130,7 +131,11 @@ class OAuthHttpClient:
             raise
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise _build_unreachable_error(url, target_label, error) from None
-        return OAuthResponse(response.status_code, _parse_json_object(response))
+        return OAuthResponse(
+            response.status_code,
+            _parse_json_object(response),
+            response.headers.get("dpop-nonce", ""),
+        )
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ the identifier that its document was looked up by.
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import httpx2
@@ -22,7 +22,7 @@ from mcp_servers.oauth_client.types import (
     OAuthProblem,
 )
 
-_SCHEME = re.compile(r"(?i)(?:^|,)\s*bearer(?:\s+|$)")
+_SCHEME = re.compile(r"(?i)(?:^|,)\s*(bearer|dpop)(?:\s+|$)")
 # The next scheme in the same header: a word that is not a parameter name.
 _NEXT_SCHEME = re.compile(r",\s*[A-Za-z][A-Za-z0-9-]*\s+[A-Za-z]")
 _PARAMETER = re.compile(r'([A-Za-z_*]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
@@ -31,11 +31,12 @@ MAX_HEADER_LENGTH = 8192
 
 @dataclass(frozen=True)
 class BearerChallenge:
-    """A Bearer challenge: URL of the resource metadata, required scopes, error."""
+    """A Bearer or DPoP challenge: URL of the resource metadata, required scopes, error."""
 
     resource_metadata: str = ""
     scopes: tuple[str, ...] = ()
     error: str = ""
+    dpop: bool = False
 
     @property
     def wants_more_scopes(self) -> bool:
@@ -44,31 +45,37 @@ class BearerChallenge:
 
 
 def parse_challenge(header: str) -> BearerChallenge | None:
-    """Return the Bearer challenge of a `WWW-Authenticate` header, or None."""
+    """Return the Bearer and DPoP challenges of a `WWW-Authenticate` header as one, or None."""
     header = header[:MAX_HEADER_LENGTH]
-    match = _SCHEME.search(header)
-    if match is None:
+    matches = list(_SCHEME.finditer(header))
+    if not matches:
         return None
-    text = header[match.end() :]
-    if next_scheme := _NEXT_SCHEME.search(text):
-        text = text[: next_scheme.start()]
     parameters: dict[str, str] = {}
-    for name, quoted, plain in _PARAMETER.findall(text):
-        parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
+    for match in matches:
+        text = header[match.end() :]
+        if next_scheme := _NEXT_SCHEME.search(text):
+            text = text[: next_scheme.start()]
+        for name, quoted, plain in _PARAMETER.findall(text):
+            parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
     return BearerChallenge(
         resource_metadata=parameters.get("resource_metadata", ""),
         scopes=tuple(parameters.get("scope", "").split()),
         error=parameters.get("error", ""),
+        dpop=any(match[1].lower() == "dpop" for match in matches),
     )
 
 
 MAX_SHOWN_LENGTH = 200
 DEFAULT_AUTH_METHODS = ("client_secret_basic",)  # the default of RFC 8414
+DPOP_ALGORITHM, DPOP_ALGORITHMS = "ES256", "dpop_signing_alg_values_supported"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorizationServer:
-    """An authorization server for one resource; `iss_named`: it sends `iss` (RFC 9207)."""
+    """An authorization server for one resource.
+
+    `iss_named`: it sends `iss` (RFC 9207); `dpop`: tokens are bound to a key (RFC 9449).
+    """
 
     issuer: str
     resource: str
@@ -82,6 +89,7 @@ class AuthorizationServer:
     iss_named: bool = False
     client_documents: bool = False
     offline_access: bool = False
+    dpop: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for a JSON column."""
@@ -100,6 +108,7 @@ class _ProtectedResource:
     issuers: tuple[str, ...]
     scopes: tuple[str, ...]
     has_metadata: bool = True
+    dpop: bool = False
 
 
 async def discover_authorization_server(
@@ -125,9 +134,26 @@ async def discover_authorization_server(
             )
         document = document or _build_default_metadata(issuer)
         scopes = (challenge.scopes if challenge else ()) or resource.scopes
-        return _build_authorization_server(
+        authorization_server = _build_authorization_server(
             http_client, issuer, document, resource.identifier, scopes
         )
+        dpop_requested = resource.dpop or (challenge is not None and challenge.dpop)
+        return replace(
+            authorization_server, dpop=_decide_dpop(account, document, requested=dpop_requested)
+        )
+
+
+def _decide_dpop(account: OAuthAccount, document: dict[str, Any], *, requested: bool) -> bool:
+    """Return whether to bind tokens to a key; raises `OAuthProblem` (`dpop_unsupported`)."""
+    supported = DPOP_ALGORITHM in _filter_strings(document.get(DPOP_ALGORITHMS))
+    if account.dpop == "required" and not supported:
+        raise OAuthProblem(
+            "The authorization server doesn't declare support for DPoP with ES256.",
+            code="dpop_unsupported",
+            remedy="Set `dpop` to `auto`, or contact the administrator of the authorization "
+            "server.",
+        )
+    return supported and (requested or account.dpop == "required") and account.dpop != "off"
 
 
 async def _fetch_protected_resource(
@@ -170,7 +196,11 @@ def _parse_protected_resource(
     if not issuers:
         raise _build_metadata_error("The resource metadata doesn't list an authorization server.")
     return _ProtectedResource(
-        identifier, issuers, _filter_strings(document.get("scopes_supported"))
+        identifier,
+        issuers,
+        _filter_strings(document.get("scopes_supported")),
+        dpop=document.get("dpop_bound_access_tokens_required") is True
+        or DPOP_ALGORITHM in _filter_strings(document.get(DPOP_ALGORITHMS)),
     )
 
 
@@ -236,7 +266,7 @@ def _build_authorization_server(
     resource: str,
     scopes: tuple[str, ...],
 ) -> AuthorizationServer:
-    optional_endpoints = {
+    optional_endpoints: dict[str, Any] = {
         name: http_client.clean_url(document[name], name.replace("_", " "))
         for name in ("authorization_endpoint", "registration_endpoint", "revocation_endpoint")
         if document.get(name)

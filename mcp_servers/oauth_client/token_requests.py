@@ -1,24 +1,29 @@
 """Token endpoint requests and client authentication."""
 
+import base64
+import hashlib
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from django.conf import settings
 from django.utils import timezone
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.oauth_client.http import OAuthResponse, build_basic_header, open_http_client
-from mcp_servers.oauth_client.metadata import AuthorizationServer
+from mcp_servers.oauth_client.metadata import DPOP_ALGORITHM, AuthorizationServer
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,
     LoginNeeded,
@@ -28,6 +33,7 @@ from mcp_servers.oauth_client.types import (
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 ASSERTION_LIFETIME_S = 120
+JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 MIN_RSA_BITS = 2048
 
@@ -54,7 +60,7 @@ def build_client_authentication(
         fields = {"client_id": client.id, "client_assertion_type": ASSERTION_TYPE}
         return {}, fields | {"client_assertion": assertion}
     if not client.secret:
-        return {}, {"client_id": client.id}
+        return {}, {"client_id": client.id} if client.id else {}
     method = client.method or _choose_auth_method(authorization_server)
     if method == "client_secret_post":
         return {}, {"client_id": client.id, "client_secret": client.secret}
@@ -64,7 +70,7 @@ def build_client_authentication(
 def detect_signing_algorithm(pem: str) -> str:
     """Return the signing algorithm of a private key; raises `InvalidInput` (`bad_private_key`)."""
     try:
-        key = load_pem_private_key(pem.encode("utf-8"), password=None)
+        key = serialization.load_pem_private_key(pem.encode("utf-8"), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise _build_key_error("The private key can't be read.") from None
     if isinstance(key, RSAPrivateKey):
@@ -73,7 +79,7 @@ def detect_signing_algorithm(pem: str) -> str:
                 format_message("The RSA key has only {key_size} bits.", key_size=key.key_size)
             )
         return "RS256"
-    if isinstance(key, EllipticCurvePrivateKey) and key.curve.name in CURVES:
+    if isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name in CURVES:
         return CURVES[key.curve.name]
     raise _build_key_error("OAuth servers don't accept this type of private key.")
 
@@ -97,6 +103,76 @@ def _sign_assertion(client: OAuthClientCredentials, audience: str) -> str:
         algorithm=detect_signing_algorithm(client.private_key),
         headers=headers,
     )
+
+
+def generate_dpop_key() -> str:
+    """Return a new private key (PEM) to bind tokens to."""
+    return (
+        ec.generate_private_key(ec.SECP256R1())
+        .private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        .decode()
+    )
+
+
+def sign_dpop_proof(
+    pem: str, method: str, url: httpx2.URL, *, token: str = "", nonce: str = ""
+) -> str:
+    """Return a proof for one request (RFC 9449 4.2); with the access token, if it is sent."""
+    import jwt
+
+    key: Any = serialization.load_pem_private_key(pem.encode(), password=None)
+    claims: dict[str, Any] = {
+        "jti": str(uuid4()),
+        "htm": method,
+        "htu": str(url.copy_with(query=None, fragment=None)),
+        "iat": int(time.time()),
+    }
+    if token:
+        digest = hashlib.sha256(token.encode("ascii")).digest()
+        claims["ath"] = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    if nonce:
+        claims["nonce"] = nonce
+    jwk = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    headers = {"typ": "dpop+jwt", "jwk": jwk}
+    return jwt.encode(claims, key, algorithm=DPOP_ALGORITHM, headers=headers)
+
+
+def build_workload_grant(
+    account: OAuthAccount, authorization_server: AuthorizationServer
+) -> dict[str, str]:
+    """Return the form fields with the platform's token; reads a file, off the loop.
+
+    The token is sent only to the authorization server that it names as its audience: any other one
+    could use it there. Raises `OAuthProblem` (`workload_token_unusable`).
+    """
+    import jwt
+
+    issuer = authorization_server.issuer.rstrip("/")
+    audiences = {issuer, f"{issuer}/", authorization_server.token_endpoint}
+    # Without the setting, there is no such folder.
+    folder = Path(settings.BONOBOT_WORKLOAD_TOKENS or "/", str(account.organization_id))
+    try:
+        with (folder / Path(account.workload_token).name).open(encoding="ascii") as file:
+            assertion = file.read(MAX_TOKEN_LENGTH).strip()
+        audience = jwt.decode(assertion, options={"verify_signature": False}).get("aud")
+    except (OSError, ValueError, jwt.InvalidTokenError):
+        audience = None
+    if audiences.isdisjoint([audience] if isinstance(audience, str) else audience or ()):
+        raise OAuthProblem(
+            format_message(
+                "There is no workload token `{name}` for `{issuer}`.",
+                name=account.workload_token,
+                issuer=make_visible(issuer, SHOWN),
+            ),
+            code="workload_token_unusable",
+            remedy="The platform administrator provides it in the organization's folder of "
+            "`BONOBOT_WORKLOAD_TOKENS`. Its audience must be the authorization server.",
+        )
+    return {"grant_type": JWT_BEARER_GRANT, "assertion": assertion}
 
 
 def _choose_auth_method(authorization_server: AuthorizationServer) -> str:
@@ -126,12 +202,13 @@ LOGIN_NEEDED_ERRORS = ("invalid_grant", "invalid_client", "unauthorized_client",
 
 @dataclass(frozen=True)
 class OAuthTokens:
-    """Tokens from an authorization server; `repr` shows neither."""
+    """Tokens from an authorization server, and the key that they are bound to, if any."""
 
     access: str = field(repr=False)
     refresh: str = field(repr=False)
     expires_at: datetime | None
     scope: str
+    dpop_key: str = field(default="", repr=False)
 
 
 async def request_tokens(
@@ -139,17 +216,17 @@ async def request_tokens(
     authorization_server: AuthorizationServer,
     client: OAuthClientCredentials,
     form: Mapping[str, str],
+    *,
+    dpop_key: str = "",
 ) -> OAuthTokens:
     """Request tokens for a grant, always with the resource (RFC 8707).
 
+    `dpop_key` is the key that a refresh token is bound to.
     Raises `LoginNeeded` if the grant or the client is rejected, and other `OAuthProblem`s.
     """
-    headers, auth_fields = build_client_authentication(client, authorization_server)
-    fields = {**form, **auth_fields, "resource": authorization_server.resource}
-    async with open_http_client(account) as http_client:
-        response = await http_client.post(
-            authorization_server.token_endpoint, "token endpoint", form=fields, headers=headers
-        )
+    if authorization_server.dpop and not dpop_key:
+        dpop_key = generate_dpop_key()
+    response = await _send_token_request(account, authorization_server, client, form, dpop_key)
     if response.status >= 500 or response.status == 429:
         raise AuthorizationServerUnavailable(
             format_message("The token endpoint returned HTTP {status}.", status=response.status),
@@ -157,7 +234,37 @@ async def request_tokens(
         )
     if response.status != 200:
         raise _build_token_error(response)
-    return _parse_tokens(response.body, fields.get("scope", ""))
+    tokens = _parse_tokens(response.body, form.get("scope", ""), dpop_key)
+    if account.dpop == "required" and not tokens.dpop_key:
+        raise OAuthProblem(
+            "The authorization server issued a token that isn't bound to a key.",
+            code="token_rejected",
+            remedy="Contact the administrator of the authorization server.",
+        )
+    return tokens
+
+
+async def _send_token_request(
+    account: OAuthAccount,
+    authorization_server: AuthorizationServer,
+    client: OAuthClientCredentials,
+    form: Mapping[str, str],
+    dpop_key: str,
+) -> OAuthResponse:
+    """Post the form, once more if the authorization server requires its nonce in the proof."""
+    url, nonce = authorization_server.token_endpoint, ""
+    async with open_http_client(account) as http_client:
+        while True:
+            headers, auth_fields = build_client_authentication(client, authorization_server)
+            if dpop_key:
+                proof = sign_dpop_proof(dpop_key, "POST", httpx2.URL(url), nonce=nonce)
+                headers = {**headers, "DPoP": proof}
+            fields = {**form, **auth_fields, "resource": authorization_server.resource}
+            response = await http_client.post(url, "token endpoint", form=fields, headers=headers)
+            nonce_required = dpop_key and response.body.get("error") == "use_dpop_nonce"
+            if nonce or not nonce_required or not response.dpop_nonce:
+                return response
+            nonce = response.dpop_nonce
 
 
 def _build_token_error(response: OAuthResponse) -> OAuthProblem:
@@ -177,12 +284,12 @@ def _build_token_error(response: OAuthResponse) -> OAuthProblem:
     )
 
 
-def _parse_tokens(body: Mapping[str, Any], requested_scope: str) -> OAuthTokens:
+def _parse_tokens(body: Mapping[str, Any], requested_scope: str, dpop_key: str) -> OAuthTokens:
     access, refresh = body.get("access_token"), body.get("refresh_token")
-    token_type = body.get("token_type", "Bearer")
-    if not _is_sendable(access) or str(token_type).lower() != "bearer":
+    kind = str(body.get("token_type", "Bearer")).lower()
+    if not _is_sendable(access) or kind not in ("bearer", "dpop" if dpop_key else "bearer"):
         raise OAuthProblem(
-            "The token endpoint returned no bearer token.",
+            "The token endpoint returned no token of a supported type.",
             code="token_rejected",
             remedy="Contact the administrator of the authorization server.",
         )
@@ -190,6 +297,7 @@ def _parse_tokens(body: Mapping[str, Any], requested_scope: str) -> OAuthTokens:
     return OAuthTokens(
         access=str(access),
         refresh=str(refresh) if _is_sendable(refresh) else "",
+        dpop_key=dpop_key if kind == "dpop" else "",
         expires_at=_parse_token_expiry(body.get("expires_in")),
         scope=scope[:4096] if isinstance(scope, str) and scope else requested_scope,
     )

@@ -10,9 +10,12 @@ from uuid import UUID
 
 from bonobot.core.problems import Problem
 
-Grant = Literal["client_credentials", "authorization_code"]
-GRANT_TYPES = ("client_credentials", "authorization_code")
+Grant = Literal["client_credentials", "authorization_code", "jwt_bearer"]
+# `jwt_bearer`: a JWT of the platform that Bonobot runs on is exchanged for a token (RFC 7523).
+GRANT_TYPES = ("client_credentials", "authorization_code", "jwt_bearer")
 PER_CHOICES = ("organization", "user")
+# Tokens bound to a key (RFC 9449); `auto`: if the server and its authorization server offer it.
+DPOP_CHOICES = ("auto", "required", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,8 @@ class OAuthAccount:
     scopes: tuple[str, ...] = ()
     token_url: str = ""
     issuer: str = ""
+    workload_token: str = ""
+    dpop: str = DPOP_CHOICES[0]
 
     @property
     def by_person(self) -> bool:
@@ -60,6 +65,9 @@ class OAuthAccount:
         parts = [
             *(self.url, self.grant, self.per, self.client_id, self.client_secret),
             *(self.private_key, self.key_id, list(self.scopes), self.token_url, self.issuer),
+            # Only if set, so that tokens from before these fields existed stay valid.
+            *([self.workload_token] if self.workload_token else ()),
+            *([{"dpop": self.dpop}] if self.dpop != DPOP_CHOICES[0] else ()),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -82,8 +90,9 @@ class OAuthProblem(Problem):
     """Signing in did not work.
 
     Codes: `oauth_metadata_invalid`, `issuer_mismatch`, `issuer_changed`, `resource_mismatch`,
-    `oauth_insecure`, `pkce_unsupported`, `client_unknown`, `token_rejected`,
-    `authorization_server_unreachable`; those of egress are passed through.
+    `oauth_insecure`, `pkce_unsupported`, `dpop_unsupported`, `client_unknown`, `token_rejected`,
+    `workload_token_unusable`, `authorization_server_unreachable`; those of egress are passed
+    through.
     """
 
     code = "oauth_failed"

@@ -38,6 +38,7 @@ def _delegate(port: int, scenario: dict[str, Any]) -> str:
 def _run_alone(scenario: dict[str, Any]) -> str:
     with tempfile.TemporaryDirectory(prefix="bonobot-conformance-") as folder:
         os.environ["BONOBOT_VAR"] = folder
+        os.environ["BONOBOT_WORKLOAD_TOKENS"] = f"{folder}/tokens"
         os.environ["BONOBOT_OAUTH_CLIENT_ID"] = DOCUMENT
         os.environ["DJANGO_SETTINGS_MODULE"] = "bonobot.settings"
         import django

@@ -13,7 +13,15 @@ from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.approved_server import ApprovedServer, create_approved_server
 from tests.conformance.bearer_proxy import door
-from tests.conformance.scenarios import BEYOND, HANDSHAKE, MODERN, NEED_APPROVAL, TASKS, TOLERATED
+from tests.conformance.scenarios import (
+    BEYOND,
+    HANDSHAKE,
+    MODERN,
+    NEED_APPROVAL,
+    SERVER_SKILLS,
+    TASKS,
+    TOLERATED,
+)
 from tests.conformance.suite import SuiteResult, required, run_server_suite
 from tests.conformance_server import OUR_SERVER, SDK_SERVER, serve_everything
 from tests.parts import ROOT
@@ -109,6 +117,14 @@ def test_the_gateway_conforms(
         run_server_suite(gateway, tmp_path, "--requirements", revision),
         [*scenarios, *list_additional_scenarios(server, BEYOND[revision])],
     )
+
+
+@needs_all_scenarios
+@pytest.mark.parametrize(("server", "labels"), [(OUR_SERVER, NO_LABELS)])
+@pytest.mark.parametrize("scenario", SERVER_SKILLS)
+def test_skills_are_served(scenario: str, gateway: str, tmp_path: Path) -> None:
+    arguments = ("--scenario", scenario, "--spec-version", MODERN, "--force")
+    assert_conformance(run_server_suite(gateway, tmp_path / "skills", *arguments), [scenario])
 
 
 @needs_all_scenarios

@@ -59,6 +59,8 @@ class Settings:
     metadata_served: bool = True
     authorization_servers: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    dpop: bool = False  # challenges name it, and a proof binds a token to its key
+    dpop_nonce: str = ""  # which proofs must contain
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Seen:
     revocations: list[dict[str, str]] = field(default_factory=list)
     unregistered: list[str] = field(default_factory=list)
     mcp_bearers: list[str] = field(default_factory=list)
+    proofs: list[dict[str, Any]] = field(default_factory=list)
     calls: int = 0
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     refresh_tokens: dict[str, str] = field(default_factory=dict)
@@ -181,14 +184,17 @@ async def token(request: Request) -> Response:
     await asyncio.sleep(settings.token_pause_s)
     if settings.down:
         return Response("away", status_code=503)
+    form["jkt"] = read_proof(request) if "dpop" in request.headers else ""
+    if form["jkt"] and seen.proofs[-1].get("nonce", "") != settings.dpop_nonce:
+        return JSONResponse({"error": "use_dpop_nonce"}, 400, {"DPoP-Nonce": settings.dpop_nonce})
     if settings.token_says:
         return INVALID_RESPONSES[settings.token_says]
     if settings.refuse_grants:
         return JSONResponse({"error": settings.refuse_grants}, status_code=400)
     kind = form["grant_type"]
-    if kind == "client_credentials":
-        if not _known_client(request, form):
-            return JSONResponse({"error": "invalid_client"}, status_code=401)
+    if kind == "client_credentials" and not _known_client(request, form):
+        return JSONResponse({"error": "invalid_client"}, status_code=401)
+    if kind in ("client_credentials", "urn:ietf:params:oauth:grant-type:jwt-bearer"):
         return _build_token_response(form, rotated=False)
     if kind == "authorization_code":
         authorization = seen.codes.pop(form["code"], None)
@@ -199,15 +205,30 @@ async def token(request: Request) -> Response:
         return _build_token_response(
             {**form, "scope": authorization.get("scope", "")}, rotated=True
         )
-    if seen.refresh_tokens.pop(form["refresh_token"], None) is None:
+    if seen.refresh_tokens.pop(form["refresh_token"] + form["jkt"], None) is None:
         return JSONResponse({"error": "invalid_grant"}, status_code=400)
     return _build_token_response(form, rotated=True)
+
+
+def read_proof(request: Request, token: str = "") -> str:
+    """Verify the DPoP proof of a request; return its key as the thumbprint of the token."""
+    proof = request.headers["dpop"]
+    header = jwt.get_unverified_header(proof)
+    claims = jwt.decode(proof, jwt.PyJWK(header["jwk"]), algorithms=["ES256"])
+    digest = base64.urlsafe_b64encode(hashlib.sha256(token.encode()).digest()).rstrip(b"=")
+    assert header["typ"] == "dpop+jwt"
+    assert "d" not in header["jwk"]
+    assert (claims["htm"], claims["htu"]) == (request.method, str(request.url))
+    assert abs(claims["iat"] - time.time()) < 60
+    assert claims.get("ath", "") == (digest.decode() if token else "")
+    seen.proofs.append({**claims, "thumbprint": header["jwk"]["x"]})
+    return str(header["jwk"]["x"])
 
 
 async def mcp(request: Request) -> Response:
     """Serve MCP to callers with a token for this resource."""
     base_url = origin(request)
-    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     seen.mcp_bearers.append(bearer)
     token = seen.tokens.get(bearer)
     metadata_url = (
@@ -217,11 +238,17 @@ async def mcp(request: Request) -> Response:
         token is None
         or token["expires_at"] <= time.time()
         or token["resource"] != f"{base_url}/mcp"
+        or (scheme == "DPoP") != bool(token["jkt"])
+        or (token["jkt"] and read_proof(request, bearer) != token["jkt"])
     ):
-        challenge = 'Bearer error="invalid_token"'
+        challenge = f'{"DPoP" if settings.dpop else "Bearer"} error="invalid_token"'
         if settings.resource_metadata_served:
             challenge += f', resource_metadata="{metadata_url}"'
         return Response(status_code=401, headers={"WWW-Authenticate": challenge})
+    if token["jkt"] and seen.proofs[-1].get("nonce", "") != settings.dpop_nonce:
+        challenge = 'DPoP error="use_dpop_nonce"'
+        headers = {"WWW-Authenticate": challenge, "DPoP-Nonce": settings.dpop_nonce}
+        return Response(status_code=401, headers=headers)
     needed = settings.needed_scope
     if needed and (settings.never_enough or needed not in token["scope"].split()):
         challenge = f'Bearer error="insufficient_scope", scope="{needed}"'
@@ -254,6 +281,7 @@ async def control(request: Request) -> Response:
             "revocations": seen.revocations,
             "unregistered": seen.unregistered,
             "mcp_bearers": seen.mcp_bearers,
+            "proofs": seen.proofs,
             "calls": seen.calls,
         }
     )
@@ -285,16 +313,17 @@ def _build_token_response(form: dict[str, str], *, rotated: bool) -> Response:
         "expires_at": time.time() + settings.lifetime_s,
         "resource": form.get("resource", ""),
         "scope": form.get("scope", ""),
+        "jkt": form["jkt"],
     }
     body: dict[str, Any] = {
         "access_token": access,
-        "token_type": "Bearer",
+        "token_type": "DPoP" if form["jkt"] else "Bearer",
         **({"expires_in": settings.lifetime_s} if settings.lifetime_told else {}),
         **({"scope": form.get("scope", "")} if settings.scope_told else {}),
     }
     if rotated:
         body["refresh_token"] = f"refresh-{secrets.token_urlsafe(24)}"
-        seen.refresh_tokens[body["refresh_token"]] = access
+        seen.refresh_tokens[body["refresh_token"] + form["jkt"]] = access
     return JSONResponse(body)
 
 

@@ -7,7 +7,7 @@ from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, ServerId
 from agents.flow_labels.rules import HELD_LABELS
 from agents.flow_labels.services import parse_labels
 from agents.models import Step, StoredResult
-from agents.skills.templates import TemplateArgument, to_prompt
+from agents.skills.templates import render_unfilled, to_prompt
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
@@ -111,7 +111,7 @@ class ResourceReadFailed(Problem):
 
 async def _handle_list_resources(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     """Return the resources and templates that the agent may read, one per line."""
-    definitions = context.snapshot.list_definitions("resource", "resource_template")
+    definitions = context.snapshot.list_definitions("resource", "resource_template", "skill")
     server_slug = arguments.get("server")
     server = _get_server(context, server_slug) if server_slug else None
     lines = []
@@ -121,11 +121,12 @@ async def _handle_list_resources(context: BuiltinToolContext, arguments: dict[st
         slug = context.snapshot.servers[definition.facts.server_id].slug
         summary = " – ".join(part for part in (definition.title, definition.description) if part)
         mime = definition.declaration.get("mimeType") or ""
-        template = (
-            " (template: fill in its variables)" if "template" in definition.facts.kind else ""
-        )
+        note = {
+            "resource_template": " (template: fill in its variables)",
+            "skill": " (skill: read it before you start its task)",
+        }.get(definition.facts.kind, "")
         summary = " ".join(summary.split())[:MAX_DESCRIPTION_LENGTH]
-        lines.append(f"{slug} {definition.name} {mime}{template} {summary}".strip())
+        lines.append(f"{slug} {definition.name} {mime}{note} {summary}".strip())
     shown_lines = lines[:MAX_LISTED_RESOURCES]
     if omitted := len(lines) - len(shown_lines):
         shown_lines.append(f"[{omitted} more: name a server to see fewer]")
@@ -220,21 +221,7 @@ async def _handle_read_skill(context: BuiltinToolContext, arguments: dict[str, A
             field="name",
             remedy="Use a name from `list_skills`.",
         )
-    if not skill.arguments:
-        return skill.text
-    lines = [
-        f"- ${{{argument.name}}}: {_describe_argument(argument)}" for argument in skill.arguments
-    ]
-    return "\n".join((skill.text, "", "What stands for these, take from the task:", *lines))
-
-
-def _describe_argument(argument: TemplateArgument) -> str:
-    parts = [argument.description or "as the name says"]
-    if argument.choices:
-        parts.append(f"one of {', '.join(argument.choices)}")
-    if argument.default:
-        parts.append(f"{argument.default} if nothing is said")
-    return "; ".join(parts)
+    return render_unfilled(skill)
 
 
 LIST_SKILLS = BuiltinTool(

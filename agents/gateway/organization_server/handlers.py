@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from agents.calls.results import estimate_size
 from agents.gateway.authentication import AuthenticatedClient
-from agents.gateway.catalog import Declaration
+from agents.gateway.catalog import Declaration, build_skills_capability
 from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.errors import build_refusal_result as as_result
@@ -27,6 +27,7 @@ from agents.gateway.organization_server.tools import OrganizationTool, audit_cal
 from agents.models import Agent, Session, Skill, Workflow
 from agents.skills.templates import (
     SkillTemplate,
+    build_skill_entries,
     build_template,
     complete_argument,
     render_skill,
@@ -44,6 +45,12 @@ def list_prompts(principal: Principal) -> tuple[Declaration, ...]:
     """Return the skills as prompt declarations (one query)."""
     skills = Skill.objects.usable_by(principal).order_by("name")
     return tuple(to_prompt(build_template(skill)) for skill in skills)
+
+
+def list_skills(principal: Principal) -> tuple[Declaration, ...]:
+    """Return the skills as entries of the skills extension (one query)."""
+    skills = Skill.objects.usable_by(principal).order_by("name")
+    return tuple(build_skill_entries(map(build_template, skills)))
 
 
 def find_skill(principal: Principal, name: str) -> SkillTemplate | None:
@@ -143,7 +150,8 @@ class OrganizationHandlers:
         """Return the instructions with a list of agents (one query)."""
         agents = await get_runtime().run_orm(_list_agents, inbound.caller.principal)
         return EndpointInfo(
-            CAPABILITIES, INSTRUCTIONS.replace("\n", " ") + _describe_agents(agents)
+            {**CAPABILITIES, "extensions": build_skills_capability()},
+            INSTRUCTIONS.replace("\n", " ") + _describe_agents(agents),
         )
 
     async def list_declarations(
@@ -261,4 +269,5 @@ LIST_FUNCTIONS: dict[Kind, Callable[[Principal], tuple[Declaration, ...]]] = {
     "resources": list_resources,
     "templates": list_resource_templates,
     "prompts": list_prompts,
+    "skills": list_skills,
 }

@@ -2,7 +2,7 @@
 
 `bonobot://agents/{id}` is the REST representation of an agent with its session counts by status,
 `bonobot://workflows/{id}` that of a workflow with its run counts; a session has its steps. Names
-work in place of ids.
+work in place of ids. `skill://{name}/SKILL.md` is a skill of the organization.
 """
 
 import json
@@ -19,8 +19,9 @@ from agents.api.sessions import SessionDetailView
 from agents.api.workflows import WorkflowDetailView
 from agents.gateway.catalog import Declaration
 from agents.gateway.organization_server.management_tools import OperationRequest, perform_operation
-from agents.models import Agent, Session, Workflow, WorkflowRun
+from agents.models import Agent, Session, Skill, Workflow, WorkflowRun
 from agents.models.agents import build_agent_lookup
+from agents.skills.templates import build_template, find_skill_name, read_skill_file
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 
@@ -76,7 +77,8 @@ def read_resource_contents(principal: Principal, address: str) -> dict[str, Any]
     """Return a resource's current contents, None for an unknown URI; raises `Problem`."""
     match = _URI.fullmatch(address)
     if match is None:
-        return None
+        skills = Skill.objects.usable_by(principal).filter(name=find_skill_name(address))
+        return read_skill_file(map(build_template, skills), address)
     kind, name = match.groups()
     view, parameter = _VIEWS[kind]
     details = perform_operation(

@@ -177,12 +177,21 @@ def resources(stranger: Party, owner: Party) -> Iterator[Probe]:
     """Resources of the owner at the agent's and the organization's endpoint."""
     uri = f"{owner.mark}+mem://{owner.mark}"
     yield _build_probe("uri", uri, f"{NOWHERE}+mem://x", stranger.home, owner.home)
+    yield from skills(stranger, owner)
     for kind in ("agent", "session", "workflow"):
         known, unknown = (f"bonobot://{kind}s/{pk}" for pk in (owner.ids[f"{kind}_id"], uuid4()))
         yield _build_probe("uri", known, unknown, ROOT, ROOT)
     yield _build_probe(
         "uri", f"bonobot://agents/{owner.agent.slug}", "bonobot://agents/no", ROOT, ROOT
     )
+
+
+def skills(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """The owner's skill at its agent's and the organization's endpoint."""
+    known, unknown = (f"skill://{name}-skill/SKILL.md" for name in (owner.mark, NOWHERE))
+    yield _build_probe("uri", known, unknown, ROOT, ROOT)
+    if stranger.agent != owner.agent:
+        yield _build_probe("uri", known, unknown, stranger.home, owner.home)
 
 
 def prompts(stranger: Party, owner: Party) -> Iterator[Probe]:
@@ -232,8 +241,9 @@ def subscriptions(stranger: Party, owner: Party) -> Iterator[Probe]:
 
 
 ROWS: dict[str, Row] = {
-    **dict.fromkeys(("tools/list", "resources/list", "prompts/list"), lists),
+    **dict.fromkeys(("tools/list", "resources/list", "prompts/list", "skills/list"), lists),
     **dict.fromkeys(("resources/templates/list", "server/discover"), lists),
+    "skills/get": skills,
     **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), tasks),
     **dict.fromkeys(("initialize", "logging/setLevel"), sessions),
     **dict.fromkeys(("resources/subscribe", "resources/unsubscribe"), subscriptions),

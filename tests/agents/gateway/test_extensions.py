@@ -21,6 +21,7 @@ from tests.servers.raw_http_server import HandshakeHttp
 
 UI = "io.modelcontextprotocol/ui"
 OTHER = "com.example/other"
+SKILLS = "io.modelcontextprotocol/skills"
 AGENT, SERVER = "/mcp/agents/helper", "/mcp/servers/docs"
 CAPABLE: Json = {"extensions": {UI: {"mimeTypes": [APP_MIME_TYPE]}, OTHER: {}, TASKS: {}}}
 OWN_URI, EXPOSED_URI = "ui://page/app.html", "ui://docs/page/app.html"
@@ -90,8 +91,9 @@ def test_an_app_works_in_both_eras(
             assert content == {**PAGE, "uri": EXPOSED_URI}
             assert "content" in send("tools/call", name=tool["name"], arguments={})
         discovered = modern("server/discover")["capabilities"]["extensions"]
-        assert discovered == {TASKS: {}, UI: {"v": 1}}
-        assert session.initialization.result["capabilities"]["extensions"] == {UI: {"v": 1}}
+        assert discovered == {TASKS: {}, UI: {"v": 1}, SKILLS: {}}
+        initialized = session.initialization.result["capabilities"]["extensions"]
+        assert initialized == {UI: {"v": 1}, SKILLS: {}}
         (own_tool,) = gateway_client.modern(SERVER, "tools/list").result["tools"]
         assert own_tool["_meta"]["ui"] == UI_META
         for request in upstream.http.asked:
@@ -99,7 +101,7 @@ def test_an_app_works_in_both_eras(
             declared = params.get("capabilities") or params.get("_meta", {}).get(CAPABILITIES_KEY)
             if not declared:
                 continue
-            expected = {UI: {"mimeTypes": [APP_MIME_TYPE]}}
+            expected: Json = {UI: {"mimeTypes": [APP_MIME_TYPE]}, SKILLS: {}}
             expected |= {} if handshake and request.method == "initialize" else {TASKS: {}}
             if request.method not in ("tools/call", "resources/read"):
                 assert declared["extensions"] == expected, request.method

@@ -9,6 +9,7 @@ from agents.gateway.transports import GatewayApplication
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
+from mcp_servers.client.extensions import SKILLS_EXTENSION
 from mcp_servers.definition_reviews import reset_review
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, Reply, token_of
@@ -71,11 +72,9 @@ def test_tasks_are_declared_if_a_server_supports_them(
     server_path: str, gateway_client: GatewayClient
 ) -> None:
     capabilities = gateway_client.modern(server_path, "server/discover").result["capabilities"]
-    assert capabilities["extensions"] == {TASKS: {}}
-    assert (
-        "extensions"
-        not in gateway_client.handshake(server_path).initialization.result["capabilities"]
-    )
+    assert capabilities["extensions"] == {TASKS: {}, SKILLS_EXTENSION: {}}
+    handshake = gateway_client.handshake(server_path).initialization.result["capabilities"]
+    assert TASKS not in handshake["extensions"]
 
 
 def test_any_process_returns_a_task_and_its_end_is_recorded(

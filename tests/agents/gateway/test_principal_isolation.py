@@ -322,19 +322,27 @@ def test_responses_go_only_to_the_call_that_requested_them(
         assert name in content[0]["text"]
 
 
+@pytest.mark.parametrize("view", ["", "?view=search"])
 @pytest.mark.parametrize("era", ERAS)
 def test_progress_is_sent_only_to_its_caller(
-    era: str, acme: Organization, helper: Agent, gateway_client: GatewayClient, modern_url: str
+    era: str,
+    view: str,
+    acme: Organization,
+    helper: Agent,
+    gateway_client: GatewayClient,
+    modern_url: str,
 ) -> None:
     """Two principals call one server in parallel with the same progress token."""
     administrator = factories.build_administrator(acme)
     params = {"role": Role.MEMBER, "agent_ids": [helper.pk]}
     tokens = {steps: create_token(administrator, name=f"{steps}", **params)[1] for steps in (3, 5)}
-    path, barrier = "/mcp/agents/helper", Barrier(len(tokens))
+    path, barrier = f"/mcp/agents/helper{view}", Barrier(len(tokens))
 
     def call_server(steps: int) -> Reply:
         arguments = {"steps": steps, "pause_s": 0.05}
-        params = {"name": "mcp_web_slow", "arguments": arguments}
+        params: dict[str, Any] = {"name": "mcp_web_slow", "arguments": arguments}
+        if view:
+            params = {"name": "call_tool", "arguments": params}
         meta = {"progressToken": 1}
         if ERAS[era]:
             barrier.wait(TOLD_WITHIN_S)

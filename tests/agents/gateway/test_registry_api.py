@@ -300,3 +300,43 @@ def test_an_owner_enables_the_registry(acme: Organization) -> None:
 )
 def test_the_namespace_is_the_reversed_host(url: str, namespace: str) -> None:
     assert build_namespace(url, "my_org") == namespace
+
+
+CATALOG = "/.well-known/mcp/catalog.json"
+
+
+def test_the_catalog_leads_to_the_cards_of_public_registries(
+    acme: Organization, settings: Any
+) -> None:
+    settings.BONOBOT_SERVER_CARDS, settings.BONOBOT_URL = True, "https://mcp.example.org"
+    add_server(acme, "github", description="Issues.")
+    other = factories.create_organization("private")
+    add_server(other, "secret")
+    response = Client().get(CATALOG)
+    assert response["Access-Control-Allow-Origin"] == "*"
+    catalog = response.json()
+    assert catalog["specVersion"] == "draft"
+    (entry,) = catalog["entries"]
+    assert entry["identifier"] == "urn:air:mcp.example.org:acme:servers.github"
+    assert (entry["displayName"], entry["type"]) == ("Github", "application/mcp-server-card+json")
+    card = Client().get(entry["url"].removeprefix("https://mcp.example.org"))
+    assert card["Content-Type"] == entry["type"]
+    (listed,) = get().json()["servers"]
+    described = card.json()
+    assert described.pop("$schema").endswith("/v1/server-card.schema.json")
+    (remote,) = described["remotes"]
+    assert remote.pop("supportedProtocolVersions")[0] == "2026-07-28"
+    assert described == {name: listed["server"][name] for name in described}
+    etag = card["ETag"]
+    path = entry["url"].removeprefix("https://mcp.example.org")
+    assert Client().get(path, headers={"If-None-Match": etag}).status_code == 304
+    private = path.replace("/acme/", "/private/").replace("github", "secret")
+    assert Client().get(private).status_code == 401
+
+
+def test_server_cards_are_off_by_default(acme: Organization) -> None:
+    add_server(acme, "github")
+    (listed,) = get().json()["servers"]
+    card = f"/registry/acme/cards/{listed['server']['name']}"
+    for path in (CATALOG, card):
+        assert Client().get(path).status_code == 404

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agents.approvals.services import resolve_approval
+from agents.budgets.services import BudgetLine, set_budgets
 from agents.gateway.routes import GatewayAddress, parse_path
 from agents.models import Agent, Approval
 from agents.policies.services import PolicySpec, set_policy
@@ -14,6 +15,8 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
 from bonobot.ledger.usage.query_rollups import count_recent_successes
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, Reply, token_of
@@ -176,3 +179,28 @@ def test_a_principal_who_may_not_see_the_audit_log_learns_nothing_of_others_call
         for token in (gateway_client.token, operator)
     )
     assert sorted(owner_names) == sorted(operator_names)
+
+
+def test_calls_through_the_view_use_the_same_budget(
+    acme: Organization, helper: Agent, workshop: Server, gateway_client: GatewayClient
+) -> None:
+    set_budgets(factories.build_administrator(acme), helper, [BudgetLine("calls", "day", 2)])
+    assert call(gateway_client, "find_tools", {"query": "echo"}).result["content"]
+    assert call_inner(gateway_client, ECHO, {"text": "x"}).result["content"]
+    inner = call_inner(gateway_client, ECHO, {"text": "x"})
+    direct = gateway_client.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": "x"}})
+    assert inner.code == direct.code == "budget_exhausted"
+
+
+def test_calls_through_the_view_carry_flow_labels(
+    acme: Organization, helper: Agent, workshop: Server, gateway_client: GatewayClient
+) -> None:
+    administrator = factories.build_administrator(acme)
+    for name, labels in (
+        ("echo", [FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT]),
+        ("count", [FlowLabel.SENDS_OUT]),
+    ):
+        set_labels(administrator, workshop, list(workshop.definitions.filter(name=name)), labels)
+    assert call_inner(gateway_client, COUNT, {"what": "x"}).result["content"]
+    assert call_inner(gateway_client, ECHO, {"text": "x"}).result["content"]
+    assert call_inner(gateway_client, COUNT, {"what": "y"}).code == "approval_required"

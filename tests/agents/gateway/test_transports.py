@@ -150,6 +150,7 @@ def test_the_visible_definitions_are_counted(
         "tools": workshop.definitions.filter(kind="tool").count(),
         "resources": workshop.definitions.filter(kind="resource").count(),
         "templates": workshop.definitions.filter(kind="resource_template").count(),
+        "skills": 0,
         "prompts": workshop.definitions.filter(kind="prompt").count(),
     }
     with pytest.raises(Problem) as caught:

@@ -1,12 +1,12 @@
 """All declared definitions are listed, page by page; invalid ones don't hide others."""
 
 import asyncio
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.client.list_definitions import ServerDeclarations
+from mcp_servers.client.list_definitions import Kind, ServerDeclarations
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import faulty_stdio, http
 from tests.servers import raw_http_server
@@ -49,7 +49,7 @@ async def test_all_definitions_of_a_modern_server_are_listed(
     )
     assert survey.notices == ()
     assert faults(survey) == {}
-    assert survey.complete == {"tool", "resource", "resource_template", "prompt", "instructions"}
+    assert survey.complete == {*get_args(Kind)}
     assert isinstance(survey.latency_ms, int)
 
 
@@ -114,7 +114,7 @@ async def test_only_declared_capabilities_are_listed(connections: ConnectionPool
         survey = await connections.fetch_declarations(http(server.url))
         assert server.methods() == ["server/discover", "tools/list"]
     assert survey.items == ()
-    assert survey.complete == {"tool", "resource", "resource_template", "prompt", "instructions"}
+    assert survey.complete == {*get_args(Kind)}
 
 
 async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
@@ -163,7 +163,7 @@ async def test_a_failing_listing_doesnt_hide_others(connections: ConnectionPool)
     async with build_failing_server("prompts/list", "resources/list").listening() as server:
         survey = await connections.fetch_declarations(http(server.url))
     assert names(survey) == ["a"]
-    assert survey.complete == {"tool", "instructions"}
+    assert survey.complete == {"tool", "skill", "instructions"}
     assert [notice.partition("`: ")[0] for notice in survey.notices] == [
         "`resources/list` failed: `a server",
         "`prompts/list` failed: `a server",

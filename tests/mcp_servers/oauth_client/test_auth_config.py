@@ -43,6 +43,18 @@ INVALID = {
         "invalid",
         "token_url",
     ),
+    "a token URL for a workload": (
+        {"grant": "jwt_bearer", "workload_token": "x", "token_url": "https://x.example/token"},
+        "invalid",
+        "token_url",
+    ),
+    "a path of a token": (
+        {"grant": "jwt_bearer", "workload_token": "../other/x"},
+        "invalid",
+        "workload_token",
+    ),
+    "no token": ({"grant": "jwt_bearer"}, "invalid", "workload_token"),
+    "a binding that is none": ({**CREDENTIALS, "dpop": "on"}, "invalid", "dpop"),
     "a token URL inside": (
         {**CREDENTIALS, "token_url": "http://169.254.169.254/token"},
         "egress_denied",

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
+import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -277,3 +278,67 @@ def test_credentials_are_sent_only_over_https_to_public_addresses(
 def describe_endpoint(server) -> str:
     endpoint = build_endpoint(server)
     return repr(endpoint) + repr(endpoint.account) + str(endpoint.auth)
+
+
+@pytest.fixture
+def workload_token(settings, tmp_path, organization, protected):
+    """Return a function that writes the platform's token for an audience."""
+    settings.BONOBOT_WORKLOAD_TOKENS = str(tmp_path)
+    (tmp_path / str(organization.pk)).mkdir()
+
+    def write_token(audience: str) -> str:
+        token = jwt.encode({"sub": "bonobot", "aud": audience}, "k" * 32)
+        (tmp_path / str(organization.pk) / "platform").write_text(f"{token}\n")
+        return token
+
+    return write_token
+
+
+WORKLOAD = {"type": "oauth2", "grant": "jwt_bearer", "workload_token": "platform"}
+
+
+def test_a_workload_token_is_exchanged_and_read_again_for_each_exchange(
+    register, protected, workload_token
+):
+    server = register(WORKLOAD)
+    first = workload_token(protected.origin)
+    call_tool(server)
+    second = workload_token(f"{protected.origin}/token")
+    protected.set(forget=True)
+    call_tool(server)
+    requests = protected.token_requests
+    assert [request["assertion"] for request in requests] == [first, second]
+    assert {request["grant_type"] for request in requests} == {
+        "urn:ietf:params:oauth:grant-type:jwt-bearer"
+    }
+    assert "client_id" not in requests[0]
+
+
+def test_a_workload_token_is_sent_to_its_audience_only(register, protected, workload_token):
+    workload_token("https://other.example")
+    problem = call_and_fail(register(WORKLOAD))
+    assert problem.code == "workload_token_unusable"
+    assert protected.token_requests == []
+
+
+def test_client_credentials_use_no_workload_token(register, protected, workload_token):
+    workload_token(protected.origin)
+    call_tool(register({**CREDENTIALS, "workload_token": "../another/platform"}))
+    assert "assertion" not in protected.token_requests[0]
+
+
+def test_workload_tokens_of_another_organization_cant_be_used(
+    register, protected, workload_token, tmp_path, organization
+):
+    workload_token(protected.origin)
+    (tmp_path / str(organization.pk)).rename(tmp_path / "another")
+    assert call_and_fail(register(WORKLOAD)).code == "workload_token_unusable"
+
+
+def test_a_refused_workload_token_is_not_sent_again(register, protected, workload_token):
+    workload_token(protected.origin)
+    protected.set(refuse_grants="invalid_grant")
+    problem = call_and_fail(register(WORKLOAD))
+    assert problem.code == "needs_reauth"
+    assert "workload token" in problem.remedy
+    assert len(protected.token_requests) == 1

@@ -14,6 +14,10 @@ READ = {
         'Bearer error="insufficient_scope", scope="a b", resource_metadata="https://x.example/m"',
         BearerChallenge("https://x.example/m", ("a", "b"), "insufficient_scope"),
     ),
+    "two schemes": (
+        'Bearer resource_metadata="https://x.example/m", DPoP error="use_dpop_nonce", algs="ES256"',
+        BearerChallenge("https://x.example/m", error="use_dpop_nonce", dpop=True),
+    ),
     "unquoted, in other case": (
         "bearer ERROR=invalid_token",
         BearerChallenge(error="invalid_token"),
@@ -23,7 +27,7 @@ READ = {
         BearerChallenge(scopes=("x",)),
     ),
     "before another scheme": (
-        'Bearer scope="x", DPoP error="other", scope="y"',
+        'Bearer scope="x", Digest error="other", scope="y"',
         BearerChallenge(scopes=("x",)),
     ),
     "quoted quotes": (r'Bearer error="a\"b"', BearerChallenge(error='a"b')),

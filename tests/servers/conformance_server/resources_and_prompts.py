@@ -1,5 +1,6 @@
 """The resources, templates, prompts and completions of the server."""
 
+import hashlib
 import json
 import re
 from typing import Any
@@ -26,6 +27,27 @@ STATIC: dict[str, tuple[str, Json]] = {
     "test://static-binary": ("image/png", {"blob": PNG}),
     "test://watched-resource": ("text/plain", {"text": "Watched resource content"}),
 }
+SKILL_URI = "skill://acme/git-workflow/SKILL.md"
+SKILL_TEXTS = {"name": "git-workflow", "description": "How this team uses branches and commits"}
+SKILL_FILES = {
+    SKILL_URI: "---\n{}\n---\n\nRead [the rules](references/RULES.md).\n".format(
+        "\n".join(f"{name}: {text}" for name, text in SKILL_TEXTS.items())
+    ),
+    SKILL_URI.replace("SKILL.md", "references/RULES.md"): "One commit for one change.\n",
+}
+SKILL: Json = {
+    "uri": SKILL_URI,
+    "frontmatter": SKILL_TEXTS,
+    "resources": [
+        {
+            "uri": uri,
+            "digest": f"sha256:{hashlib.sha256(content.encode()).hexdigest()}",
+            "size": len(content.encode()),
+        }
+        for uri, content in SKILL_FILES.items()
+    ],
+}
+HINTS = {"ttlMs": 60_000, "cacheScope": "public"}
 TEMPLATE = re.compile(r"test://template/([^/]+)/data")
 PROMPTS: dict[str, tuple[str, ...]] = {
     "test_simple_prompt": (),
@@ -40,8 +62,11 @@ WORDS = ("paris", "park", "party", "test", "testing")
 def resources() -> list[types.Resource]:
     """Return the resources with fixed URIs."""
     return [
-        types.Resource(uri=uri, name=uri.partition("://")[2], description=uri, mime_type=mime)
-        for uri, (mime, _) in STATIC.items()
+        *(
+            types.Resource(uri=uri, name=uri.partition("://")[2], description=uri, mime_type=mime)
+            for uri, (mime, _) in STATIC.items()
+        ),
+        types.Resource(uri=SKILL_URI, mime_type="text/markdown", **SKILL_TEXTS),
     ]
 
 
@@ -62,12 +87,26 @@ async def read(context: Context, params: types.ReadResourceRequestParams) -> Jso
     uri = str(params.uri)
     if static := STATIC.get(uri):
         return {"contents": [{"uri": uri, "mimeType": static[0], **static[1]}]}
+    if uri in SKILL_FILES:
+        return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": SKILL_FILES[uri]}]}
     if match := TEMPLATE.fullmatch(uri):
         data = {"id": match[1], "templateTest": True, "data": f"Data for ID: {match[1]}"}
         content = {"uri": uri, "mimeType": "application/json", "text": json.dumps(data)}
         return {"contents": [content]}
     modern = Call(context, {}).modern
     raise MCPError(-32602 if modern else -32002, "Resource not found", {"uri": uri})
+
+
+async def list_skills(context: Context, params: Any) -> Json:
+    """Return the skill (SEP-2640)."""
+    return {"skills": [SKILL], **HINTS}
+
+
+async def get_skill(context: Context, params: types.ReadResourceRequestParams) -> Json:
+    """Return the skill with a URI."""
+    if str(params.uri) != SKILL_URI:
+        raise MCPError(-32602, "Skill not found", {"uri": str(params.uri)})
+    return {"skill": SKILL, **HINTS}
 
 
 def prompts() -> list[types.Prompt]:

@@ -109,6 +109,8 @@ Answer = Callable[[Context, Any], Awaitable[Json]]
 HANDLERS: tuple[tuple[str, type[types.RequestParams], Answer], ...] = (
     ("tools/call", types.CallToolRequestParams, call_tool),
     ("resources/read", types.ReadResourceRequestParams, resources_and_prompts.read),
+    ("skills/list", types.PaginatedRequestParams, resources_and_prompts.list_skills),
+    ("skills/get", types.ReadResourceRequestParams, resources_and_prompts.get_skill),
     ("prompts/get", types.GetPromptRequestParams, resources_and_prompts.prompt),
     ("completion/complete", types.CompleteRequestParams, resources_and_prompts.complete),
 )
@@ -149,6 +151,7 @@ def build_server() -> Server[Any]:
     server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, accept)
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, accept)
     tasks.register_handlers(server)
+    server.extensions["io.modelcontextprotocol/skills"] = {}
     seal = RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="everything")
     server.middleware.append(seal)
     return server
