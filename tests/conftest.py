@@ -23,12 +23,10 @@ import pytest
 import pytest_django
 from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
-from django.core.management import call_command
-from django.core.management.commands import flush
-from django.db import connections
-from django.db.backends.base.operations import BaseDatabaseOperations
+from django.db import connection, connections
 from django.dispatch import Signal
 from django.template import Context, RequestContext, Template
+from django.test import TransactionTestCase
 from django.test import client as test_client
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
@@ -87,11 +85,16 @@ def django_db_setup(
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_flush() -> Iterator[None]:
-    """Empty tables with DELETE, except for rows of migrations: see `tests.database_flush`."""
+    """Empty tables with DELETE, except for rows of migrations: see `tests.database_flush`.
+
+    SQLite's connection stays open: to open it again takes longer than to empty the tables.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flush, "sql_flush", database_flush.build_statements)
-        patch.setattr(BaseDatabaseOperations, "execute_sql_flush", database_flush.execute_flush)
-        patch.setattr(flush, "emit_post_migrate_signal", database_flush.restore_presets)
+        patch.setattr(
+            TransactionTestCase, "_fixture_teardown", lambda case: database_flush.empty_tables()
+        )
+        if connection.vendor == "sqlite":
+            patch.setattr(TransactionTestCase, "_should_reload_connections", lambda case: False)
         yield
 
 
@@ -101,7 +104,7 @@ def _no_work_after_a_module(django_db_blocker: pytest_django.DjangoDbBlocker) ->
     yield
     with django_db_blocker.unblock():
         if background_work.stop_background_work() and database.is_in_use():
-            call_command("flush", verbosity=0, interactive=False)
+            database_flush.empty_tables()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -230,7 +233,7 @@ def module_rows(
     """Let all tests of a module commit rows; empty the tables after the last one."""
     with django_db_blocker.unblock():
         yield
-        call_command("flush", verbosity=0, interactive=False)
+        database_flush.empty_tables()
         connections.close_all()
 
 

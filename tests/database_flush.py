@@ -1,20 +1,17 @@
 """Empty the database between tests, except for rows that migrations created.
 
-Django deletes every row and recreates content types and permissions, which takes most of the time
-of a small test. They never change here; platform presets that a test changed are restored. On
-PostgreSQL, TRUNCATE would create new files for each table, and sync them.
+Django's `flush` deletes every row and recreates content types and permissions, which takes most of
+the time of a small test. They never change here; platform presets that a test changed are restored.
+On PostgreSQL, TRUNCATE would create new files for each table, and sync them.
 """
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 from django.apps import apps
 from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
-from django.db import IntegrityError, OperationalError, connection
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.base.operations import BaseDatabaseOperations
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.db.models import Model
 
 from bonobot.ledger.writer import writer_thread
@@ -27,31 +24,51 @@ TRIES = 5
 # The platform presets before any test changed them.
 _loaded: list[tuple[Any, ...]] = []
 
-_execute = BaseDatabaseOperations.execute_sql_flush
 
-
-def build_statements(_style: object, connection: BaseDatabaseWrapper, **_: object) -> list[str]:
-    """Return the DELETE statements; foreign keys are checked at commit, so any order works.
+def empty_tables() -> None:
+    """Delete what a test wrote; retry if tasks that it left running still write rows.
 
     The ledger's writer ends first: it counts repeated refusals for a minute and then writes.
     """
     writer_thread.close_writer()
-    deletions = [f"DELETE FROM {table}{_build_condition(table)}" for table in _list_tables()]  # noqa: S608 - our own
-    return deletions if connection.vendor == "sqlite" else ["; ".join(deletions)]
-
-
-def execute_flush(operations: BaseDatabaseOperations, sql_list: Iterable[str]) -> None:
-    """Empty the tables; retry if tasks that a test left running still write rows."""
     for attempt in range(1, TRIES + 1):
         try:
-            _execute(operations, sql_list)
-            return
+            _delete_rows()
+            break
         except (IntegrityError, OperationalError):
             if attempt == TRIES:
                 raise
+    restore_presets()
 
 
-def restore_presets(*_: Any, **__: Any) -> None:
+def _delete_rows() -> None:
+    """Delete rows; foreign keys are checked at commit, so any order works.
+
+    On SQLite, to look which tables have rows takes less time than to delete from all of them.
+    """
+    with transaction.atomic(), connection.cursor() as cursor:
+        if connection.vendor != "sqlite":
+            cursor.execute("; ".join(_build_deletion(table) for table in _list_tables()))
+            return
+        cursor.execute(_build_search())
+        for (table,) in cursor.fetchall():
+            cursor.execute(_build_deletion(table))
+
+
+@cache
+def _build_search() -> str:
+    """Return the query for the names of the tables that have rows."""
+    return " UNION ALL ".join(
+        f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM {table}{_build_condition(table)})"  # noqa: S608 - our own
+        for table in _list_tables()
+    )
+
+
+def _build_deletion(table: str) -> str:
+    return f"DELETE FROM {table}{_build_condition(table)}"  # noqa: S608 - our own
+
+
+def restore_presets() -> None:
     """Restore platform presets that a test changed.
 
     Few tests change one, and comparing the rows takes a twentieth of the time of loading them.

@@ -101,7 +101,7 @@ def _wait_for_started_sessions(session: Session, timeout_s: float) -> None:
         session_ids = list(started_sessions.values_list("pk", flat=True))
         if not session_ids:
             return
-        if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
+        if not has_live_runner():
             for session_id in session_ids:
                 get_runtime().call(get_session_runner().claim_and_run, session_id)
         command_group.pause(POLL_INTERVAL_S)

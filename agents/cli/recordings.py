@@ -122,10 +122,9 @@ def _wait_for_replay(pending_replay: Replay, timeout_s: float) -> None:
     """Wait for the end of a replay; without a worker, run it in this process."""
     from agents.evaluation import replay_runner as playing
     from agents.sessions.leases import has_live_runner
-    from agents.sessions.worker import get_session_runner
     from bonobot.core.runtime import get_runtime
 
-    if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
+    if not has_live_runner():
         get_runtime().call(playing.run_replay, pending_replay.pk, timeout_s=timeout_s)
     deadline = monotonic() + timeout_s
     while Replay.objects.filter(pk=pending_replay.pk, finished_at=None).exists():

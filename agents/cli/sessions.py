@@ -405,7 +405,7 @@ def show_session_steps(
     from agents.sessions.leases import has_live_runner
     from agents.sessions.worker import get_session_runner
 
-    if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
+    if not has_live_runner():
         # Without a live worker, this process runs the session.
         get_runtime().call(get_session_runner().claim_and_run, session.pk)
     try:
@@ -422,9 +422,9 @@ def show_session_steps(
 
 def _describe_continuation(session: Session) -> str:
     """Say whether a session that takes too long continues without this command."""
-    from agents.sessions.worker import get_session_runner
+    from agents.sessions.leases import has_live_runner
 
-    if get_session_runner().is_running(session.pk):
+    if not has_live_runner():
         return (
             "This command ran it, because no worker is running, so it stops now. A worker "
             f"continues it: start `bonobot up`, or run `bonobot agents chat {session.agent.slug} "

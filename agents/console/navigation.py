@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from django.conf import settings
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse
 from django.utils.translation import gettext_lazy as _
 
 from agents.console.pending_counts import PendingCounts
@@ -336,6 +337,11 @@ def _build_items(
 
 
 def _reverse(url_name: str) -> str:
+    return _reverse_below(url_name, get_script_prefix())
+
+
+@cache  # each page asks for these of all entries, several times
+def _reverse_below(url_name: str, script_prefix: str) -> str:
     return reverse(f"admin:{url_name}")
 
 

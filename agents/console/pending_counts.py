@@ -1,10 +1,15 @@
 """Counts of pending items and running sessions for navigation and dashboard."""
 
 from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from django.db import connection
+from django.db.models import DateTimeField, Field, UUIDField, Value
 from django.http import HttpRequest
+from django.utils import timezone
 
 from agents.models import AccessRequest, Approval, ElicitationRequest, Session
 from bonobot.accounts.current_organization import resolve_principal
@@ -45,16 +50,50 @@ def count_pending(request: HttpRequest) -> PendingCounts:
     return counts
 
 
+class QueryParameter(Value):
+    """Stand for a value that is filled in each time a compiled query is executed."""
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """Return a placeholder and, as its parameter, this object."""
+        return "%s", [self]
+
+
+ORGANIZATION = QueryParameter("organization", output_field=UUIDField())
+NOW = QueryParameter("now", output_field=DateTimeField())
+
+
 def load_pending_counts(organization_id: UUID) -> PendingCounts:
     """Return the counts of an organization (one query)."""
+    sql, parameters = _compile_counts()
+    values: dict[Any, Any] = {ORGANIZATION.value: organization_id, NOW.value: timezone.now()}
+    prepared = [
+        _prepare(parameter.output_field, values[parameter.value])
+        if isinstance(parameter, QueryParameter)
+        else parameter
+        for parameter in parameters
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(sql, prepared)
+        return PendingCounts(**dict(cursor.fetchall()))
+
+
+def _prepare(field: "Field[Any, Any]", value: Any) -> Any:
+    return field.get_db_prep_value(value, connection)
+
+
+@cache  # to compile it takes longer than to execute it, and every page shows the counts
+def _compile_counts() -> tuple[str, tuple[Any, ...]]:
+    """Return the query for the counts of any organization, and its parameters."""
     first_query, *other_queries = [
-        rows.build_capped_count(name)
+        rows.filter(organization_id=ORGANIZATION).build_capped_count(name)
         for name, rows in {
-            "definitions": Definition.objects.for_organization(organization_id).awaiting_review(),
-            "calls": Approval.objects.for_organization(organization_id).waiting(),
-            "questions": ElicitationRequest.objects.for_organization(organization_id).waiting(),
-            "access_requests": AccessRequest.objects.for_organization(organization_id).waiting(),
-            "sessions": Session.objects.for_organization(organization_id).unfinished(),
+            "definitions": Definition.objects.all().awaiting_review(),
+            "calls": Approval.objects.all().waiting(NOW),
+            "questions": ElicitationRequest.objects.all().waiting(NOW),
+            "access_requests": AccessRequest.objects.all().waiting(NOW),
+            "sessions": Session.objects.all().unfinished(),
         }.items()
     ]
-    return PendingCounts(**dict(first_query.union(*other_queries, all=True)))
+    query: Any = first_query.union(*other_queries, all=True).query
+    sql, parameters = query.sql_with_params()
+    return sql, tuple(parameters)

@@ -21,9 +21,9 @@ EXPIRED = "expired"
 class PersonRequestQuerySet(ScopedQuerySet):
     """Filters for requests to people."""
 
-    def waiting(self) -> "PersonRequestQuerySet":
-        """Keep requests that a person can still answer."""
-        return self.filter(state=WAITING, expires_at__gt=timezone.now())
+    def waiting(self, now: Any = None) -> "PersonRequestQuerySet":
+        """Keep requests that a person can still answer; `now` may be an expression."""
+        return self.filter(state=WAITING, expires_at__gt=now or timezone.now())
 
     def overdue(self) -> "PersonRequestQuerySet":
         """Keep requests that expired without an answer."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
@@ -98,15 +99,8 @@ class LeaseLost(Exception):
 
 def register_runner() -> UUID:
     """Create this process's runner row and return its id."""
-    process = identify_this_process()
-    runner = Runner.objects.create(
-        host=socket.gethostname(),
-        pid=process.pid,
-        machine=process.machine,
-        process_start=process.started,
-        heartbeat_at=_get_heartbeat_time(),
-    )
-    return runner.pk
+    columns = _identify_own_runners()
+    return Runner.objects.create(heartbeat_at=_get_heartbeat_time(), **columns).pk
 
 
 def renew_runner_leases(runner_id: UUID) -> bool:
@@ -151,13 +145,24 @@ def _get_heartbeat_time() -> "Now | datetime":
     return Now() if connection.vendor == "postgresql" else timezone.now()
 
 
-def has_live_runner(*, exclude_runner_id: UUID | None = None) -> bool:
-    """Tell whether a live runner, other than `exclude_runner_id`, could claim a queued session."""
+def has_live_runner() -> bool:
+    """Tell whether a live runner of another process could claim a queued session.
+
+    This process is recognized by its identity: its runner may be registering again at this moment.
+    """
     live_runners = Runner.objects.filter(stopped_at=None, heartbeat_at__gt=get_heartbeat_deadline())
-    other_runners = (
-        live_runners if exclude_runner_id is None else live_runners.exclude(pk=exclude_runner_id)
-    )
-    return other_runners.exists()
+    return live_runners.exclude(**_identify_own_runners()).exists()
+
+
+def _identify_own_runners() -> dict[str, Any]:
+    """Return the columns that identify this process in its runner's row."""
+    process = identify_this_process()
+    return {
+        "host": socket.gethostname(),
+        "pid": process.pid,
+        "machine": process.machine,
+        "process_start": process.started,
+    }
 
 
 def _build_abandoned_filter() -> Q:

@@ -284,10 +284,6 @@ class SessionRunner:
         if self._tasks:
             get_runtime().spawn(self._cancel_requested_sessions(), name="fulfil cancels")
 
-    def is_running(self, session_id: UUID) -> bool:
-        """Tell whether this process runs the session."""
-        return session_id in self._tasks
-
     async def suspend_session(self, session_id: UUID) -> None:
         """Stop waiting in this process for a person who has to answer a session's server."""
         task = self._tasks.get(session_id)

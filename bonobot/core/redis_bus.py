@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from concurrent.futures import Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -100,10 +100,10 @@ class RedisBus(MessageBus):
         async with self._get_client().pubsub() as pubsub:
             channels = set(self._listeners)
             # The bus's own channel keeps the connection open while there are no listeners.
-            await pubsub.subscribe(_build_key(""), *map(_build_key, channels))
+            await _await_request(pubsub.subscribe(_build_key(""), *map(_build_key, channels)))
             self._pubsub = pubsub
             if new_channels := self._listeners.keys() - channels:
-                await pubsub.subscribe(*map(_build_key, new_channels))
+                await _await_request(pubsub.subscribe(*map(_build_key, new_channels)))
             self.is_subscribed = True
             self._wake(*self._listeners)
             await self._process_messages(pubsub)
@@ -117,7 +117,7 @@ class RedisBus(MessageBus):
                 raise ConnectionError(f"no sign of life for {2 * PING_INTERVAL_S:g} s")
             ping_sent = message is None
             if message is None:
-                await pubsub.ping()
+                await _await_request(pubsub.ping())
             elif message["type"] == "message":
                 self._wake(message["channel"].decode().removeprefix(_build_key("")))
 
@@ -146,11 +146,27 @@ class RedisBus(MessageBus):
         from redis.exceptions import RedisError  # an extra
 
         try:
-            return await request
+            return await _await_request(request)
         except (RedisError, OSError) as error:
             logger.warning("Redis is away: %s", error)
             self._unavailable_until = monotonic() + RETRY_DELAY_S
             return None
+
+
+async def _await_request(request: Awaitable[Any]) -> Any:
+    """Await a request; raises `CancelledError` if the library swallowed a cancellation.
+
+    It sends in `asyncio.wait_for`, which before Python 3.12 returns as if nothing had happened if
+    the task is canceled when the bytes were just sent.
+    """
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - requests are awaited in tasks
+    cancellations = task.cancelling()
+    try:
+        return await request
+    finally:
+        if task.cancelling() > cancellations:
+            raise asyncio.CancelledError
 
 
 def _build_key(channel: str) -> str:

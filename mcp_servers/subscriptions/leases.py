@@ -233,6 +233,11 @@ def load_leased_servers(holder: UUID) -> list[ServerLease]:
     ]
 
 
+def is_leased(holder: UUID, server_id: UUID) -> bool:
+    """Return whether this process must listen to a server."""
+    return query_wanted_subscriptions().filter(holder=holder, server_id=server_id).exists()
+
+
 def release_change_leases(holder: UUID, *, besides: list[UUID] | None = None) -> None:
     """Release all servers of this process except `besides`."""
     held_rows = ChangeSubscription.objects.filter(holder=holder).exclude(

@@ -156,7 +156,11 @@ class ListChangedListener:
     async def _listen_once(self, server_id: UUID) -> Problem | None:
         """Receive one stream to its end; return the problem that ended it, or None."""
         try:
-            endpoint, configuration = await get_runtime().run_orm(_load_configuration, server_id)
+            orm = get_runtime().run_orm
+            # A server that was disabled closes its stream; the lease is released a moment later.
+            if not await orm(leases.is_leased, self.id, server_id):
+                raise ListenerLeaseLost
+            endpoint, configuration = await orm(_load_configuration, server_id)
             if (stream := self._streams.get(server_id)) is not None:
                 stream.configuration = configuration
 

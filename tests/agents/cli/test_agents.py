@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from agents.llm.offline.model import OfflineModel
-from agents.models import Session
+from agents.models import Runner, Session
 from agents.sessions import leases
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Token
@@ -93,7 +93,7 @@ def test_a_run_that_takes_too_long_says_whether_it_continues(bonobot, agent, mon
     session = Session.objects.get()
     bonobot("agents", "cancel", str(session.pk))
     eventually(lambda: Session.objects.get().status == Session.Status.CANCELLED)
-    leases.register_runner()  # a worker
+    Runner.objects.filter(pk=leases.register_runner()).update(host="worker.example.com")
     ran = bonobot("agents", "run", "helper", "hello", "--timeout", "0.1", "--json")
     assert "It continues to run." in ran.error["remedy"]
 

@@ -15,10 +15,9 @@ from rich.console import Console
 from agents.attachments import MAX_TEXT_BYTES
 from agents.cli import chat
 from agents.cli.sessions import SessionRenderer, render_call, render_model_text
-from agents.models import Session, Step
+from agents.models import Runner, Session, Step
 from agents.sessions import services as sessions
 from agents.sessions.events import SessionEvent
-from agents.sessions.leases import has_live_runner
 from bonobot.core import runtime
 from bonobot.core.cli.command_group import CommandContext
 from mcp_servers.server_config import ServerSpec
@@ -218,7 +217,7 @@ class Terminal:
     def __init__(self, agent):
         # A runner of this process would count as a worker and run the chat's sessions.
         runtime.close_runtime()
-        assert not has_live_runner()
+        assert not Runner.objects.filter(stopped_at=None).exists()
         pid, self._descriptor = pty.fork()
         if pid == 0:
             os.chdir(ROOT)

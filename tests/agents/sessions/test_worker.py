@@ -177,7 +177,7 @@ def test_a_stopping_worker_records_that_a_person_canceled_a_session(
     get_runtime().loop.call_soon_threadsafe(lease_state.stopping.set)
     sessions.cancel_session(factories.build_administrator(acme), session)
     get_runtime().call(runner._cancel_requested_sessions)
-    eventually(lambda: not runner.is_running(session.pk))
+    eventually(lambda: session.pk not in runner._tasks)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
 

@@ -82,3 +82,17 @@ def test_an_unavailable_redis_isnt_contacted_for_a_while(settings, free_port, ca
     warnings = [message for message in caplog.messages if message.startswith("Redis is away: ")]
     assert len(warnings) == 1
     assert "s3cret" not in caplog.text
+
+
+def test_a_cancellation_during_a_request_isnt_lost():
+    async def run():
+        # As in redis-py: the bytes have been sent when the task is canceled.
+        sent = asyncio.get_running_loop().create_future()
+        request = asyncio.create_task(RedisBus()._try_request(asyncio.wait_for(sent, 10)))
+        await asyncio.sleep(0)
+        sent.set_result(None)
+        request.cancel()
+        await asyncio.wait({request})
+        assert request.cancelled()
+
+    get_runtime().call(run)

@@ -1,7 +1,6 @@
 """The catalog is loaded into rows once, and updated when the file changes."""
 
 import pytest
-from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from pytest_django import DjangoAssertNumQueries
@@ -10,6 +9,7 @@ from bonobot.accounts.models import Organization
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.services import load_after_migrate, load_presets
+from tests import database_flush
 
 pytestmark = pytest.mark.django_db
 
@@ -95,9 +95,9 @@ def test_an_organizations_own_presets_arent_changed() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_rows_that_a_test_changed_are_as_before_in_the_next_one() -> None:
-    call_command("flush", verbosity=0, interactive=False)  # how tests are cleaned up
+    database_flush.empty_tables()
     Preset.objects.filter(slug="time").update(description="Something else.")
     Preset.objects.filter(slug="git").delete()
-    call_command("flush", verbosity=0, interactive=False)
+    database_flush.empty_tables()
     assert platform_slugs() == {entry.slug for entry in load_catalog()}
     assert Preset.objects.get(slug="time").description != "Something else."

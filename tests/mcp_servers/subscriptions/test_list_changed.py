@@ -157,6 +157,15 @@ def test_a_stream_closes_with_its_server(administrator, serve, start_watcher):
     eventually(lambda: serving.http.gone == 2)
 
 
+def test_a_closed_stream_isnt_reopened_to_a_disabled_server(administrator, serve, start_watcher):
+    serving, server = serve(HELD_OPEN)
+    tick(watcher := start_watcher())
+    eventually(lambda: state(server) == "listening")
+    set_server_enabled(administrator, server, enabled=False)
+    eventually(lambda: watcher._streams[server.pk].task.done())
+    assert serving.count_requests("subscriptions/listen") == 1
+
+
 def test_a_stream_is_reopened_when_its_server_is_reconfigured(administrator, serve, start_watcher):
     serving, server = serve(HELD_OPEN)
     tick(watcher := start_watcher())
