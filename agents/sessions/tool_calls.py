@@ -264,6 +264,7 @@ def _build_request(
         tool=step.payload["name"],
         arguments=step.payload["arguments"] or {},
         via="session",
+        is_by_model=True,
         holder=build_holder_key(caller.lease),
         agent_id=caller.session.agent_id,
         session_id=caller.lease.session_id,
