@@ -5,7 +5,7 @@ the tools whose own rule wasn't posted.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -25,6 +25,7 @@ from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
 from agents.policies.decisions import decide_tool_call
+from agents.policies.restore_policy import save_policy
 from agents.policies.services import (
     EFFECTS,
     Entry,
@@ -32,7 +33,6 @@ from agents.policies.services import (
     RuleSpec,
     build_draft_policy,
     load_policy_spec,
-    set_policy,
 )
 from agents.policies.simulations import DEFAULT_DAYS, PolicySimulation, simulate_policy
 from bonobot.accounts.admin_base import (
@@ -301,8 +301,8 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
         try:
             simulation = _save_or_simulate(
                 visit,
-                parse_posted_policy(
-                    posted, tools, stored_policy, expand_group_rules(matching_tools, posted)
+                lambda stored: parse_posted_policy(
+                    posted, tools, stored, expand_group_rules(matching_tools, posted)
                 ),
             )
         except Problem as exc:
@@ -334,13 +334,18 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulation | None:
-    """Save the policy, or return its simulation if that was requested."""
+def _save_or_simulate(
+    visit: ObjectRequest, build_policy: Callable[[PolicySpec], PolicySpec]
+) -> PolicySimulation | None:
+    """Save the policy, or return its simulation if that was requested.
+
+    `build_policy` returns it for the stored one.
+    """
     if visit.request.POST.get("do") == "simulate":
+        policy = build_policy(load_policy_spec(visit.object))
         return simulate_policy(visit.principal, visit.object, policy)
-    replaced = load_policy_spec(visit.object)
-    set_policy(visit.principal, visit.object, policy)
-    add_policy_saved_message(visit.request, visit.object, replaced)
+    policy, signed = save_policy(visit.principal, visit.object, build_policy)
+    add_policy_saved_message(visit.request, visit.object, signed)
     _warn_about_missing_tools(visit.request, visit.object, policy)
     return None
 
@@ -411,12 +416,15 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
     problem, form_data = None, build_form_data(stored_policy, (), ())
     if request.method == "POST":
         try:
-            policy = parse_posted_policy(request.POST, (), stored_policy)
-            set_policy(principal, organization, policy)
+            policy, signed = save_policy(
+                principal,
+                organization,
+                lambda stored: parse_posted_policy(request.POST, (), stored),
+            )
         except Problem as exc:
             problem, form_data = exc, parse_form_data(request.POST, (), ())
         else:
-            add_policy_saved_message(request, organization, stored_policy)
+            add_policy_saved_message(request, organization, signed)
             _warn_about_missing_tools(request, organization, policy)
             return HttpResponseRedirect(reverse("admin:organization_policy"))
     return render_screen(

@@ -3,6 +3,7 @@
 The replaced policy is kept in a signed text that the page of the save shows with *Undo*.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from django.core import signing
@@ -14,6 +15,7 @@ from agents.policies.services import (
     Owner,
     PolicySpec,
     RuleSpec,
+    filter_policy,
     load_policy_spec,
     set_policy,
 )
@@ -27,15 +29,30 @@ from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 SALT = "bonobot.replaced_policy"
 
 
-def sign_replaced_policy(principal: Principal, owner: Owner, replaced: PolicySpec) -> str:
-    """Return a text that restores a policy which was just replaced; blank if nothing changed."""
-    saved = load_policy_spec(owner)
-    if saved == replaced:
+def save_policy(
+    principal: Principal, owner: Owner, build_policy: Callable[[PolicySpec], PolicySpec]
+) -> tuple[PolicySpec, str]:
+    """Replace a policy with what `build_policy` returns for the stored one.
+
+    Returns the new policy, and a text that restores the replaced one; blank if nothing changed.
+    Nobody can change the policy in between, so neither the save nor its undo reverts another
+    change. Raises what `set_policy` and `build_policy` raise.
+    """
+    with transaction.atomic():
+        lock_rows(type(owner)._base_manager.filter(pk=owner.pk))
+        replaced = load_policy_spec(owner)
+        policy = build_policy(replaced)
+        set_policy(principal, owner, policy)
+        return policy, _sign_replaced_policy(principal, owner, replaced)
+
+
+def _sign_replaced_policy(principal: Principal, owner: Owner, replaced: PolicySpec) -> str:
+    if load_policy_spec(owner) == replaced:
         return ""
     value = {
         "owner": str(owner.pk),
         "person": principal.id,
-        "saved": _compute_policy_digest(saved),
+        "saved": _compute_policy_digest(owner),
         "replaced": replaced.as_dict(),
     }
     return signing.dumps(value, salt=SALT, compress=True)
@@ -61,7 +78,7 @@ def restore_policy(principal: Principal, owner: Owner, signed: str) -> None:
         )
     with transaction.atomic():
         lock_rows(type(owner)._base_manager.filter(pk=owner.pk))
-        if _compute_policy_digest(load_policy_spec(owner)) != value["saved"]:
+        if _compute_policy_digest(owner) != value["saved"]:
             raise Conflict(
                 "The policy changed since then.",
                 code="policy_changed",
@@ -70,8 +87,13 @@ def restore_policy(principal: Principal, owner: Owner, signed: str) -> None:
         set_policy(principal, owner, _parse_policy(value["replaced"]))
 
 
-def _compute_policy_digest(policy: PolicySpec) -> str:
-    return compute_digest(to_canonical_json(policy.as_dict()))
+def _compute_policy_digest(owner: Owner) -> str:
+    """Return a digest of the stored policy and the time of its last save.
+
+    So a text can't be used twice, or after another save of the same policy.
+    """
+    saved_at = filter_policy(owner).values_list("updated_at", flat=True).first()
+    return compute_digest(to_canonical_json([load_policy_spec(owner).as_dict(), str(saved_at)]))
 
 
 def _parse_policy(value: dict[str, Any]) -> PolicySpec:
