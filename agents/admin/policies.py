@@ -190,7 +190,7 @@ def _parse_condition_rows(posted: Any) -> list[ConditionRow]:
 def _parse_condition(text: str, index: int) -> dict[str, Any]:
     try:
         schema = json.loads(text or "null")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         schema, fault = None, f"The condition is not JSON: {error}."
     else:
         fault = "The condition is not a JSON object."
@@ -499,7 +499,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
 def _parse_arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(
             format_message("The arguments aren't valid JSON: {error}.", error=error),
             field="arguments",
