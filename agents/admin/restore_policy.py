@@ -20,8 +20,7 @@ from bonobot.accounts.roles import Action
 def add_policy_saved_message(
     request: HttpRequest, owner: Agent | Organization, signed: str
 ) -> None:
-    """Say that a policy was saved; offer to undo it by `signed`, which is blank if nothing changed.
-    """
+    """Say that a policy was saved; `signed` restores the previous one, blank if nothing changed."""
     text = _t("Saved. Effective immediately.")
     if not signed:
         messages.success(request, text)

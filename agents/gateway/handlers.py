@@ -330,9 +330,7 @@ class UpstreamCallHandlers:
         }
 
 
-async def is_tool_listed(
-    inbound: GatewayRequest, name: str, *, is_by_model: bool = False
-) -> bool:
+async def is_tool_listed(inbound: GatewayRequest, name: str, *, is_by_model: bool = False) -> bool:
     """Tell whether a tool is currently listed for this client, or for its model."""
     snapshot = await get_runtime().run_orm(inbound.caller.target.load_snapshot)
     tool = snapshot.find_tool(name)

@@ -361,18 +361,18 @@ def shallow_json_parsers(sources: Iterable[Source]) -> Iterator[Violation]:
         if "json.loads(" not in source.text:
             continue
         for node in source.nodes:
-            expected: list[ast.expr] = []
             if isinstance(node, ast.Try):
                 expected = [handler.type for handler in node.handlers if handler.type]
             elif isinstance(node, ast.With):
                 expected = [item.context_expr for item in node.items]
+            else:
+                continue
             names = {dotted(part) for part in _walk_all(expected) if isinstance(part, ast.Name)}
             if "ValueError" not in names or "RecursionError" in names:
                 continue
-            body = node.body if isinstance(node, ast.Try | ast.With) else []
             if any(
                 isinstance(part, ast.Call) and dotted(part.func) == "json.loads"
-                for part in _walk_all(body)
+                for part in _walk_all(node.body)
             ):
                 text = "expects `ValueError` of `json.loads`: `RecursionError`, too"
                 yield Violation(source.module, node.lineno, text)

@@ -1,4 +1,4 @@
-"""Render untrusted Markdown as HTML: no raw HTML, no images, only absolute links with their hosts."""
+"""Render untrusted Markdown as HTML: no raw HTML, no images, only absolute links with hosts."""
 
 import re
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ import pytest
 
 from agents.policies import restore_policy as restore_policies
 from agents.policies.restore_policy import restore_policy
-from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem
 from tests import admin_client, factories

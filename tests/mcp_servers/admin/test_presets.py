@@ -1,8 +1,7 @@
 """Presets in the admin: the gallery, an organization's own presets, and saving a server as one."""
 
-from typing import Any
-
 import re
+from typing import Any
 
 import pytest
 

@@ -117,7 +117,10 @@ def test_links_say_nothing_about_the_page() -> None:
     ("text", "shown"),
     [
         ("[https://a.example/](https://e.example/?q=x)", "https://a.example/ (e.example)"),
-        ("[**b** ![i](https://a.example)](https://e.example:8/)", "b i (https://a.example) (e.example:8)"),
+        (
+            "[**b** ![i](https://a.example)](https://e.example:8/)",
+            "b i (https://a.example) (e.example:8)",
+        ),
         ("[write](mailto:a@b.example?subject=x)", "write (a@b.example?subject=x)"),
         ("[x][1]\n\n[1]: https://e.example 'https://bank.example'", "x (e.example)"),
         ("<https://e.example/ä>", "https://e.example/ä"),
