@@ -69,15 +69,16 @@ def _get_server_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
 def _get_sign_in_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
     """Return the full URLs that a client secret or key is sent to, as hosts serve many tenants.
 
-    Without a token URL and an issuer, they are discovered from the server's own URL.
+    Without a token URL and an issuer, they are discovered from the server's own URL. The tokens
+    that the secret obtains are sent to the server, so its address belongs to the secret, too.
     """
     auth_config = columns["auth_config"]
     addresses = {
         f"auth_config.{name}": str(auth_config.get(name) or "") for name in ("token_url", "issuer")
     }
-    if not any(addresses.values()):
-        addresses["endpoint_config.url"] = str(columns["endpoint_config"].get("url", ""))
-    return addresses
+    if any(addresses.values()):
+        return addresses | _get_server_addresses(columns)
+    return addresses | {"endpoint_config.url": str(columns["endpoint_config"].get("url", ""))}
 
 
 def _format_secret_field(key: SecretKey) -> str:

@@ -11,40 +11,22 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _t
 
-from agents.calls.snapshots import get_snapshot_cache
+from agents.access_requests.provision_access import provision_access
 from agents.live_topics import wake_pages
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
-from agents.services import (
-    AgentSpec,
-    attach_server,
-    create_agent,
-    set_agent_members,
-    set_attachment_enabled,
-)
-from agents.tool_matrix.rows import list_matrix_tools
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import (
-    Setting,
-    find_inherited_setting,
-    get_tool_key,
-    read_tool_setting,
-)
 from bonobot.accounts import email as account_email
-from bonobot.accounts.models import Membership, User
+from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.core.celery_tasks import enqueue_task_on_commit
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
-from mcp_servers.models import Preset, Server
-from mcp_servers.presets.instantiate_preset import build_server_spec
-from mcp_servers.services import create_server
 
 Answer = Literal["approve", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "deny")
@@ -371,106 +353,3 @@ def send_answer_email(access_request_id: UUID) -> bool:
         paragraphs.append(build_page_url(access_request))
         account_email.send_email(user.email, subject % values, paragraphs)
     return True
-
-
-def provision_access(principal: Principal, access_request: AccessRequest) -> str:
-    """Attach the server, allow the tool, or give the requester the agent; return its name.
-
-    Raises what the same change by hand raises, and `NotFound` (`unknown_target`).
-    """
-    if access_request.kind == AccessRequest.Kind.AGENT or access_request.agent is None:
-        return _provision_agent(principal, access_request)
-    if access_request.kind == AccessRequest.Kind.SERVER:
-        return _provision_server(principal, access_request.agent, access_request)
-    return _provision_tool(principal, access_request.agent, access_request)
-
-
-def find_server(access_request: AccessRequest) -> Server | None:
-    """Return the server of the organization that a request names, by name or slug."""
-    pool = Server.objects.for_organization(access_request.organization_id).in_organization_pool()
-    target = access_request.target
-    server: Server | None = (
-        pool.filter(slug=target.lower()).first() or pool.filter(name__iexact=target).first()
-    )
-    return server
-
-
-def find_preset(access_request: AccessRequest) -> Preset | None:
-    available = Preset.objects.available_to(access_request.organization_id)
-    target = access_request.target
-    by_name: Preset | None = available.filter(name__iexact=target).first()
-    by_slug: Preset | None = Preset.objects.find_by_slug(
-        access_request.organization_id, target.lower()
-    )
-    return by_slug or by_name
-
-
-def find_agent(access_request: AccessRequest) -> Agent | None:
-    agents = Agent.objects.for_organization(access_request.organization_id)
-    target = access_request.target
-    agent: Agent | None = (
-        agents.filter(slug=target.lower()).first() or agents.filter(name__iexact=target).first()
-    )
-    return agent
-
-
-def _provision_server(principal: Principal, agent: Agent, access_request: AccessRequest) -> str:
-    server = find_server(access_request)
-    if server is None:
-        preset = find_preset(access_request)
-        if preset is None:
-            raise _build_unknown_error(
-                access_request, "Add the server or a preset with this name, then approve."
-            )
-        server = create_server(principal, build_server_spec(principal, preset, {}), preset=preset)
-    attached_server = agent.agent_servers.filter(server=server).first()
-    if attached_server is None:
-        attach_server(principal, agent, server)
-    elif not attached_server.enabled:
-        set_attachment_enabled(principal, agent, server, enabled=True)
-    return server.name
-
-
-def _provision_tool(principal: Principal, agent: Agent, access_request: AccessRequest) -> str:
-    """Allow a tool unless its setting is ask or allow already."""
-    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
-    target = access_request.target
-    tools = list_matrix_tools(snapshot)
-    tool = next((tool for tool in tools if target in (tool.name, tool.facts.own_name)), None)
-    if tool is None:
-        raise _build_unknown_error(
-            access_request, "Attach the tool's server to the agent, then approve."
-        )
-    key, stored = get_tool_key(tool.facts), snapshot.effective_policy
-    setting = read_tool_setting(key, stored) or find_inherited_setting(key, stored.policy)
-    if setting not in (Setting.ASK, Setting.ALLOW):
-        save_settings(principal, agent, {key: Setting.ALLOW}, {})
-    return tool.name
-
-
-def _provision_agent(principal: Principal, access_request: AccessRequest) -> str:
-    """Give a person the agent, which is created if there is none with this name."""
-    agent = find_agent(access_request)
-    if agent is None:
-        agent = create_agent(principal, AgentSpec(name=access_request.target))
-    members = set(agent.members.values_list("username", flat=True))
-    if access_request.requested_by_kind == "user":
-        requester = Membership.objects.filter(
-            organization_id=access_request.organization_id,
-            user=UUID(access_request.requested_by_id),
-        ).values_list("user__username", flat=True)
-        if not members.issuperset(requester):
-            set_agent_members(principal, agent, members.union(requester))
-    return agent.slug
-
-
-def _build_unknown_error(access_request: AccessRequest, remedy: str) -> NotFound:
-    return NotFound(
-        format_message(
-            "No {kind} is named {target!r}.",
-            kind=access_request.kind,
-            target=access_request.target,
-        ),
-        code="unknown_target",
-        remedy=remedy,
-    )

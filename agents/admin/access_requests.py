@@ -13,15 +13,18 @@ from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.access_requests.provision_access import (
+    find_agent,
+    find_preset,
+    find_server,
+    find_tool,
+)
 from agents.access_requests.services import (
     NEEDS_TO_ANSWER,
     AccessRequestSpec,
     answer_access_request,
     cancel_access_request,
     create_access_request,
-    find_agent,
-    find_preset,
-    find_server,
     is_requester,
 )
 from agents.admin.agents import READERS
@@ -46,6 +49,7 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
+from bonobot.core.i18n.localization import localize_problem
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -250,12 +254,21 @@ def deny_access_request(visit: ObjectRequest) -> None:
 
 def describe_effect(access_request: AccessRequest) -> str:
     """Return what approving a request does, or what must be done first."""
+    try:
+        return _describe_effect(access_request)
+    except Problem as problem:  # several have the name
+        return localize_problem(problem)
+
+
+def _describe_effect(access_request: AccessRequest) -> str:
     values = {
         "target": make_visible(access_request.target, 120),
         "agent": make_visible(access_request.agent.name, 80) if access_request.agent else "",
         "who": make_visible(access_request.requested_by, 80),
     }
-    if access_request.kind == AccessRequest.Kind.TOOL:
+    if access_request.kind == AccessRequest.Kind.TOOL and access_request.agent:
+        if tool := find_tool(access_request, access_request.agent):
+            values["target"] = make_visible(tool.name, 120)
         return _t("Sets the tool %(target)s to Allow for the agent %(agent)s.") % values
     if access_request.kind == AccessRequest.Kind.AGENT:
         if find_agent(access_request) is not None:

@@ -448,7 +448,7 @@ def _parse_arguments(text: str) -> dict[str, Any]:
     """Return the edited arguments; raises `InvalidInput` unless they are a JSON object."""
     try:
         arguments = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         raise InvalidInput(

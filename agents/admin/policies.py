@@ -5,7 +5,7 @@ the tools whose own rule wasn't posted.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -32,10 +32,9 @@ from agents.policies.services import (
     RuleSpec,
     build_draft_policy,
     load_policy_spec,
-    set_policy,
 )
 from agents.policies.simulations import DEFAULT_DAYS, PolicySimulation, simulate_policy
-from agents.tool_matrix.restore_policy import load_restorable_policy
+from agents.tool_matrix.restore_policy import save_policy
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     redirect_to_page,
@@ -191,7 +190,7 @@ def _parse_condition_rows(posted: Any) -> list[ConditionRow]:
 def _parse_condition(text: str, index: int) -> dict[str, Any]:
     try:
         schema = json.loads(text or "null")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         schema, fault = None, f"The condition is not JSON: {error}."
     else:
         fault = "The condition is not a JSON object."
@@ -300,8 +299,8 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
         try:
             simulation = _save_or_simulate(
                 visit,
-                parse_posted_policy(
-                    posted, tools, stored_policy, expand_group_rules(matching_tools, posted)
+                lambda stored: parse_posted_policy(
+                    posted, tools, stored, expand_group_rules(matching_tools, posted)
                 ),
             )
         except Problem as exc:
@@ -333,12 +332,18 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulation | None:
+def _save_or_simulate(
+    visit: ObjectRequest, build_policy: Callable[[PolicySpec], PolicySpec]
+) -> PolicySimulation | None:
+    """Save the policy, or return its simulation if that was requested.
+
+    `build_policy` returns it for the stored one.
+    """
     if visit.request.POST.get("do") == "simulate":
+        policy = build_policy(load_policy_spec(visit.object))
         return simulate_policy(visit.principal, visit.object, policy)
-    replaced = load_restorable_policy(visit.object)
-    set_policy(visit.principal, visit.object, policy)
-    add_policy_saved_message(visit.request, visit.object, replaced)
+    policy, signed = save_policy(visit.principal, visit.object, build_policy)
+    add_policy_saved_message(visit.request, visit.object, signed)
     _warn_about_missing_tools(visit.request, visit.object, policy)
     return None
 
@@ -408,13 +413,15 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
     problem, form_data = None, build_form_data(stored_policy, (), ())
     if request.method == "POST":
         try:
-            policy = parse_posted_policy(request.POST, (), stored_policy)
-            replaced = load_restorable_policy(organization)
-            set_policy(principal, organization, policy)
+            policy, signed = save_policy(
+                principal,
+                organization,
+                lambda stored: parse_posted_policy(request.POST, (), stored),
+            )
         except Problem as exc:
             problem, form_data = exc, parse_form_data(request.POST, (), ())
         else:
-            add_policy_saved_message(request, organization, replaced)
+            add_policy_saved_message(request, organization, signed)
             _warn_about_missing_tools(request, organization, policy)
             return HttpResponseRedirect(reverse("admin:organization_policy"))
     return render_screen(
@@ -489,7 +496,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
 def _parse_arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(
             format_message("The arguments aren't valid JSON: {error}.", error=error),
             field="arguments",

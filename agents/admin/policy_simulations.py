@@ -168,7 +168,7 @@ def _parse_entry(effect: str, number: int, line: str) -> Entry:
         return line
     try:
         schema = json.loads(condition)
-    except ValueError:
+    except (ValueError, RecursionError):
         schema = None
     if not isinstance(schema, dict):
         raise InvalidInput(

@@ -10,11 +10,7 @@ from django.utils.translation import gettext as _t
 
 from agents.admin.agents import AgentAdmin
 from agents.models import Agent
-from agents.tool_matrix.restore_policy import (
-    RestorablePolicy,
-    restore_policy,
-    sign_replaced_policy,
-)
+from agents.tool_matrix.restore_policy import restore_policy
 from bonobot.accounts.admin_base import ObjectRequest, redirect_back
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
@@ -22,11 +18,13 @@ from bonobot.accounts.roles import Action
 
 
 def add_policy_saved_message(
-    request: HttpRequest, owner: Agent | Organization, replaced: RestorablePolicy
+    request: HttpRequest, owner: Agent | Organization, signed: str
 ) -> None:
-    """Say that a policy or an agent's tools were saved; offer to undo it if that changed it."""
+    """Say that a policy or an agent's tools were saved.
+
+    `signed` restores what was replaced; blank if nothing changed.
+    """
     text = _t("Saved. Effective immediately.")
-    signed = sign_replaced_policy(resolve_principal(request), owner, replaced)
     if not signed:
         messages.success(request, text)
         return

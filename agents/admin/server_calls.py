@@ -504,7 +504,7 @@ def parse_arguments_text(text: str) -> dict[str, Any]:
     """Return the arguments as an object; raises `InvalidInput` if the text is not one."""
     try:
         arguments = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(
             format_message("The arguments aren't valid JSON: {error}", error=error),
             code="broken_json",

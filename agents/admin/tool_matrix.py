@@ -20,14 +20,13 @@ from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cach
 from agents.models import Agent, AgentServer
 from agents.policies.decisions import PolicyDecision
 from agents.services import attach_server
-from agents.tool_matrix.restore_policy import load_restorable_policy
+from agents.tool_matrix.restore_policy import save_tools
 from agents.tool_matrix.rows import (
     MatrixGroup,
     build_groups,
     count_states,
     list_matrix_tools,
 )
-from agents.tool_matrix.services import save_settings
 from agents.tool_matrix.settings import MatrixChanges, Setting, ToolKey, get_tool_key, list_changes
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
 from bonobot.accounts.roles import Action
@@ -85,15 +84,14 @@ def show_tool_matrix(visit: ObjectRequest) -> HttpResponseBase:
         try:
             tools, defaults = _parse_settings(snapshot, visit.request.POST)
             changes = list_changes(snapshot.effective_policy, tools, defaults)
-            replaced = load_restorable_policy(agent)
-            save_settings(visit.principal, agent, tools, defaults)
+            signed = save_tools(visit.principal, agent, tools, defaults)
         except VersionConflict as exc:
             problem = exc
             snapshot = get_snapshot_cache().load_current("agent", agent.pk)
         except Problem as exc:
             problem = exc
         else:
-            add_policy_saved_message(visit.request, agent, replaced)
+            add_policy_saved_message(visit.request, agent, signed)
             query = visit.request.GET.urlencode()
             return redirect_to_page(visit, "servers", f"?{query}" if query else "")
     return _render_matrix(visit, snapshot, changes, problem)

@@ -176,7 +176,8 @@ class AnswerAccessRequestView(AccessRequestView):
         """Approve a request and set up what it asks for, or deny it with a message.
 
         Nobody can approve their own request without the permission `manage_agents`. Problems:
-        `already_answered`, `access_request_expired`, `unknown_target`, and those of the setup.
+        `already_answered`, `access_request_expired`, `unknown_target`, `ambiguous_target`, and
+        those of the setup.
         """
         access_request = self.get_access_request(access_request_id)
         body = self.read_body(AccessRequestAnswerBody)

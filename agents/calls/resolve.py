@@ -15,6 +15,7 @@ from agents.calls.types import CallRequest
 from agents.policies.decisions import can_span_slashes, decide_definition
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
+from mcp_servers.client.extensions import is_for_models
 from mcp_servers.uri_templates import matches_template
 
 # A person disabled or rejected this exact resource: templates must not allow it again.
@@ -28,6 +29,8 @@ def find_target(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
         if request.is_catalog_tool:
             return snapshot.find_catalog_tool(request.tool)
         tool = snapshot.find_tool(request.tool)
+        if tool and not _is_for_caller(tool, request):
+            return None
         return (
             _apply_folder_labels(tool, request.folder, snapshot)
             if tool and request.folder
@@ -41,6 +44,13 @@ def find_target(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
     if request.method == "completion/complete":
         return snapshot.definitions.get((server_id, "resource_template", request.tool))
     return find_resource(snapshot, server_id, request.tool)
+
+
+def _is_for_caller(tool: SnapshotTool, request: CallRequest) -> bool:
+    """Return whether the tool is listed for this kind of caller: what isn't can't be called."""
+    if request.is_by_model and not is_for_models(tool.declaration):
+        return False
+    return request.via != "gateway" or tool.facts.source == "mcp"
 
 
 def _apply_folder_labels(tool: SnapshotTool, folder: str, snapshot: CallSnapshot) -> SnapshotTool:

@@ -104,9 +104,10 @@ class CallRequest:
     `arguments` are MCP's own fields (`ref`, `argument`, `context`). All methods but `tools/call`
     need `server_id`. `holder` owns the connection (`session:…`, `server:…`); `folder` is attached
     to the session. `is_catalog_tool` names a tool of the gateway's search view, which the agent
-    itself doesn't have. `client` is the client's self-reported name. `allow_unapproved` lets a
-    reviewer try a definition that is pending review. `parent_id` is the call, and `turn_id` the
-    model turn, that requested this one. `root` is set if another session started this one.
+    itself doesn't have; `is_by_model`: a model named the tool, so it must be one for models.
+    `client` is the client's self-reported name. `allow_unapproved` lets a reviewer try a
+    definition that is pending review. `parent_id` is the call, and `turn_id` the model turn, that
+    requested this one. `root` is set if another session started this one.
     `may_send` is awaited just before sending: a caller that lost its lease must not send. `host`
     handles requests of the server, `continuation` marks a later leg of a call, and
     `stopping` is set when the caller's process stops, which ends a long poll of a task and the wait
@@ -136,6 +137,7 @@ class CallRequest:
     client: str = ""
     folder: str = ""
     is_catalog_tool: bool = False
+    is_by_model: bool = False
     principal_generation: int | None = None
     renew_principal: Callable[[], Awaitable[Principal]] | None = None
     may_send: Callable[[], Awaitable[bool]] | None = None

@@ -227,7 +227,7 @@ def _build_content(
 ) -> dict[str, Any]:
     try:
         content = json.loads(options.content) if options.content else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(
             f"The form values are not valid JSON: {error}.", field="--content"
         ) from None

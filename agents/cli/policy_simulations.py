@@ -153,7 +153,7 @@ def _parse_rule(text: str) -> "Entry":
 
 def parse_json_object(text: str, field: str) -> dict[str, Any]:
     """Parse a JSON object; raises `InvalidInput`."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, dict):
             return value

@@ -172,7 +172,7 @@ def _render_excerpt(text: str, full: bool) -> RenderableType:
     from rich.padding import Padding
 
     excerpt, hidden_lines = make_visible(text), 0
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         excerpt = make_visible(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
     if not full:
         lines = excerpt.splitlines()

@@ -146,7 +146,7 @@ def _parse_option(text: str) -> tuple[str, str, Any]:
         return name, option, [item.strip() for item in raw_value.split(",") if item.strip()]
     try:
         return name, option, json.loads(raw_value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, option, raw_value
 
 

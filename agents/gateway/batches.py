@@ -142,7 +142,7 @@ def _build_event(content: bytes, request_id: Any) -> bytes:
     """Return an error response as an event, with the request's ID."""
     try:
         response = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         response = build_batch_error(content.decode(errors="replace"))
     data = json.dumps({**response, "id": request_id})
     return f"event: message\r\ndata: {data}\r\n\r\n".encode()

@@ -53,6 +53,7 @@ from agents.skills.templates import find_skill_name
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.extensions import is_for_models
 from mcp_servers.scanning.results import strip_json_value
 from mcp_servers.scanning.services import strip_result
 
@@ -75,6 +76,7 @@ class UpstreamRequest:
     server_id: UUID | None = None
     noun: str = "tool"
     is_catalog_tool: bool = False  # a built-in tool of the search view
+    is_by_model: bool = False  # named in the search view's `call_tool`
 
     @property
     def as_dict(self) -> dict[str, Any]:
@@ -95,18 +97,25 @@ class UpstreamCallHandlers:
         self._connections = ExclusiveConnections()
         self._suspended_calls = SuspendedCallRegistry()
 
-    async def call_tool(self, inbound: GatewayRequest) -> dict[str, Any]:
+    async def call_tool(
+        self, inbound: GatewayRequest, *, is_by_model: bool = False
+    ) -> dict[str, Any]:
         """Answer `tools/call`; a refusal is a failed tool result with its code."""
         name, snapshot = inbound.get_text("name"), await get_snapshot(inbound)
         tool = snapshot.find_tool(name)
         server_id = tool.facts.server_id if tool else inbound.caller.target.server_id
         upstream_request = UpstreamRequest(
-            "tools/call", name, name, inbound.get_object("arguments"), server_id
+            "tools/call",
+            name,
+            name,
+            inbound.get_object("arguments"),
+            server_id,
+            is_by_model=is_by_model,
         )
         try:
             return await self._call_with_approval(inbound, upstream_request)
         except Problem as problem:
-            if await is_tool_listed(inbound, name):
+            if await is_tool_listed(inbound, name, is_by_model=is_by_model):
                 return build_refusal_result(problem)
             raise build_unknown_name_error("tool", name) from problem
 
@@ -341,11 +350,13 @@ class UpstreamCallHandlers:
         }
 
 
-async def is_tool_listed(inbound: GatewayRequest, name: str) -> bool:
-    """Tell whether a tool is currently listed for this client."""
+async def is_tool_listed(inbound: GatewayRequest, name: str, *, is_by_model: bool = False) -> bool:
+    """Tell whether a tool is currently listed for this client, or for its model."""
     snapshot = await get_runtime().run_orm(inbound.caller.target.load_snapshot)
     tool = snapshot.find_tool(name)
-    return tool is not None and tool.decision.is_callable and tool.facts.source == "mcp"
+    if tool is None or not tool.decision.is_callable or tool.facts.source != "mcp":
+        return False
+    return not is_by_model or is_for_models(tool.declaration)
 
 
 def _build_approval_request(
@@ -441,6 +452,7 @@ def _build_call_request(
         agent_id=target.agent_id,
         server_id=None if by_name else upstream_request.server_id,
         is_catalog_tool=upstream_request.is_catalog_tool,
+        is_by_model=upstream_request.is_by_model,
         client=inbound.client_name,
         host=host,
         relay=relay,

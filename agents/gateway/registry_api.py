@@ -214,7 +214,7 @@ def _parse_cursor(cursor: str) -> tuple[str, str]:
         return "", ""
     try:
         after, search = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, TypeError):
+    except (ValueError, RecursionError, TypeError):
         after = search = None
     if isinstance(after, str) and isinstance(search, str):
         return after, search

@@ -52,7 +52,7 @@ def decrypt_state(caller: AuthenticatedClient, subject: Any, text: Any) -> dict[
         if not isinstance(text, str) or len(text) > MAX_STATE_LENGTH or not _is_canonical(text):
             raise ValueError
         envelope = json.loads(key_ring.unseal(text))
-    except (ValueError, InvalidToken):
+    except (ValueError, RecursionError, InvalidToken):
         raise _build_invalid_state_error() from None
     if not isinstance(envelope, dict) or envelope.get("of") != _hash_subject(caller, subject):
         raise _build_invalid_state_error()

@@ -42,8 +42,10 @@ class SearchViewHandlers(UpstreamHandlers):
                 return _list_view_tools(snapshot)
         return await super().list_declarations(caller, kind)
 
-    async def call_tool(self, inbound: GatewayRequest) -> dict[str, Any]:
-        """Answer `tools/call`."""
+    async def call_tool(
+        self, inbound: GatewayRequest, *, is_by_model: bool = False
+    ) -> dict[str, Any]:
+        """Answer `tools/call`; `call_tool` calls only what a model may be shown."""
         snapshot = await get_snapshot(inbound)
         if not has_search_view(inbound.caller, snapshot):
             return await super().call_tool(inbound)
@@ -55,7 +57,8 @@ class SearchViewHandlers(UpstreamHandlers):
                 return build_refusal_result(problem)
             params = {**inbound.params, "name": arguments["name"]}
             return await super().call_tool(
-                replace(inbound, params=params | {"arguments": arguments.get("arguments", {})})
+                replace(inbound, params=params | {"arguments": arguments.get("arguments", {})}),
+                is_by_model=True,
             )
         tool = find_view_tool(snapshot, name)
         if tool is None:

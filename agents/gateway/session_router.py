@@ -261,7 +261,7 @@ class SessionRouter:
     def _unmark(self, message: Mapping[str, Any]) -> bytes:
         """Return a response with the ID that this process's session manager uses."""
         _, _, request_id = str(message["id"]).partition(":")
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.dumps({**message, "id": json.loads(request_id)}).encode()
         return json.dumps(message).encode()
 

@@ -239,7 +239,7 @@ def _check_vertex(spec: ModelEndpointSpec, has_key: bool) -> None:
 def _is_service_account(text: str) -> bool:
     try:
         key_data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     required_fields = {"project_id", "client_email", "private_key"}
     return isinstance(key_data, dict) and key_data.keys() >= required_fields

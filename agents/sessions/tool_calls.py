@@ -276,6 +276,7 @@ def _build_request(
         tool=step.payload["name"],
         arguments=step.payload["arguments"] or {},
         via="session",
+        is_by_model=True,
         holder=build_holder_key(caller.lease),
         agent_id=caller.session.agent_id,
         session_id=caller.lease.session_id,
@@ -339,12 +340,12 @@ def parse_tool_output(result: Mapping[str, Any], text: str) -> Any:
     if output is None:
         try:
             output = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     try:
         return make_storable(output) if len(to_canonical_json(output)) <= MAX_OUTPUT_SIZE else None
-    except ValueError:
-        return None  # a number that JSON can't represent
+    except (ValueError, RecursionError):
+        return None  # a number that JSON can't represent, or too many levels
 
 
 def _build_result_payload(outcome: pipeline.CallOutcome) -> dict[str, Any]:

@@ -350,7 +350,7 @@ def parse_line(line: str) -> TemplateArgument:
             default=json.loads(default) if default.startswith('"') else default,
             choices=tuple(json.loads(match["choices"] or "[]")),
         )
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _build_line_error(line) from None
 
 

@@ -4,7 +4,7 @@ The replaced policy is kept in a signed text that the page of the save shows wit
 an agent's tools can change the selected tools of attached servers, too: both are restored.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -18,10 +18,13 @@ from agents.policies.services import (
     Owner,
     PolicySpec,
     RuleSpec,
+    filter_policy,
     load_policy_spec,
     set_policy,
 )
 from agents.services import attach_server
+from agents.tool_matrix.services import save_settings
+from agents.tool_matrix.settings import Setting, ToolKey
 from bonobot.accounts.models.deletions import RESTORE_PERIOD
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -41,14 +44,43 @@ class RestorablePolicy:
     policy: PolicySpec
     selections: ToolSelections
 
-    def compute_digest(self) -> str:
-        """Return a digest that differs after any change."""
-        content = {"policy": self.policy.as_dict(), "selections": self.selections}
-        return compute_digest(to_canonical_json(content))
+
+def save_policy(
+    principal: Principal, owner: Owner, build_policy: Callable[[PolicySpec], PolicySpec]
+) -> tuple[PolicySpec, str]:
+    """Replace a policy with what `build_policy` returns for the stored one.
+
+    Returns the new policy, and a text that restores the replaced one; blank if nothing changed.
+    Nobody can change the policy in between, so neither the save nor its undo reverts another
+    change. Raises what `set_policy` and `build_policy` raise.
+    """
+    with transaction.atomic():
+        replaced = _load_locked_policy(owner)
+        policy = build_policy(replaced.policy)
+        set_policy(principal, owner, policy)
+        return policy, _sign_replaced_policy(principal, owner, replaced)
 
 
-def load_restorable_policy(owner: Owner) -> RestorablePolicy:
-    """Return the policy as it is stored now."""
+def save_tools(
+    principal: Principal,
+    agent: Agent,
+    tools: Mapping[ToolKey, Setting],
+    defaults: Mapping[UUID, Setting],
+) -> str:
+    """Save settings as `save_settings` does; return a text that restores the replaced ones."""
+    with transaction.atomic():
+        replaced = _load_locked_policy(agent)
+        save_settings(principal, agent, tools, defaults)
+        return _sign_replaced_policy(principal, agent, replaced)
+
+
+def _load_locked_policy(owner: Owner) -> RestorablePolicy:
+    """Lock the owner, and return the policy as it is stored now."""
+    lock_rows(type(owner)._base_manager.filter(pk=owner.pk))
+    return _load_policy(owner)
+
+
+def _load_policy(owner: Owner) -> RestorablePolicy:
     rows = AgentServer.objects.filter(agent=owner) if isinstance(owner, Agent) else ()
     selections = {
         str(row.server_id): {
@@ -61,15 +93,14 @@ def load_restorable_policy(owner: Owner) -> RestorablePolicy:
     return RestorablePolicy(load_policy_spec(owner), selections)
 
 
-def sign_replaced_policy(principal: Principal, owner: Owner, replaced: RestorablePolicy) -> str:
-    """Return a text that restores a policy which was just replaced; blank if nothing changed."""
-    saved = load_restorable_policy(owner)
+def _sign_replaced_policy(principal: Principal, owner: Owner, replaced: RestorablePolicy) -> str:
+    saved = _load_policy(owner)
     if saved == replaced:
         return ""
     value = {
         "owner": str(owner.pk),
         "person": principal.id,
-        "saved": saved.compute_digest(),
+        "saved": _compute_digest(owner, saved),
         "replaced": replaced.policy.as_dict(),
         "selections": {
             server_id: selection
@@ -78,6 +109,16 @@ def sign_replaced_policy(principal: Principal, owner: Owner, replaced: Restorabl
         },
     }
     return signing.dumps(value, salt=SALT, compress=True)
+
+
+def _compute_digest(owner: Owner, stored: RestorablePolicy) -> str:
+    """Return a digest of what is stored and of the time when the policy was last saved.
+
+    So a text can't be used twice, or after another save of the same policy.
+    """
+    saved_at = filter_policy(owner).values_list("updated_at", flat=True).first()
+    content = [stored.policy.as_dict(), stored.selections, str(saved_at)]
+    return compute_digest(to_canonical_json(content))
 
 
 def restore_policy(principal: Principal, owner: Owner, signed: str) -> None:
@@ -99,8 +140,7 @@ def restore_policy(principal: Principal, owner: Owner, signed: str) -> None:
             remedy="Changes of a policy can be undone for ten minutes. Edit the policy instead.",
         )
     with transaction.atomic():
-        lock_rows(type(owner)._base_manager.filter(pk=owner.pk))
-        if load_restorable_policy(owner).compute_digest() != value["saved"]:
+        if _compute_digest(owner, _load_locked_policy(owner)) != value["saved"]:
             raise Conflict(
                 "The policy changed since then.",
                 code="policy_changed",

@@ -114,7 +114,7 @@ def read_default_period_s(row: PeriodicTask) -> int:
     """Return the row's default period in seconds, as stored from the code."""
     try:
         return int(json.loads(row.headers or "{}").get(DEFAULT_PERIOD_HEADER, 0))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, RecursionError, TypeError, AttributeError):
         return 0
 
 

@@ -100,7 +100,7 @@ def read_backup(folder: Path) -> BackupManifest:
         changed_files = [
             name for name, digest in manifest.files.items() if hash_file(folder / name) != digest
         ]
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, TypeError) as error:
         raise _build_invalid_backup_error(f"{str(folder)!r} holds no backup ({error}).") from error
     if changed_files:
         raise _build_invalid_backup_error(

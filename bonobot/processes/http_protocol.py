@@ -28,6 +28,8 @@ from bonobot.core.http.response_headers import encode_default_headers
 
 MIN_BODY_BYTES_PER_S = 1024  # minimum average rate of a body, after its first seconds
 MAX_HEAD_BYTES = 64 * 1024  # as h11's limit; also of the trailers and extensions of chunks
+# Requests of a connection that wait for the responses to earlier ones; each takes memory.
+MAX_PIPELINED = 100
 # A path with a query, without a fragment, or the asterisk of OPTIONS.
 TARGET = re.compile(rb"/[!-\"$-~]*|\*")
 BODILESS = frozenset({204, 304})
@@ -88,19 +90,28 @@ class Protocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> None:
         """Parse bytes; raises `HttpParserError`."""
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # llhttp skips the body of a request that asks for another protocol. Its header is
-            # ignored, as HTTP allows: Java's client sends it with each first request.
-            if self.parser.get_method() == b"CONNECT":
-                raise httptools.HttpParserError(INVALID_REQUEST) from upgrade
-            lines = [
-                name + b": " + value + b"\r\n" for name, value in self.headers if name != b"upgrade"
-            ]
-            request_line = b"%b %b HTTP/1.1\r\n" % (self.parser.get_method(), self.url)
-            self._create_parser()
-            self._feed(b"".join([request_line, *lines, b"\r\n", data[upgrade.args[0] :]]))
+        rest = memoryview(data)
+        while rest:
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                # llhttp skips the body of a request that asks for another protocol. Its header is
+                # ignored, as HTTP allows: Java's client sends it with each first request.
+                if self.parser.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError(INVALID_REQUEST) from upgrade
+                head = self._build_head_without_upgrade()
+                rest = rest[upgrade.args[0] :]
+                self._create_parser()
+                self.parser.feed_data(head)
+            else:
+                return
+
+    def _build_head_without_upgrade(self) -> bytes:
+        lines = [
+            name + b": " + value + b"\r\n" for name, value in self.headers if name != b"upgrade"
+        ]
+        request_line = b"%b %b HTTP/1.1\r\n" % (self.parser.get_method(), self.url)
+        return b"".join([request_line, *lines, b"\r\n"])
 
     # --- Called by the parser -----------------------------------------------------------------
 
@@ -166,6 +177,8 @@ class Protocol(HttpToolsProtocol):
             raise InvalidHead("This version of HTTP isn't supported.")
         if not TARGET.fullmatch(self.url):
             raise InvalidHead("The target isn't a path.")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise InvalidHead("Too many requests wait for responses.")
         size, hosts = len(self.url), 0
         for name, value in self.headers:
             size += len(name) + len(value) + 4

@@ -56,7 +56,7 @@ def read_running_url(folder: Path) -> str:
         os.kill(content["pid"], 0)
     except PermissionError:  # the process of another user
         return url
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return ""
     return url
 
@@ -69,5 +69,5 @@ def read_statuses(folder: Path) -> list[ProcessStatus]:
         return [ProcessStatus(**status) for status in content["processes"]]
     except PermissionError:  # the process of another user
         return [ProcessStatus(**status) for status in content["processes"]]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return []  # no file, an incomplete one, or one that a killed `bonobot up` left

@@ -127,7 +127,10 @@ class KeyValueLinesField(forms.CharField):
     """A mapping, written as one `NAME=value` per line."""
 
     def __init__(self, label: Any, help_text: Any, hint: str) -> None:
-        area = Textarea(attrs={"rows": 2, "placeholder": hint, "spellcheck": "false"})
+        # Values may be secrets, so drafts leave them out.
+        area = Textarea(
+            attrs={"rows": 2, "placeholder": hint, "spellcheck": "false", "data-secret": True}
+        )
         super().__init__(label=label, help_text=help_text, required=False, widget=area)
 
     def clean(self, value: Any) -> dict[str, str]:

@@ -477,7 +477,7 @@ def _read_manifest(folder: Path, *parts: str) -> dict[str, Any]:
             raise OSError(format_message("its `package.json` isn't a regular file"))
         try:
             manifest = json.loads(file.read(MAX_MANIFEST_BYTES))
-        except ValueError:
+        except (ValueError, RecursionError):
             manifest = None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("bin", {}), dict | str):
         raise OSError(format_message("its `package.json` can't be read"))

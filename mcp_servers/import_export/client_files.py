@@ -114,7 +114,7 @@ def _extract_claude_code_servers(text: str, folder: Path) -> str:
     """Return the servers of the user and of this folder's project, without the history."""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text  # the import reports the error
     merged_servers: dict[str, Any] = {}
     for section in _iterate_server_sections(document, folder):

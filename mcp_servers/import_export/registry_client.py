@@ -20,6 +20,8 @@ from mcp_servers.import_export.detect_format import MAX_SERVERS
 API_PATH = "/v0.1/servers"
 PAGE_SIZE = 100
 TIMEOUT_S = 30
+# Of all pages together, in bytes.
+MAX_SIZE = 4 * MAX_TEXT_BYTES
 
 
 class RegistryUnavailable(Problem):
@@ -40,11 +42,13 @@ def fetch_registry(
     principal.require(Action.MANAGE_SERVERS)
     if allow_private:
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
-    return get_runtime().call(_fetch_servers, url.strip(), search, allow_private)
+    document = get_runtime().call(_fetch_servers, url.strip(), search, allow_private)
+    return json.dumps(document, indent=1)  # slow, so not in the event loop
 
 
-async def _fetch_servers(url: str, search: str, allow_private: bool) -> str:
+async def _fetch_servers(url: str, search: str, allow_private: bool) -> Any:
     servers: list[Any] = []
+    size = 0
     cursor = ""
     try:
         async with (
@@ -54,14 +58,18 @@ async def _fetch_servers(url: str, search: str, allow_private: bool) -> str:
                 headers={"Accept": "application/json"},
                 connect_s=TIMEOUT_S,
                 read_s=TIMEOUT_S,
-                max_body=4 * MAX_TEXT_BYTES,
+                max_body=MAX_SIZE,
             ) as client,
         ):
             while len(servers) < MAX_SERVERS:
-                body = await _fetch_json(client, _build_page_url(url, search, cursor))
+                content = await _fetch_content(client, _build_page_url(url, search, cursor))
+                size += len(content)
+                if size > MAX_SIZE:
+                    raise _build_error("its list is too large")
+                body = _parse_json(content)
                 page = body.get("servers") if isinstance(body, dict) else None
                 if not isinstance(page, list):
-                    return json.dumps(body, indent=1)
+                    return body
                 servers += page
                 metadata = body.get("metadata")
                 cursor = str(metadata.get("nextCursor") or "") if isinstance(metadata, dict) else ""
@@ -74,17 +82,21 @@ async def _fetch_servers(url: str, search: str, allow_private: bool) -> str:
         raise _build_error("it didn't respond in time") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise _build_error(make_visible(str(error), 200) or type(error).__name__) from error
-    return json.dumps({"servers": servers[:MAX_SERVERS]}, indent=1)
+    return {"servers": servers[:MAX_SERVERS]}
 
 
-async def _fetch_json(client: httpx2.AsyncClient, url: str) -> Any:
+async def _fetch_content(client: httpx2.AsyncClient, url: str) -> bytes:
     response = await client.get(url)
     if response.status_code != httpx2.codes.OK:
         raise _build_error(
             format_message("it returned HTTP {status_code}", status_code=response.status_code)
         )
+    return response.content
+
+
+def _parse_json(content: bytes) -> Any:
     try:
-        return json.loads(response.content)
+        return json.loads(content)
     except (ValueError, RecursionError):
         raise _build_error("it didn't return JSON") from None
 

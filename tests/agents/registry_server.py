@@ -26,6 +26,9 @@ def respond(request: RecordedRequest) -> bytes:
     parts = urlsplit(request.path)
     if parts.path == "/server.json":
         return _respond_json(build_entry(NAMES[0])["server"])
+    if parts.path == "/endless/v0.1/servers":  # each page is large, and names another
+        entry = build_entry(NAMES[0]) | {"_meta": {"x": "x" * 300_000}}
+        return _respond_json({"servers": [entry], "metadata": {"nextCursor": "next"}})
     if parts.path != "/v0.1/servers":
         return raw_http_server.response(404)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}

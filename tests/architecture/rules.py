@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 
-from tests.architecture.sources import Source, Violation, within
+from tests.architecture.sources import Source, Violation, dotted, within
 from tests.problem_texts import find_concatenations
 
 # From the bottom up, modules of one line beside each other; the longest prefix decides. Whatever
@@ -355,6 +355,34 @@ def banned_calls(sources: Iterable[Source]) -> Iterator[Violation]:
                 )
 
 
+def shallow_json_parsers(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find code that expects invalid JSON, but not JSON nested so deeply that Python gives up."""
+    for source in sources:
+        if "json.loads(" not in source.text:
+            continue
+        for node in source.nodes:
+            if isinstance(node, ast.Try):
+                expected = [handler.type for handler in node.handlers if handler.type]
+            elif isinstance(node, ast.With):
+                expected = [item.context_expr for item in node.items]
+            else:
+                continue
+            names = {dotted(part) for part in _walk_all(expected) if isinstance(part, ast.Name)}
+            if "ValueError" not in names or "RecursionError" in names:
+                continue
+            if any(
+                isinstance(part, ast.Call) and dotted(part.func) == "json.loads"
+                for part in _walk_all(node.body)
+            ):
+                text = "expects `ValueError` of `json.loads`: `RecursionError`, too"
+                yield Violation(source.module, node.lineno, text)
+
+
+def _walk_all(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    for node in nodes:
+        yield from ast.walk(node)
+
+
 def sleeping_tests(sources: Iterable[Source]) -> Iterator[Violation]:
     """Find tests that wait for a time instead of an event; fakes may be slow, `sleep(0)` yields."""
     for source in sources:
@@ -410,6 +438,7 @@ RULES: tuple[Callable[[Iterable[Source]], Iterable[Violation]], ...] = (
     duplicate_class_names,
     bare_function_names,
     banned_calls,
+    shallow_json_parsers,
     long_modules,
     long_functions,
     untranslatable_words,

@@ -206,6 +206,20 @@ def test_a_banned_call_is_detected(text: str) -> None:
     assert not texts(rules.banned_calls([Source("agents.sessions.loop", "import asyncio")]))
 
 
+@pytest.mark.parametrize("expected", ["ValueError", "(TypeError, ValueError)"])
+def test_a_parser_that_fails_for_deep_json_is_detected(expected: str) -> None:
+    parser = "import json\ntry:\n    value = [json.loads(text)]\nexcept {}:\n    value = None"
+    context = "import json\nwith suppress{}:\n    json.loads(text)"
+    for text in (parser.format(expected), context.format(f"({expected.strip('()')})")):
+        for names, is_found in ((text, True), (text.replace("Value", "Recursion", 1), False)):
+            source = Source("agents.sessions.loop", names)
+            assert bool(texts(rules.shallow_json_parsers([source]))) == is_found
+        both = text.replace("ValueError", "ValueError, RecursionError", 1).replace(
+            "except ValueError, RecursionError", "except (ValueError, RecursionError)"
+        )
+        assert not texts(rules.shallow_json_parsers([Source("agents.sessions.loop", both)]))
+
+
 def test_rows_are_locked_in_one_place() -> None:
     text = "rows = Server.objects.filter(a=1).select_for_update()"
     assert not texts(rules.banned_calls([Source("bonobot.core.db.transactions", text)]))

@@ -108,6 +108,24 @@ KINDS = {
     "server, issuer": Kind(
         oauth(issuer=HERE), SERVERS, "auth_config.client_secret", build_auth_body(issuer="ADDRESS")
     ),
+    "server, address that gets the tokens of a token URL": Kind(
+        oauth(token_url=f"{HERE}/token"),
+        SERVERS,
+        "auth_config.client_secret",
+        lambda secret, address: (
+            build_auth_body(token_url=f"{HERE}/token")(secret, "")
+            | {"endpoint_config": {"url": f"{address}/mcp"}}
+        ),
+    ),
+    "server, address that gets the tokens of an issuer": Kind(
+        oauth(issuer=HERE),
+        SERVERS,
+        "auth_config.client_secret",
+        lambda secret, address: (
+            build_auth_body(issuer=HERE)(secret, "")
+            | {"endpoint_config": {"url": f"{address}/mcp"}}
+        ),
+    ),
     "server, address of a sign-in that it names": Kind(
         oauth(),
         SERVERS,
@@ -163,6 +181,28 @@ def test_a_masked_secret_isnt_kept_for_another_address(kind: Kind) -> None:
     response = client.patch(path, kind.body("entered-again-for-it", ELSEWHERE), **headers)
     assert response.status == 200, response
     assert "stored" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("server, token URL", {"endpoint_config": {"url": f"{ELSEWHERE}/mcp"}}),
+        ("server, bearer token", {"endpoint_config": {"url": f"{ELSEWHERE}/mcp"}}),
+        ("server, bearer token", {"endpoint_config": {"url": "http://here.example.com/mcp"}}),
+        ("model endpoint", {"base_url": ELSEWHERE}),
+        ("model endpoint", {"kind": "anthropic", "base_url": ""}),
+        ("identity provider", {"url": ELSEWHERE}),
+        ("notification channel", {"url": f"{ELSEWHERE}/hook"}),
+    ],
+)
+def test_a_secret_that_is_left_out_isnt_kept_for_another_address(
+    name: str, body: dict[str, Any]
+) -> None:
+    acme, kind = factories.create_organization(), KINDS[name]
+    path = kind.path.format(kind.make(factories.build_administrator(acme)).pk)
+    refusal = rest.as_administrator().patch(path, body, **{"Bonobot-Organization": acme.slug})
+    assert (refusal.status, refusal.code) == (400, "credential_required"), refusal
+    assert refusal.json["field"] == kind.secret
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

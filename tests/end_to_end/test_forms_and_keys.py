@@ -208,6 +208,11 @@ def test_typed_text_is_restored_after_the_session_expired(olga: Page) -> None:
     olga.get_by_role("button", name="Discard").click()
     expect(olga.get_by_label("Limit")).to_have_value("")
     expect(olga.get_by_label("Period")).to_have_value("month")
+    olga.get_by_label("Limit").fill("1300")
+    olga.once("dialog", lambda dialog: dialog.accept())  # there are unsaved changes
+    olga.locator("#logout-form").evaluate("form => form.requestSubmit()")
+    expect(olga.get_by_role("link", name="Sign in again")).to_be_visible()
+    assert olga.evaluate("sessionStorage.getItem('bonobot-draft')") is None
 
 
 def test_typed_text_is_restored_after_the_form_expired_and_not_after_it_was_saved(

@@ -83,7 +83,7 @@ class GoogleServiceAccount(Credentials):
 def _parse_account(text: str) -> dict[str, str]:
     try:
         account = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         account = None
     names = ("project_id", "client_email", "private_key")
     if not isinstance(account, dict) or not all(isinstance(account.get(key), str) for key in names):

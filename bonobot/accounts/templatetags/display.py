@@ -161,7 +161,7 @@ def maybe_json(text: Any) -> SafeString | str:
     """Return a result: highlighted if it is a JSON object or array, else as visible text."""
     found = str(text)
     if found.lstrip()[:1] in ("{", "["):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return highlight_json(json.loads(found))
     return make_visible(found, MAX_SHOWN_LENGTH)
 

@@ -561,7 +561,7 @@ def read_inputs(text: str, field: str) -> dict[str, Any]:
     """Parse a JSON object, read from stdin for `-`; raises `InvalidInput` with the field."""
     try:
         value = json.loads(sys.stdin.read() if text == STDIN else text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(
             f"The inputs aren't valid JSON: {error}",
             code="broken_json",

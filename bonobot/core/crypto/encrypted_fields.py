@@ -281,7 +281,7 @@ class SealedJSONFormField(SealedFormField):
             return KEEP
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValidationError(_("Enter valid JSON."), code="invalid") from error
 
 

@@ -181,7 +181,8 @@ def _seal_text(text: str, location: SecretLocation) -> str:
 def _unseal_text(token: str, location: SecretLocation) -> str:
     try:
         version, label, row, organization, text = json.loads(key_ring.unseal(token))
-    except (InvalidToken, ValueError, TypeError):  # another key, or not encrypted by us
+    # Another key, or not encrypted by us.
+    except (InvalidToken, ValueError, RecursionError, TypeError):
         raise _build_unreadable_error(location) from None
     if version != FORMAT_VERSION or SecretLocation(label, row, organization) != location:
         raise _build_unreadable_error(location)

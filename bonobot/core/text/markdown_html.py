@@ -1,9 +1,10 @@
-"""Render untrusted Markdown as HTML: no raw HTML, no images, only absolute links."""
+"""Render untrusted Markdown as HTML: no raw HTML, no images, only absolute links with hosts."""
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.untrusted_text import make_visible
@@ -34,7 +35,8 @@ _HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "
 def render_markdown(text: str) -> str | None:
     """Return Markdown as safe HTML with hidden characters made visible; None if it is too complex.
 
-    Links open in a new tab and carry `rel="noopener noreferrer nofollow"`. An image is shown as its
+    Links open in a new tab and carry `rel="noopener noreferrer nofollow"`; behind a text that isn't
+    the address itself, the host is shown. An image is shown as its
     description and address, and never loaded.
     """
     import nh3  # not every command needs it
@@ -76,13 +78,17 @@ def _build_parser() -> "MarkdownIt":
     parser.disable(["html_block", "html_inline"])
     parser.validateLink = _is_allowed_link  # type: ignore[method-assign]
     parser.core.ruler.push("plain_attributes", _replace_attributes)
+    parser.core.ruler.push("link_hosts", _show_link_hosts)
     parser.add_render_rule("image", _render_image)
     return parser
 
 
 def _is_allowed_link(url: str) -> bool:
-    # A relative address would be one of our own pages.
-    return _ALLOWED_LINK.match(url) is not None
+    # A relative address would be one of our own pages, and a user name would look like the host.
+    try:
+        return _ALLOWED_LINK.match(url) is not None and "@" not in urlsplit(url).netloc
+    except ValueError:
+        return False
 
 
 def _replace_attributes(state: Any) -> None:
@@ -93,6 +99,27 @@ def _replace_attributes(state: Any) -> None:
         style = token.attrs.pop("style", None)
         if style in _ALIGNMENTS:
             token.attrs["class"] = _ALIGNMENTS[style]
+
+
+def _show_link_hosts(state: Any) -> None:
+    """Add the host, or the address of an email, to the text of each link that isn't its address."""
+    from markdown_it.token import Token
+
+    for block in state.tokens:
+        children, shown, url = [], "", ""
+        for token in block.children or ():
+            if token.type == "link_open":
+                shown, url = "", str(token.attrs.get("href", ""))
+            elif token.type == "link_close":
+                address = unquote(url.removeprefix("mailto:"))
+                if unquote(shown).strip() != address:
+                    text = Token("text", "", 0)
+                    text.content = f" ({urlsplit(url).netloc or address})"
+                    children.append(text)
+            shown += token.content
+            children.append(token)
+        if block.children is not None:
+            block.children = children
 
 
 def _render_image(

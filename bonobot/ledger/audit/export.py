@@ -55,7 +55,7 @@ def parse_lines(lines: Iterable[str]) -> Iterator[StoredEntry]:
                 data["closed"],
                 columns,
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, RecursionError, TypeError, KeyError) as error:
             raise ValueError(f"Line {line_number} isn't an exported audit entry.") from error
 
 

@@ -130,7 +130,7 @@ def _read_statement(line: str, line_number: int) -> Statement:
 def _parse_statement(line: str, line_number: int) -> Statement:
     try:
         statement = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"Line {line_number} isn't JSON.") from error
     if not isinstance(statement, dict):
         raise ValueError(f"Line {line_number} isn't a JSON object.")

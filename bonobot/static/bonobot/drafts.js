@@ -106,6 +106,13 @@
       return;
     }
     useDraft(template);
-    addEventListener("pagehide", () => saveDraft(template.dataset.user));
+    let isSigningOut = false;
+    document.querySelector("#logout-form")?.addEventListener("submit", () => {
+      isSigningOut = true; // the next person at this browser may be another one
+    });
+    addEventListener("pagehide", () => {
+      if (isSigningOut) sessionStorage.removeItem(DRAFT);
+      else saveDraft(template.dataset.user);
+    });
   });
 })();

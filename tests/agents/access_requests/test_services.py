@@ -16,6 +16,7 @@ from agents.access_requests.services import (
     expire_overdue,
     send_answer_email,
 )
+from agents.admin.access_requests import describe_effect
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import AccessRequest, Agent
 from agents.policies.services import PolicySpec, set_policy
@@ -105,6 +106,44 @@ def test_approving_a_tool_allows_it_and_keeps_a_setting_that_asks(member, operat
     )
     assert [rule.effect for rule in rules.all()] == ["ask"]
     assert "mcp_web_add" in get_snapshot_cache().load_current("agent", helper.pk).tools
+
+
+@pytest.mark.parametrize("own_name", ["mcp_web_add", "add"])
+def test_a_server_cant_get_its_tool_allowed_by_naming_it_like_anothers(
+    member, operator, helper, acme, own_name
+):
+    administrator = factories.build_administrator(acme)
+    for slug, tool_name in (("a-bad", own_name), ("web", "add")):
+        server = admin_client.create_web_server(acme, slug)
+        admin_client.declare_tool(server, tool_name)
+        attach_server(administrator, helper, server)
+    set_policy(administrator, helper, PolicySpec("allowlist"))
+    access_request = request_access(member, "tool", "mcp_web_add", helper)
+    assert "mcp_web_add " in describe_effect(access_request)
+    answer_access_request(operator, access_request, "approve")
+    allowed = [(rule.server.slug, rule.pattern) for rule in helper.tool_policy.rules.all()]
+    assert allowed == [("web", "add")]
+    access_request = request_access(member, "tool", "add", helper)
+    if own_name == "add":
+        assert "mcp_web_add" in describe_effect(access_request)
+        with pytest.raises(Problem) as refusal:
+            answer_access_request(operator, access_request, "approve")
+        assert refusal.value.code == "ambiguous_target"
+
+
+@pytest.mark.parametrize("kind", ["server", "agent"])
+def test_one_of_several_with_the_same_name_isnt_picked(member, operator, helper, acme, kind):
+    for slug, name in (("first", "Files"), ("second", "FILES")):
+        if kind == "server":
+            admin_client.create_web_server(acme, slug)
+        else:
+            factories.create_agent(acme, slug)
+        (Server if kind == "server" else Agent).objects.filter(slug=slug).update(name=name)
+    access_request = request_access(member, kind, "files", helper)
+    with pytest.raises(Problem) as refusal:
+        answer_access_request(operator, access_request, "approve")
+    assert refusal.value.code == "ambiguous_target"
+    answer_access_request(operator, request_access(member, kind, "second", helper), "approve")
 
 
 def test_approving_an_agent_gives_the_requester_access_to_it(member, operator, acme):

@@ -1,11 +1,15 @@
 """The policy form: one table of MCP and built-in tools, with single rules and patterns."""
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from agents.admin import policies
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
+from agents.policies.restore_policy import save_policy
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
@@ -108,6 +112,24 @@ def test_a_saved_policy_can_be_undone(helper: Agent, operator: admin_client.Admi
     (replaced,) = re.findall(r'name="replaced" value="([^"]+)"', page)
     operator.post("agents_agent_restore_policy", helper.pk, replaced=replaced)
     assert load_policy_spec(helper).mode == "none"
+
+
+def test_a_deny_made_during_a_save_survives_the_save_and_its_undo(
+    helper: Agent, operator: admin_client.AdminClient, acme: Organization, monkeypatch: Any
+) -> None:
+    denied = PolicySpec("allowlist", deny=("mcp_web_echo",))
+
+    def save_after_another(*args: Any) -> Any:
+        set_policy(factories.build_administrator(acme), helper, denied)
+        return save_policy(*args)
+
+    monkeypatch.setattr(policies, "save_policy", save_after_another)
+    fields = {"mode": "allowlist", "rule-mcp_web_add": "allow", "allow": "", "deny": ""}
+    page = operator.post("agents_agent_policy", helper.pk, **fields)
+    assert load_policy_spec(helper) == replace(denied, allow=("mcp_web_add",))
+    (replaced,) = re.findall(r'name="replaced" value="([^"]+)"', page)
+    operator.post("agents_agent_restore_policy", helper.pk, replaced=replaced)
+    assert load_policy_spec(helper) == denied
 
 
 def test_saved_rules_of_the_organization_can_be_undone(acme: Organization) -> None:

@@ -268,4 +268,6 @@ def test_servers_of_a_registry_are_planned_without_the_environment(bonobot, monk
         assert (refused.status != 0, "private" in refused.err) == (True, True)
         missing = bonobot(*(*command[:3], f"{url}/nothing.json", *command[4:]))
         assert "404" in missing.err + missing.out
+        endless = bonobot(*(*command[:3], f"{url}/endless", *command[4:]))
+        assert "too large" in endless.err + endless.out
     assert not Server.objects.exists()

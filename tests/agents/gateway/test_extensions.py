@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
+from agents.calls.pipeline import make_call
+from agents.calls.types import CallRequest
 from agents.models import Agent
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
+from bonobot.core.problems import NotFound
+from bonobot.core.runtime import get_runtime
 from mcp_servers.client.extensions import (
     APP_MIME_TYPE,
     merge_server_extensions,
@@ -120,6 +124,37 @@ def test_a_page_is_unavailable_if_its_tool_is(
         refused = gateway_client.modern(AGENT, "resources/read", {"uri": EXPOSED_URI})
         assert refused.error["code"] == -32602
         assert gateway_client.modern(AGENT, "resources/list").result["resources"] == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_tool_for_a_page_only_is_callable_by_the_page_and_by_no_model(
+    acme: Organization, helper: Agent, gateway_client: GatewayClient, monkeypatch: Any
+) -> None:
+    monkeypatch.setitem(UI_META, "visibility", ["app"])
+    with serve(False).listening() as upstream:
+        attach_upstream(upstream, acme, helper)
+        (tool,) = gateway_client.modern(AGENT, "tools/list").result["tools"]
+        params = {"name": tool["name"], "arguments": {}}
+        assert "content" in gateway_client.modern(AGENT, "tools/call", params).result
+        called = len(upstream.http.asked)
+        found = {"name": "find_tools", "arguments": {"query": "show"}}
+        view = f"{AGENT}?view=search"
+        assert tool["name"] not in str(gateway_client.modern(view, "tools/call", found).result)
+        inner = {"name": "call_tool", "arguments": params}
+        refused = gateway_client.modern(view, "tools/call", inner)
+        assert (refused.status, refused.error["code"]) == (400, -32602)
+        request = CallRequest(
+            principal=factories.build_administrator(acme),
+            tool=tool["name"],
+            arguments={},
+            via="session",
+            is_by_model=True,
+            holder="test:app",
+            agent_id=helper.pk,
+        )
+        with pytest.raises(NotFound, match="has no tool"):
+            get_runtime().call(make_call, request)
+        assert len(upstream.http.asked) == called
 
 
 def test_only_allowed_extensions_are_relayed(settings: Any) -> None:

@@ -223,7 +223,8 @@ def test_pages_keep_the_search_of_the_first_one(acme: Organization) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=x", "cursor=x", "cursor=W10", "updated_since=x"]
+    "query",
+    ["limit=0", "limit=x", "cursor=x", "cursor=W10", "updated_since=x", f"cursor={'W1tb' * 9_000}"],
 )
 def test_a_bad_parameter_is_refused(acme: Organization, query: str) -> None:
     response = get(f"?{query}")

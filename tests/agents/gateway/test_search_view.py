@@ -7,9 +7,11 @@ import pytest
 
 from agents.approvals.services import resolve_approval
 from agents.budgets.services import BudgetLine, set_budgets
+from agents.calls.snapshots import get_snapshot_cache
 from agents.gateway.routes import GatewayAddress, parse_path
 from agents.models import Agent, Approval
 from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, update_agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
@@ -105,6 +107,27 @@ def test_unknown_and_denied_tools_answer_as_without_the_view(
     assert denied["content"] != missing["content"]
     assert str(denied["content"]).replace(COUNT, "missing") == str(missing["content"])
     assert COUNT not in call(gateway_client, "find_tools", {"query": "count"}).result["content"]
+
+
+def test_built_in_tools_that_arent_listed_cant_be_called(
+    acme: Organization, helper: Agent, workshop: Server, gateway_client: GatewayClient
+) -> None:
+    administrator = factories.build_administrator(acme)
+    kits = {"filesystem": {"read_only": False}, "notes": {}}
+    update_agent(administrator, helper, AgentSpec(name=helper.name, builtin_tools=kits))
+    set_policy(administrator, helper, PolicySpec("denylist"))
+    snapshot = get_snapshot_cache().load_current("agent", helper.pk)
+    names = [tool.name for tool in snapshot.list_callable_tools() if tool.builtin is not None]
+    assert "write_file" in names
+    for name in names:
+        params = {"name": name, "arguments": {"path": "x", "content": "y"}}
+        for reply in (
+            gateway_client.modern(AGENT, "tools/call", params),
+            call_inner(gateway_client, name, params["arguments"]),
+        ):
+            assert (reply.status, reply.error["code"]) == (400, -32602), name
+    rows = AuditRow.objects.filter(event_type="call", resource_type="builtin_tool")
+    assert not rows.exclude(outcome="refused").exists()
 
 
 @pytest.mark.parametrize("arguments", [{}, {"name": 7}, {"name": ECHO, "arguments": []}])

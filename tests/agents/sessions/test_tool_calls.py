@@ -21,6 +21,7 @@ from agents.sessions import services as sessions
 from agents.sessions.mcp_host import SessionHost
 from agents.sessions.tool_calls import (
     find_pending_call,
+    parse_tool_output,
     prepare_next_round,
     resume_interrupted_call,
 )
@@ -378,3 +379,9 @@ def test_a_stored_secret_cant_be_entered_as_an_answer(
         )
     assert caught.value.code == "secret_in_answer"
     assert elicitations.build_page_url(ElicitationRequest.objects.get()).startswith("http")
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_a_result_of_too_many_levels_is_only_text(depth: int) -> None:
+    assert parse_tool_output({}, "[" * depth + "]" * depth) is None
+    assert parse_tool_output({}, "[" * depth) is None

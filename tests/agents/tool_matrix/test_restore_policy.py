@@ -4,12 +4,9 @@ import time
 
 import pytest
 
-from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
-from agents.tool_matrix.restore_policy import (
-    load_restorable_policy,
-    restore_policy,
-    sign_replaced_policy,
-)
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec
+from agents.tool_matrix import restore_policy as restore_policies
+from agents.tool_matrix.restore_policy import restore_policy
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem
 from tests import admin_client, factories
@@ -38,9 +35,8 @@ def policy_owner(acme, request):
 
 
 def save_policy(principal, policy_owner, spec: PolicySpec) -> str:
-    replaced = load_restorable_policy(policy_owner)
-    set_policy(principal, policy_owner, spec)
-    return sign_replaced_policy(principal, policy_owner, replaced)
+    _policy, signed = restore_policies.save_policy(principal, policy_owner, lambda _stored: spec)
+    return signed
 
 
 def test_the_previous_mode_and_rules_are_restored(owner_person, policy_owner):
@@ -63,6 +59,19 @@ def test_a_later_change_is_kept(owner_person, policy_owner):
         restore_policy(owner_person, policy_owner, signed)
     assert refusal.value.code == "policy_changed"
     assert load_policy_spec(policy_owner) == later
+
+
+def test_an_undo_used_again_keeps_the_same_deny_made_by_another(acme, owner_person, policy_owner):
+    denied = PolicySpec("all", deny=("mcp_web_*",))
+    save_policy(owner_person, policy_owner, AFTER)
+    signed = save_policy(owner_person, policy_owner, denied)
+    restore_policy(owner_person, policy_owner, signed)
+    another = factories.create_member(acme, Role.OWNER, "otto")
+    save_policy(another, policy_owner, denied)
+    with pytest.raises(Problem) as refusal:
+        restore_policy(owner_person, policy_owner, signed)
+    assert refusal.value.code == "policy_changed"
+    assert load_policy_spec(policy_owner) == denied
 
 
 def test_only_its_author_can_undo_a_save(acme, owner_person, policy_owner):

@@ -87,6 +87,7 @@ def test_anything_but_an_explicit_consent_denies_access(ide: OAuthClient) -> Non
 HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
+    "X-DNS-Prefetch-Control": "off",
     "X-Content-Type-Options": "nosniff",
 }
 

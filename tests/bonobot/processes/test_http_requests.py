@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 import socket
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from bonobot.processes.http_protocol import Protocol
+from bonobot.processes.http_protocol import MAX_PIPELINED, Protocol
 from bonobot.processes.programs import HTTP_PROTOCOL
 from bonobot.processes.programs import build_web_process as program
 from tests.processes import Web
@@ -136,6 +137,20 @@ def test_pipelined_requests_are_answered_in_order_up_to_an_invalid_one() -> None
     assert response.count(b"HTTP/1.1 ") == response.count(b"HTTP/1.1 200") == 2
 
 
+@pytest.mark.parametrize("upgrade", [b"", b"Connection: upgrade\r\nUpgrade: h2c\r\n"])
+def test_pipelined_requests_take_little_memory(
+    upgrade: bytes, send_request: Callable[[bytes], bytes]
+) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + upgrade + b"\r\n"
+    requests = request * (200_000 // len(request))
+    waiting_count, peak = asyncio.run(receive_while_busy(requests))
+    assert waiting_count == MAX_PIPELINED
+    assert peak < MIB
+    answers = send_request(requests)
+    assert answers.count(b"HTTP/1.1 200") <= MAX_PIPELINED + 1
+    assert answers.startswith(b"HTTP/1.1 200")
+
+
 def test_the_process_is_started_with_this_protocol() -> None:
     command = " ".join(program("127.0.0.1", 1).command)
     assert f"--http {HTTP_PROTOCOL} --ws none" in command
@@ -192,6 +207,28 @@ async def handle_bytes(parts: list[bytes]) -> tuple[list[ParsedRequest], bytes]:
                 while received := await loop.sock_recv(client, 65536):
                     answer += received
     return handled, answer
+
+
+async def receive_while_busy(data: bytes) -> tuple[int, int]:
+    """Let the protocol receive bytes before a request is answered; return how many wait for an
+    earlier one, and the memory in bytes that it took at most."""
+
+    async def wait_forever(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    config = Config(wait_forever, http=Protocol, ws="none", log_config=None)
+    config.load()
+    protocol = Protocol(config=config, server_state=ServerState(), app_state={})
+    client, server = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    with client:
+        await loop.connect_accepted_socket(lambda: protocol, server)
+        tracemalloc.start()
+        protocol.data_received(data)
+        _size, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        await asyncio.sleep(0)
+        return len(protocol.pipeline), peak
 
 
 def read_with_h11(data: bytes) -> list[ParsedRequest]:

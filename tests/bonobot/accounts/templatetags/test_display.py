@@ -1,6 +1,6 @@
 """Template tags of the admin."""
 
-from bonobot.accounts.templatetags.display import monogram, outcome
+from bonobot.accounts.templatetags.display import maybe_json, monogram, outcome
 
 
 def test_a_monogram_has_the_first_letter_and_always_the_same_hue() -> None:
@@ -20,3 +20,7 @@ def test_an_outcome_has_an_icon_and_a_word() -> None:
     ]
     assert outcome("ok")["icon"] == "check_circle"
     assert outcome("something new")["text"] == "Unknown"
+
+
+def test_a_result_of_too_many_levels_is_shown_as_text() -> None:
+    assert str(maybe_json("[" * 2_000)) == "[" * 2_000

@@ -1,5 +1,6 @@
 """Markdown of models: formatted, but without HTML, scripts, images or hidden text."""
 
+import re
 from html.parser import HTMLParser
 from urllib.parse import urlsplit
 
@@ -92,6 +93,7 @@ def test_no_text_leads_to_active_content(text: str) -> None:
     [
         *("javascript:alert(1)", "JaVaScRiPt:alert(1)", "java&#x73;cript:alert(1)", "vbscript:x"),
         *("data:text/html,x", "data:image/png;base64,AA", "file:///etc/passwd", "ftp://e.example"),
+        *("https://bank.example@evil.example/", "https://a\\@evil.example"),
         *("/admin/logout/", "//e.example/x", "x", "#x", "?x", "https:/e", "&Tab;javascript:x"),
     ],
 )
@@ -109,6 +111,25 @@ def test_links_say_nothing_about_the_page() -> None:
         "target": "_blank",
         "rel": "noopener noreferrer nofollow",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[https://a.example/](https://e.example/?q=x)", "https://a.example/ (e.example)"),
+        (
+            "[**b** ![i](https://a.example)](https://e.example:8/)",
+            "b i (https://a.example) (e.example:8)",
+        ),
+        ("[write](mailto:a@b.example?subject=x)", "write (a@b.example?subject=x)"),
+        ("[x][1]\n\n[1]: https://e.example 'https://bank.example'", "x (e.example)"),
+        ("<https://e.example/ä>", "https://e.example/ä"),
+        ("[https://e.example/a](https://e.example/a)", "https://e.example/a"),
+        ("<a@b.example>", "a@b.example"),
+    ],
+)
+def test_a_link_shows_where_it_leads(text: str, shown: str) -> None:
+    assert re.sub("<[^>]+>", "", render(text)).strip() == shown
 
 
 def test_an_image_is_shown_as_its_description_and_address() -> None:
