@@ -16,6 +16,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.json_reader import MAX_TEXT_BYTES
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.import_export.detect_format import MAX_SERVERS
+from mcp_servers.import_export.parse_servers import is_registry_text
 
 API_PATH = "/v0.1/servers"
 PAGE_SIZE = 100
@@ -37,13 +38,14 @@ def fetch_registry(
 ) -> str:
     """Return a text to import: a registry's latest versions, or the `server.json` at a URL.
 
-    Raises `RegistryUnavailable`, `EgressDenied` or `Forbidden`.
+    Only these formats are returned: references in others would be expanded. Raises
+    `RegistryUnavailable`, `EgressDenied` or `Forbidden`.
     """
     principal.require(Action.MANAGE_SERVERS)
     if allow_private:
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
     document = get_runtime().call(_fetch_servers, url.strip(), search, allow_private)
-    return json.dumps(document, indent=1)  # slow, so not in the event loop
+    return _build_text(document)  # slow, so not in the event loop
 
 
 async def _fetch_servers(url: str, search: str, allow_private: bool) -> Any:
@@ -83,6 +85,15 @@ async def _fetch_servers(url: str, search: str, allow_private: bool) -> Any:
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise _build_error(make_visible(str(error), 200) or type(error).__name__) from error
     return {"servers": servers[:MAX_SERVERS]}
+
+
+def _build_text(body: Any) -> str:
+    """Return the text of a registry's response; raises `RegistryUnavailable` for others."""
+    text = json.dumps(body, indent=1)
+    is_empty = isinstance(body, dict) and body.get("servers") == []
+    if not is_empty and not is_registry_text(text):
+        raise _build_error("it returned something else")
+    return text
 
 
 async def _fetch_content(client: httpx2.AsyncClient, url: str) -> bytes:

@@ -1,12 +1,14 @@
 """Read `server.json` files and lists of MCP registries as VS Code configurations. Pure.
 
 A server is reached at its first remote with a known transport; without one, its first package with
-a known launcher is started. Its inputs become parameters. Texts of a registry are written by
-strangers, so references such as `${HOME}` in them are never expanded.
+a known launcher is started. Its inputs become parameters, which no other server of the file
+shares. Texts of a registry are written by strangers, so references such as `${HOME}` in them are
+never expanded: references to inputs are written with a mark, and `${` of the whole configuration
+becomes `{` before the marks are replaced.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bonobot.core.text.json_reader import SourceNode
@@ -21,6 +23,9 @@ LAUNCHERS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
 }
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]+")
+# In place of the `$` of a reference to an input; removed from the texts of a file.
+_MARK = "\ue000"
+_REFERENCE = re.compile(r"\$+(?=\{)")
 Json = dict[str, Any]
 
 
@@ -32,7 +37,7 @@ def convert_registry_file(root: SourceNode) -> SourceNode:
     names = _choose_names([str(entry.to_python()["name"]) for entry in entries])
     inputs: dict[str, Json] = {}
     servers = tuple(
-        (name, entry.line, _build_node(_convert_server(entry.to_python(), inputs), entry.line))
+        (name, entry.line, _build_node(_convert_entry(entry, name, inputs), entry.line))
         for name, entry in zip(names, entries, strict=True)
     )
     converted = SourceNode(dict.fromkeys(names), root.line, servers)
@@ -75,18 +80,39 @@ def _choose_names(full_names: Sequence[str]) -> list[str]:
     ]
 
 
-def _convert_server(server: Json, inputs: dict[str, Json]) -> Json:
+def _convert_entry(entry: SourceNode, name: str, inputs: dict[str, Json]) -> Json:
+    """Return the configuration, in which only references to the entry's own inputs are left."""
+    server = _replace_texts(entry.to_python(), lambda text: text.replace(_MARK, ""))
+    reader = _InputReader(_UNSAFE.sub("_", name).upper(), inputs)
+    config: Json = _replace_texts(
+        _convert_server(server, reader),
+        lambda text: _REFERENCE.sub("", text).replace(_MARK, "$"),
+    )
+    return config
+
+
+def _convert_server(server: Json, reader: "_InputReader") -> Json:
     """Return the configuration; one without an endpoint if there is nothing usable."""
-    prefix = _UNSAFE.sub("_", str(server["name"]).rpartition("/")[2]).upper()
     for remote in _list_objects(server.get("remotes")):
         if remote.get("type") in REMOTE_TYPES:
-            return _convert_remote(remote, _InputReader(prefix, inputs))
+            return _convert_remote(remote, reader)
     for package in _list_objects(server.get("packages")):
         transport = package.get("transport")
         is_stdio = not isinstance(transport, dict) or transport.get("type") == "stdio"
         if is_stdio and package.get("registryType") in LAUNCHERS:
-            return _convert_package(package, _InputReader(prefix, inputs))
+            return _convert_package(package, reader)
     return {}
+
+
+def _replace_texts(value: Any, replace_text: Callable[[str], str]) -> Any:
+    """Return a value with all of its texts replaced, also the names of fields."""
+    if isinstance(value, dict):
+        return {
+            replace_text(name): _replace_texts(item, replace_text) for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_replace_texts(item, replace_text) for item in value]
+    return replace_text(value) if isinstance(value, str) else value
 
 
 class _InputReader:
@@ -94,6 +120,7 @@ class _InputReader:
 
     def __init__(self, prefix: str, inputs: dict[str, Json]) -> None:
         self._prefix, self._inputs = prefix, inputs
+        self._others_keys = frozenset(inputs)
 
     def read_text(self, field: Json, name: str) -> str:
         """Return the value of a field, with a reference where a person must fill something in."""
@@ -105,7 +132,7 @@ class _InputReader:
 
     def fill_variables(self, text: str, variables: Json) -> str:
         """Return a text with references for its `{variables}`."""
-        parts = _VARIABLE.split(text.replace("${", "{"))
+        parts = _VARIABLE.split(_REFERENCE.sub("", text))
         return "".join(
             self.refer(part, variables[part])
             if index % 2 and isinstance(variables.get(part), dict)
@@ -118,9 +145,8 @@ class _InputReader:
     def refer(self, name: str, field: Json) -> str:
         """Return a fixed value, or a reference to an input."""
         if isinstance(field.get("value"), str):
-            return str(field["value"]).replace("${", "{")
-        key = f"{self._prefix}_{_UNSAFE.sub('_', name).strip('_').upper()}"
-        key = key if key[:1].isalpha() else f"S_{key}"
+            return str(field["value"])
+        key = self._build_key(name)
         label = field.get("description")
         self._inputs[key] = {
             "type": "promptString",
@@ -130,8 +156,18 @@ class _InputReader:
         }
         default = field.get("default")
         if isinstance(default, str) and default and "}" not in default:
-            return f"${{{key}:-{default.replace('$', '')}}}"
-        return f"${{{key}}}"
+            return f"{_MARK}{{{key}:-{default.replace('$', '')}}}"
+        return f"{_MARK}{{{key}}}"
+
+    def _build_key(self, name: str) -> str:
+        """Return the name of an input that no other server uses: its value may be a secret."""
+        base = f"{self._prefix}_{_UNSAFE.sub('_', name).strip('_').upper()}"
+        key = base = base if base[:1].isalpha() else f"S_{base}"
+        number = 1
+        while key in self._others_keys:
+            number += 1
+            key = f"{base}_{number}"
+        return key
 
     def read_pairs(self, fields: Any) -> dict[str, str]:
         """Return headers or environment variables, without optional ones that have no value."""
@@ -178,7 +214,7 @@ def _convert_package(package: Json, reader: _InputReader) -> Json:
     arguments = [
         *options,
         *reader.read_arguments(package.get("runtimeArguments")),
-        identifier.replace("${", "{"),
+        identifier,
         *reader.read_arguments(package.get("packageArguments")),
     ]
     return {"command": command, "args": arguments} | ({"env": env} if env else {})

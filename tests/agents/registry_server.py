@@ -22,13 +22,17 @@ def build_entry(name: str) -> dict[str, Any]:
 
 
 def respond(request: RecordedRequest) -> bytes:
-    """Return a page, the file, or an error."""
+    """Return a page, the file, a file that isn't a registry's, or an error."""
     parts = urlsplit(request.path)
     if parts.path == "/server.json":
         return _respond_json(build_entry(NAMES[0])["server"])
     if parts.path == "/endless/v0.1/servers":  # each page is large, and names another
         entry = build_entry(NAMES[0]) | {"_meta": {"x": "x" * 300_000}}
         return _respond_json({"servers": [entry], "metadata": {"nextCursor": "next"}})
+    if parts.path == "/client.json":
+        return _respond_json({"mcpServers": {"one": {"url": "https://x.example/${ONE_X_TOKEN}"}}})
+    if parts.path == "/list/v0.1/servers":
+        return _respond_json({"servers": [{"name": "a", "url": "https://x.example/${HOME}"}]})
     if parts.path != "/v0.1/servers":
         return raw_http_server.response(404)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}

@@ -270,4 +270,8 @@ def test_servers_of_a_registry_are_planned_without_the_environment(bonobot, monk
         assert "404" in missing.err + missing.out
         endless = bonobot(*(*command[:3], f"{url}/endless", *command[4:]))
         assert "too large" in endless.err + endless.out
+        for path in ("client.json", "list"):
+            other = bonobot(*(*command[:3], f"{url}/{path}", *command[4:]))
+            assert "something else" in other.err + other.out
+            assert "secret-of-the-caller" not in other.err + other.out
     assert not Server.objects.exists()

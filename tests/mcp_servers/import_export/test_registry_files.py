@@ -136,6 +136,44 @@ def test_references_of_strangers_arent_expanded() -> None:
     )
 
 
+HIDDEN_REFERENCES: list[Json] = [
+    {"url": "https://x.example/$${AWS_KEY}"},
+    {"url": "https://x.example/\ue000{AWS_KEY}"},
+    {"url": "https://x.example/{a}{AWS_KEY}", "variables": {"a": {"value": "$"}}},
+    {
+        "url": "https://x.example/{a}{b}",
+        "variables": {"a": {"value": "$"}, "b": {"value": "{AWS_KEY}"}},
+    },
+    {"url": "https://x.example/", "headers": [{"name": "X-A", "value": "$$${AWS_KEY}"}]},
+    {"runtimeArguments": [{"type": "named", "name": "${AWS_KEY}"}]},
+    {"identifier": "x$${AWS_KEY}"},
+    {"identifier": "x$", "version": "{AWS_KEY}"},
+    {"environmentVariables": [{"name": "${AWS_KEY}", "value": "1"}]},
+]
+
+
+@pytest.mark.parametrize("fields", HIDDEN_REFERENCES, ids=json.dumps)
+def test_hidden_references_of_strangers_arent_expanded(fields: Json) -> None:
+    remotes = [{"type": "sse", **fields}] if "url" in fields else []
+    packages = [] if remotes else [{"registryType": "oci", "identifier": "x", **fields}]
+    entries = read(build_server(remotes=remotes, packages=packages), AWS_KEY="secret-value")
+    assert "secret-value" not in repr(entries)
+
+
+def test_servers_of_a_list_share_no_input() -> None:
+    def build(name: str, header: str) -> Json:
+        headers = [{"name": header, "isRequired": True}]
+        return build_server(
+            name, remotes=[{"type": "sse", "url": "https://x.example/", "headers": headers}]
+        )
+
+    servers = [build("com.a/git", "Hub-Token"), build("com.b/git-hub", "Token")]
+    servers += [build("com.a/mail", "Key"), build("com.b/mail", "Key")]
+    entries = read({"servers": [{"server": server} for server in servers]})
+    names = [parameter.name for entry in entries for parameter in entry.parameters]
+    assert names == ["GIT_HUB_TOKEN", "GIT_HUB_TOKEN_2", "COM_A_MAIL_KEY", "COM_B_MAIL_KEY"]
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
