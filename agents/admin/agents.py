@@ -56,7 +56,7 @@ from bonobot.core.admin.theme import (
 )
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
-from bonobot.core.text.dollars import MICROUSD_PER_USD
+from bonobot.core.text.dollars import MICROUSD_PER_USD, parse_number
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
 
@@ -440,9 +440,9 @@ def _parse_percent(text: str) -> int:
 def parse_amount(unit: str, text: str) -> int:
     """Return a typed limit as a number, dollars as micro-dollars; raises `InvalidInput`."""
     try:
-        value = float(text.replace(",", "").replace("$", ""))
+        value = parse_number(text.replace("$", ""))
         amount = round(value * MICROUSD_PER_USD) if unit == Budget.Unit.MONEY else int(value)
-    except (ValueError, OverflowError):
+    except ValueError:
         amount = -1
     if not 0 <= amount <= MAX_LIMIT:
         raise InvalidInput(

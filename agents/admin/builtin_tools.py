@@ -1,6 +1,7 @@
 """The built-in tools tab of an agent, with its workspace."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from django.contrib import messages
@@ -28,8 +29,10 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.dollars import parse_number
 from mcp_servers.flow_labels.services import LABEL_NAMES
 
+MAX_NUMBER = 10**9
 STORE_NAMES = {"workspace": _("Workspace"), "notes": _("Notes")}
 
 
@@ -178,13 +181,17 @@ def _parse_options(
 
 
 def _parse_number(posted: QueryDict, name: str, default: int) -> int:
-    text = posted.get(name, "").strip().replace(",", "")
+    text = posted.get(name, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+    try:
+        number = parse_number(text)
+    except ValueError:
+        number = Decimal(-1)
+    if not 0 <= number < MAX_NUMBER or number != int(number):
         raise InvalidInput(
             format_message("{text!r} isn't a whole number.", text=text[:40]),
             field=name,
             remedy="Enter digits, such as 100.",
         )
-    return int(text)
+    return int(number)

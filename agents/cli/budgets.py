@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from agents.budgets.services import (
@@ -19,7 +19,7 @@ from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.counts import format_count
-from bonobot.core.text.dollars import MICROUSD_PER_USD
+from bonobot.core.text.dollars import MICROUSD_PER_USD, parse_number
 from mcp_servers.cli.servers import add_price_arguments, collect_price_options, get_server
 from mcp_servers.cli.servers import serialize_server as server_json
 from mcp_servers.server_prices import set_prices
@@ -111,8 +111,8 @@ def _parse_line(text: str) -> BudgetLine:
     session_prefix, unit, period, limit, warn_at = match.groups()
     is_money = unit == "dollars"
     try:
-        amount = Decimal(limit.replace(",", "")) * (MICROUSD_PER_USD if is_money else 1)
-    except InvalidOperation:
+        amount = parse_number(limit) * (MICROUSD_PER_USD if is_money else 1)
+    except ValueError:
         amount = Decimal("0.5")
     if amount != int(amount):
         raise InvalidInput(
