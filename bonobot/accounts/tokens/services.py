@@ -341,13 +341,13 @@ def rotate_grant(token: Token, *, first: bool) -> str | None:
     return f"{GRANT_PREFIX}_{token.key}_{secret}" if updated else None
 
 
-def end_grant(token: Token, *, reason: str, actor: Actor | None = None) -> None:
+def end_grant(token: Token, *, reason: str) -> None:
     """End a grant at the request of its client or the protocol; idempotent."""
     if token.revoked_at is not None:
         return
     with record_change(
         **describe_row("token", token),
-        actor=actor or Actor(kind="token", id=str(token.pk), label=token.name),
+        actor=Actor(kind="token", id=str(token.pk), label=token.name),
         action="client_access_revoked",
         details={"why": reason},
     ):
