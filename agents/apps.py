@@ -17,10 +17,10 @@ class AgentsConfig(AppConfig):
         from agents.builtin_tools.tool_sources import register_tool_source
         from agents.sessions.workflow_executor import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.invitations import register_join_hook
-        from bonobot.accounts.tokens.services import register_token_snippets
+        from bonobot.accounts.join_hooks import register_join_hook
+        from bonobot.accounts.tokens.client_snippets import register_token_snippets
         from bonobot.core.extension_points import LazyFunction
-        from bonobot.monitoring.health import register_readiness_part
+        from bonobot.monitoring.readiness_parts import register_readiness_part
         from bonobot.monitoring.row_gauges import register_row_gauges
         from bonobot.oauth_server.protected_resources import (
             ProtectedResources,

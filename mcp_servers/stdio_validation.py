@@ -70,7 +70,7 @@ def clean_env_exceptions(
     return exceptions
 
 
-def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
+def check_no_dangerous_variables(names: Iterable[str]) -> None:
     """Raise `VariableNotAllowed` if a preset sets a dangerous variable.
 
     Exceptions exist only for single servers.
@@ -82,7 +82,7 @@ def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
                 name=make_visible(name, 100),
                 why=find_variable_danger(name),
             ),
-            field=f"{field}.{name}",
+            field=f"endpoint_config.env.{name}",
             rule="environment",
             remedy="Remove the variable. A platform administrator can allow it for "
             "individual servers.",

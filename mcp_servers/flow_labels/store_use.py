@@ -49,20 +49,20 @@ def infer_store_use(kind: str, payload: Mapping[str, Any], context: LabelContext
         return NO_STORE
     if context.transport == "openapi":
         return _infer_operation_use(payload, clues)
-    writes = not _is_read_only(clues) or _get_hint(payload, "readOnlyHint") is False
+    writes = not _is_read_only(clues) or _get_read_only_hint(payload) is False
     reads_web = clues.action == "read" and not clues.is_browser_tool and is_public_web(clues)
     return StoreUse(not (reads_web or _is_add_only(clues)), writes, reads_web)
 
 
 def _infer_operation_use(payload: Mapping[str, Any], clues: ToolClues) -> StoreUse:
-    if _get_hint(payload, "readOnlyHint") is True:
+    if _get_read_only_hint(payload) is True:
         return READS_ONLY
     return StoreUse(reads=not _is_add_only(clues), writes=True)
 
 
-def _get_hint(payload: Mapping[str, Any], name: str) -> Any:
+def _get_read_only_hint(payload: Mapping[str, Any]) -> Any:
     hints = payload.get("annotations")
-    return hints.get(name) if isinstance(hints, Mapping) else None
+    return hints.get("readOnlyHint") if isinstance(hints, Mapping) else None
 
 
 def _is_pure(clues: ToolClues) -> bool:

@@ -68,11 +68,9 @@ class ServerConnectionStatus:
     next_check_at: datetime | None
 
 
-def list_recent_outages(
-    server: Server, now: datetime, period: timedelta = LONGEST_WINDOW
-) -> list[Outage]:
-    """Return the outages within the last `period`, the latest first (one query)."""
-    return list(server.outages.filter(build_outage_condition(now - period)))
+def list_recent_outages(server: Server, now: datetime) -> list[Outage]:
+    """Return the outages within the longest window, the latest first (one query)."""
+    return list(server.outages.filter(build_outage_condition(now - LONGEST_WINDOW)))
 
 
 def build_outage_condition(since: datetime) -> Q:
@@ -157,11 +155,9 @@ def to_spans(outages: Iterable[Outage]) -> list[TimeSpan]:
     return [TimeSpan(outage.began_at, outage.ended_at) for outage in outages]
 
 
-def list_unmonitored_periods(
-    server: Server, now: datetime, period: timedelta = LONGEST_WINDOW
-) -> list[UnmonitoredPeriod]:
-    """Return the unmonitored periods within the last `period` (one query)."""
-    return list(server.unasked.filter(ended_at__gt=now - period))
+def list_unmonitored_periods(server: Server, now: datetime) -> list[UnmonitoredPeriod]:
+    """Return the unmonitored periods within the longest window (one query)."""
+    return list(server.unasked.filter(ended_at__gt=now - LONGEST_WINDOW))
 
 
 def list_unmonitored_spans(
@@ -177,9 +173,9 @@ def find_first_check(server: Server) -> datetime | None:
     return server.created_at if server.checked_at else None
 
 
-def get_outage_duration(outage: Outage, now: datetime | None = None) -> timedelta:
+def get_outage_duration(outage: Outage) -> timedelta:
     """Return how long an outage lasted, or has lasted so far."""
-    return (outage.ended_at or now or timezone.now()) - outage.began_at
+    return (outage.ended_at or timezone.now()) - outage.began_at
 
 
 def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def _check_can_save(principal: Principal, server: Server) -> None:
             for secret in server.secrets.all()
             if secret.placement == Secret.Placement.ENV
         ]
-        check_no_dangerous_variables(names, field="endpoint_config.env")
+        check_no_dangerous_variables(names)
     _check_has_document_url(server)
 
 

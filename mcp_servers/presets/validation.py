@@ -196,7 +196,7 @@ def _check_endpoint_config(transport: str, config: Any) -> None:
             )
     if transport == "stdio":
         _check_command(config)
-        check_no_dangerous_variables(config.get("env", {}), field="endpoint_config.env")
+        check_no_dangerous_variables(config.get("env", {}))
     else:
         url = urlsplit(re.sub(r"\$\{[A-Z0-9_]+\}", "x", str(config.get("url", ""))))
         if url.scheme not in ("http", "https") or not url.hostname or url.username:
