@@ -23,9 +23,9 @@ async def ensure_masker_loaded(snapshot: CallSnapshot) -> Masker:
     """Return the masker for the organization's secrets; load them unless they are cached."""
     organization_id, generation = snapshot.organization_id, snapshot.generation
     masker = find_cached_masker(organization_id, generation)
-    if masker is not None:
-        return masker
-    return await get_runtime().run_orm(load_masker, organization_id, generation)
+    if masker is None:
+        masker = await get_runtime().run_orm(load_masker, organization_id, generation)
+    return masker
 
 
 def redact_value(
