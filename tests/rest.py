@@ -108,12 +108,17 @@ def build_document() -> dict[str, Any]:
     return json.loads(json.dumps(schema))
 
 
+@cache
+def _build_registry() -> Registry[Any]:
+    resource = Resource.from_contents(build_document(), default_specification=DRAFT202012)
+    return Registry().with_resource("urn:api", resource)
+
+
+@cache
 def build_validator(*path: str) -> Draft202012Validator:
     """Return a validator of the schema at a path in the document."""
-    resource = Resource.from_contents(build_document(), default_specification=DRAFT202012)
     pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
-    registry = Registry().with_resource("urn:api", resource)
-    return Draft202012Validator({"$ref": f"urn:api#/{pointer}"}, registry=registry)
+    return Draft202012Validator({"$ref": f"urn:api#/{pointer}"}, registry=_build_registry())
 
 
 def check_response(method: str, path: str, answer: RestResponse) -> None:

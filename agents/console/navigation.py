@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from django.conf import settings
@@ -13,6 +12,7 @@ from agents.console.pending_counts import PendingCounts
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import counted
+from bonobot.core.process_cache import compute_once
 
 DASHBOARD = "index"
 SETTINGS = "settings"
@@ -340,7 +340,7 @@ def _reverse(url_name: str) -> str:
     return _reverse_below(url_name, get_script_prefix())
 
 
-@cache  # each page asks for these of all entries, several times
+@compute_once  # each page asks for these of all entries, several times
 def _reverse_below(url_name: str, script_prefix: str) -> str:
     return reverse(f"admin:{url_name}")
 

@@ -1,7 +1,6 @@
 """Counts of pending items and running sessions for navigation and dashboard."""
 
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -14,6 +13,7 @@ from django.utils import timezone
 from agents.models import AccessRequest, Approval, ElicitationRequest, Session
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
+from bonobot.core.process_cache import compute_once
 from mcp_servers.models import Definition
 
 
@@ -81,7 +81,7 @@ def _prepare(field: "Field[Any, Any]", value: Any) -> Any:
     return field.get_db_prep_value(value, connection)
 
 
-@cache  # to compile it takes longer than to execute it, and every page shows the counts
+@compute_once  # to compile it takes longer than to execute it, and every page shows the counts
 def _compile_counts() -> tuple[str, tuple[Any, ...]]:
     """Return the query for the counts of any organization, and its parameters."""
     first_query, *other_queries = [

@@ -116,7 +116,7 @@ def test_no_page_fails_for_any_role(admin_visits: AdminVisits, role: Role | None
         absent = role == Role.MEMBER or visit.name in ABSENT
         expected = (200, 204, 302, 403, 405, *((404,) if absent else ()))
         assert visit.status_code in expected, (visit.name, visit.status_code)
-        admin_client.check_page(visit)
+        admin_client.check_markup(visit.content.decode() if not visit.streaming else "")
 
 
 @pytest.mark.parametrize("role", ROLES[1:])

@@ -288,7 +288,9 @@ def test_a_changed_rate_of_the_token_applies_to_the_sessions_next_run(
     assert make_three_calls(run_all, helper, principal) == ["", "", "rate_limited"]
 
 
-@pytest.mark.parametrize(("wait_s", "code"), [(30, ""), (0.5, "rate_limited")])
+@pytest.mark.parametrize(
+    ("wait_s", "allowed_in_s", "code"), [(30, 2, ""), (0.5, 30, "rate_limited")]
+)
 def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
     acme: Organization,
     administrator: Principal,
@@ -297,15 +299,17 @@ def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
     run_all: Callable[..., list[Session]],
     settings: Any,
     wait_s: float,
+    allowed_in_s: int,
     code: str,
 ) -> None:
     settings.BONOBOT_ADMISSION_WAIT_S = wait_s
     token, principal = create_session_token(administrator, 60)
     charge = build_charge(acme.pk, "token", token.pk, 60)
     interval = cell_rate.compute_interval(charge.per_minute)
-    # The next call is allowed in two seconds.
     now_us = int(timezone.now().timestamp() * 1_000_000)
-    RateCell.objects.create(pk=charge.key, tat=now_us + interval * (charge.burst - 1) + 2_000_000)
+    RateCell.objects.create(
+        pk=charge.key, tat=now_us + interval * (charge.burst - 1) + allowed_in_s * 1_000_000
+    )
     (session,) = run_all(helper, f'/{ECHO} {{"text": "hello"}}', 1, principal)
     step = session.steps.get(kind=Step.Kind.CALL)
     assert step.payload["code"] == code
