@@ -99,7 +99,7 @@ SIDEBAR: Groups = (
 )
 SETTINGS_AREA: Groups = (
     (
-        _("Organization"),
+        _("General"),
         (
             Entry(
                 _("Organization"),
@@ -143,6 +143,21 @@ SETTINGS_AREA: Groups = (
                 Action.MANAGE_TOKENS,
                 _("Clients that members authorized"),
             ),
+            Entry(
+                _("Notifications"),
+                "notifications",
+                "notices_notification_changelist",
+                Action.VIEW_AUDIT,
+                _("Channels, and sent notifications"),
+                children=(
+                    Entry(
+                        _("Channels"),
+                        "campaign",
+                        "notices_notificationchannel_changelist",
+                        Action.VIEW_AUDIT,
+                    ),
+                ),
+            ),
         ),
     ),
     (
@@ -173,25 +188,6 @@ SETTINGS_AREA: Groups = (
                 "mcp_servers_launcher_changelist",
                 about=_("Commands that local servers may use"),
                 is_platform_only=True,
-            ),
-        ),
-    ),
-    (
-        _("Notifications"),
-        (
-            Entry(
-                _("Notifications"),
-                "notifications",
-                "notices_notification_changelist",
-                Action.VIEW_AUDIT,
-                _("Sent and failed notifications"),
-            ),
-            Entry(
-                _("Channels"),
-                "campaign",
-                "notices_notificationchannel_changelist",
-                Action.VIEW_AUDIT,
-                _("Email, webhooks, and chat"),
             ),
         ),
     ),

@@ -29,20 +29,21 @@ from bonobot.jobs.schedules import (
 
 # Labels of schedules by the name in the database and the command line.
 SCHEDULE_LABELS = {
-    "check due servers": _("check due servers"),
-    "sweep": _("recover stalled sessions and calls"),
-    "deliver notifications": _("deliver notifications"),
-    "run due workflows": _("run due workflows"),
-    "count usage": _("count usage"),
-    "export audit checkpoints": _("export audit checkpoints"),
-    "watch budgets": _("watch budgets"),
-    "delete tokens of former members": _("delete tokens of former members"),
-    "rescan definitions": _("rescan definitions"),
-    "prune health history": _("prune health history"),
-    "prune notifications": _("prune notifications"),
-    "delete expired data": _("delete expired data"),
-    "prune audit log": _("prune audit log"),
-    "prune OAuth clients": _("prune OAuth clients"),
+    "check due servers": _("Check due servers"),
+    "sweep": _("Recover stalled sessions and calls"),
+    "deliver notifications": _("Deliver notifications"),
+    "run due workflows": _("Run due workflows"),
+    "count usage": _("Count usage"),
+    "export audit checkpoints": _("Export audit checkpoints"),
+    "watch budgets": _("Watch budgets"),
+    "delete tokens of former members": _("Delete tokens of former members"),
+    "rescan definitions": _("Rescan definitions"),
+    "prune health history": _("Delete old health history"),
+    "prune notifications": _("Delete old notifications"),
+    "delete expired data": _("Delete expired data"),
+    "prune audit log": _("Delete old audit entries"),
+    "delete unrestored objects": _("Delete unrestored objects"),
+    "prune OAuth clients": _("Delete unused OAuth clients"),
 }
 
 
@@ -121,12 +122,12 @@ class ScheduleAdmin(ServiceFormAdmin):
     def on(self, row: PeriodicTask) -> bool:
         return bool(row.enabled)
 
-    @display(description=_("last sent"), ordering="last_run_at")
+    @display(description=_("last run"), ordering="last_run_at")
     def last(self, row: PeriodicTask) -> Any:
         """Return when the scheduler last sent the task."""
-        return ago(row.last_run_at)
+        return format_html('<span class="bb-nowrap">{}</span>', ago(row.last_run_at))
 
-    @display(description=_("times sent"), ordering="total_run_count")
+    @display(description=_("runs"), ordering="total_run_count")
     def times(self, row: PeriodicTask) -> str:
         """Return how often the scheduler has sent the task."""
         return thousands(row.total_run_count)

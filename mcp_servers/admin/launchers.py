@@ -21,9 +21,26 @@ class LauncherAdmin(ScopedAdmin):
     needs_to_view = (Action.MANAGE_LAUNCHERS,)
     needs_to_change = Action.MANAGE_LAUNCHERS
     delete_note = _("No new server can use it. Existing servers keep using it.")
+    add_label = _("Add launcher")
+    empty_icon = "terminal"
+    empty_text = _(
+        "Local servers can use the commands of BONOBOT_LAUNCHERS. Add others here, without a "
+        "restart."
+    )
     list_display = ("command", "note", "made_at")
     search_fields = ("command", "note")
-    fields = ("command", "note")
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": ("command", "note"),
+                "description": _(
+                    "Any organization can start local servers with this command, such as npx or "
+                    "/usr/local/bin/my-server. It runs on the hosts of Bonobot."
+                ),
+            },
+        ),
+    )
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Allow list actions only; launchers are added or deleted, never changed."""

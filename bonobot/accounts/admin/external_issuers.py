@@ -81,6 +81,7 @@ class IssuerAdmin(TokenSignerAdmin):
     delete_row = staticmethod(external_issuers.delete_issuer)
     check_row = staticmethod(external_issuers.check_issuer)
     form = IssuerForm
+    add_label = _("Add external issuer")
     empty_icon = "passkey"
     empty_text = _(
         "Clients use tokens created here. Add an external issuer to also accept its "

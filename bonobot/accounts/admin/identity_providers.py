@@ -156,6 +156,7 @@ class IdentityProviderAdmin(TokenSignerAdmin):
     check_row = staticmethod(sso.check_provider)
     form = IdentityProviderForm
     readonly_fields = READONLY_FIELDS
+    add_label = _("Add identity provider")
     empty_icon = "login"
     empty_text = _(
         "People sign in with user name and password. Add your identity provider so that "

@@ -23,6 +23,7 @@ from bonobot.accounts.password_reset import send_reset_link
 from bonobot.accounts.role_labels import ROLE_CHOICES
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.second_factor import STRONG_TYPES, reset_second_factor
+from bonobot.accounts.templatetags.display import ago
 from bonobot.core.admin.theme import (
     AdminPasswordChangeForm,
     Select,
@@ -47,7 +48,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
-    list_display = ("username", "full_name", "roles", "is_superuser", "is_active", "last_login")
+    list_display = ("username", "full_name", "roles", "platform", "is_active", "last_sign_in")
     list_filter = ("is_active", "is_superuser")
     search_fields = ("username", "first_name", "last_name", "email")
     filter_horizontal = ()
@@ -68,6 +69,16 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return False: users are disabled, so that their name stays readable."""
         return False
+
+    @display(description=_("platform administrator"), ordering="is_superuser")
+    def platform(self, user: User) -> str:
+        """Return whether the user manages the platform."""
+        return _t("Yes") if user.is_superuser else "–"
+
+    @display(description=_("last sign-in"), ordering="last_login")
+    def last_sign_in(self, user: User) -> Any:
+        """Return how long ago the user signed in."""
+        return ago(user.last_login)
 
     @display(description=_("name"))
     def full_name(self, user: User) -> str:

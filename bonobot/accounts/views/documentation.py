@@ -43,7 +43,7 @@ def show_documentation(request: HttpRequest, name: str = "") -> HttpResponseBase
     return render_screen(
         request,
         "documentation.html",
-        title=page.title,
+        title=_t("Documentation") if name == pages.FIRST_PAGE else page.title,
         page=page,
         content=mark_safe(page.html),  # noqa: S308  # rendered from files of this package
         sections=pages.load_navigation(),

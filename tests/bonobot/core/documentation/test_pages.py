@@ -108,7 +108,7 @@ def test_results_link_to_sections() -> None:
 def test_signed_in_people_read_the_documentation() -> None:
     client = admin_client.sign_in(factories.create_organization(), Role.MEMBER)
     page = client.open("/docs/")
-    assert "<title>" in page
+    assert "<title>Documentation" in page
     page = client.open("/docs/approvals")
     assert 'id="access-requests"' in page
     assert 'href="/docs/approvals" aria-current="page"' in page
