@@ -113,7 +113,7 @@ def _describe_base(value: str) -> str:
 
 
 def _sign(change: float, text: str) -> str:
-    return f"{'+' if change > 0 else MINUS if change < 0 else '±'}{text}"
+    return f"{'+' if change > 0 else MINUS}{text}" if change else _("No change")
 
 
 def _judge(change: float) -> str:

@@ -157,7 +157,7 @@ class BudgetAdmin(ServiceFormAdmin):
         percent = share(usage.spent, row.limit)
         return format_html(
             '<div class="bb-meter" data-tone="{}"><i style="width:{}%"></i></div>'
-            '<span class="bb-small">{} · {} %</span>',
+            '<span class="bb-small">{} · {}%</span>',
             usage.tone,
             percent,
             _t("%(spent)s of %(limit)s")

@@ -115,7 +115,7 @@ def describe_servers(servers: Iterable[Any]) -> Iterator[AttentionItem]:
             _("%(name)s needs new credentials") % {"name": name}
             if needs_credentials
             else _("%(name)s is failing") % {"name": name},
-            make_visible(localize_text(server.status_detail), MAX_DETAIL),
+            make_visible(localize_text(server.status_detail).replace("`", ""), MAX_DETAIL),
             reverse(f"admin:mcp_servers_server_{page}", args=[server.pk]),
             button,
             ongoing[0].began_at if ongoing else None,

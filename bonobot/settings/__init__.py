@@ -377,6 +377,7 @@ SPECTACULAR_SETTINGS = {
     # Names of enums for generated clients, where several fields have the same name.
     "ENUM_NAME_OVERRIDES": {
         "AccessRequestKind": "agents.models.AccessRequest.Kind",
+        "PersonRequestState": "agents.models.Approval.State",
         "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",
         "InstallationState": ["needed", "installing", "installed", "failed"],
         "PersonLanguage": ["en", "de"],

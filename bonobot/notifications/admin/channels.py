@@ -9,6 +9,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -270,7 +271,9 @@ def send_channel_test(visit: ObjectRequest) -> None:
 
 
 def render_state_badge(state: str) -> Any:
-    return render_badge(STATE_TONES[state], Notification.State(state).label)
+    """Return a notification's state as a badge."""
+    # Capitalized: the word "pending" alone means a pending review.
+    return render_badge(STATE_TONES[state], capfirst(Notification.State(state).label))
 
 
 # The badge tones of states.

@@ -316,7 +316,10 @@ SESSIONS_AREA = Area(
         ),
         Feature(
             "Approve or deny an access request",
-            admin="accessrequest.approve accessrequest.deny",
+            admin=(
+                "accessrequest.approve accessrequest.deny accessrequest!approve_requests "
+                "accessrequest!deny_requests"
+            ),
             rest="answer_access_request",
             cli="access-requests approve, access-requests deny",
         ),
