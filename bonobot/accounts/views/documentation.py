@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _t
 
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.core.documentation import pages
