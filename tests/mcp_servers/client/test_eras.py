@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.extensions import APP_MIME_TYPE, UI_EXTENSION
+from mcp_servers.client.extensions import build_client_extensions
 from mcp_servers.client.host import Host, build_declared_capabilities
 from mcp_servers.client.pool import ConnectionPool
 from tests import processes
@@ -185,7 +185,7 @@ async def test_every_connection_declares_the_same_to_a_server(
                 "sampling": {"context": {}, "tools": {}},
                 "elicitation": {"form": {}, "url": {}},
                 "roots": {},
-                "extensions": {UI_EXTENSION: {"mimeTypes": [APP_MIME_TYPE]}},
+                "extensions": build_client_extensions(),
             }
         ]
         * 4
