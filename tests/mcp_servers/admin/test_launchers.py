@@ -12,6 +12,9 @@ pytestmark = pytest.mark.django_db
 
 def test_a_launcher_is_added_and_recorded() -> None:
     administrator = admin_client.sign_in(factories.create_organization(), None)
+    text = admin_client.get_text(administrator.get("mcp_servers_launcher_add"))
+    assert text.count("Add launcher") >= 2  # the title and the button
+    assert "can start local servers with this command" in text
     administrator.post("mcp_servers_launcher_add", command="deno", note="for tests")
     assert Launcher.objects.get().command == "deno"
     assert AuditRow.objects.filter(action="launcher_created", resource_name="deno").count() == 1
