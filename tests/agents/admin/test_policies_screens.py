@@ -156,7 +156,7 @@ def test_the_organizations_policy_applies_to_every_agent(acme, helper, administr
 def test_other_roles_can_view_the_organizations_policy(acme):
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get("organization_policy")
-    assert "Save rules" not in page
+    assert "Save policy" not in page
     assert "Can be changed by: owner" in admin_client.get_text(page)
     auditor.post("organization_policy", status=403, mode="none")
     assert load_policy_spec(acme) == PolicySpec("all")
