@@ -1,4 +1,5 @@
-// The chat: the newest step stays in reach, versions of messages are switched, what runs now shows how long, files are dropped and pasted.
+// The chat: the newest step stays in reach, versions of messages are switched, what runs now shows how
+// long, files are dropped and pasted.
 "use strict";
 
 (() => {
@@ -29,7 +30,7 @@
 
     function readGroups() {
       const groups = new Map();
-      for (const { dataset } of queryAll("[data-versions]", list)) {
+      for (const { dataset } of queryAll('[data-versions]:not([data-versions=""])', list)) {
         const starts = dataset.versions.split(",").map(Number);
         groups.set(starts[0], { starts, end: Number(dataset.versionsEnd || Infinity) });
       }
