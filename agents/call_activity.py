@@ -98,8 +98,7 @@ class ActivityInterval:
 class CallActivity:
     """The calls of an organization, or of one of its agents, within a range.
 
-    At most 9 queries in all. Without `has_links`, the numbers don't link to the audit log, for
-    people who may not read it.
+    At most 9 queries in all.
     """
 
     def __init__(
@@ -109,9 +108,7 @@ class CallActivity:
         now: datetime | None = None,
         *,
         agent_id: UUID | None = None,
-        has_links: bool = True,
     ) -> None:
-        self.has_links = has_links
         self.filters: dict[str, Any] = {"agent_id": agent_id} if agent_id else {}
         self.range = next(
             (candidate for candidate in RANGES if candidate.slug == range_slug), RANGES[0]
@@ -161,9 +158,7 @@ class CallActivity:
     def build_audit_url(
         self, since: datetime | None = None, until: datetime | None = None, **query: Any
     ) -> str:
-        """Return the URL of the audit log filtered by these calls; blank without `has_links`."""
-        if not self.has_links:
-            return ""
+        """Return the URL of the audit log filtered by these calls."""
         parameters = {
             "kind": "call",
             **self.filters,

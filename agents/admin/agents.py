@@ -462,7 +462,6 @@ def show_metrics(visit: ObjectRequest) -> HttpResponseBase:
         agent.organization_id,
         visit.request.GET.get("range", ""),
         agent_id=agent.pk,
-        has_links=visit.principal.may(Action.VIEW_AUDIT),
     )
     return visit.render_tab("agents/metrics.html", agent=agent, activity=activity, ranges=RANGES)
 

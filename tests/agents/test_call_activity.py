@@ -191,15 +191,13 @@ def test_the_metrics_of_an_agent_have_only_its_calls(acme: Organization) -> None
 
 
 @pytest.mark.django_db
-def test_numbers_link_to_the_audit_log_for_those_who_may_read_it(acme: Organization) -> None:
+def test_the_metrics_of_an_agent_link_to_its_entries(acme: Organization) -> None:
     helper = factories.create_agent(acme)
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     create_rollup(acme, now, 1, agent_id=helper.pk, outcome="error", code="tool_error", took_8=0)
     create_rollup(acme, now, 1, agent_id=helper.pk, outcome="refused", code="denied", took_8=0)
-    for role, may_read in ((Role.OWNER, True), (Role.REVIEWER, False)):
-        page = admin_client.sign_in(acme, role).get("agents_agent_metrics", helper.pk, range="24h")
-        assert "tool_error" in page
-        assert "denied" in page
-        links = admin_client.find_links(page, "/admin/ledger/auditrow/?")
-        assert bool(links) == may_read
-        assert all(f"agent_id={helper.pk}" in unescape(link) for link in links)
+    page = admin_client.sign_in(acme, Role.REVIEWER).get("agents_agent_metrics", helper.pk)
+    links = admin_client.find_links(page, "/admin/ledger/auditrow/?")
+    assert any("code=tool_error" in link for link in links)
+    assert any("code=denied" in unescape(link) for link in links)
+    assert all(f"agent_id={helper.pk}" in unescape(link) for link in links)
