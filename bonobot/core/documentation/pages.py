@@ -15,6 +15,9 @@ from posixpath import dirname, normpath
 from posixpath import join as join_path
 from typing import TYPE_CHECKING, Any
 
+from django.utils.html import escape, format_html_join
+from django.utils.safestring import SafeString
+
 from bonobot.core.documentation.links import build_documentation_url
 from bonobot.core.documentation.reference import ERRORS_PAGE, GENERATED_PAGES
 from bonobot.core.process_cache import compute_once
@@ -260,10 +263,10 @@ class Section:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A section, and the part of its text around a match, split into (text, is a match)."""
+    """A section, and the HTML of its text around a match, with each match marked."""
 
     section: Section
-    excerpt: tuple[tuple[str, bool], ...]
+    excerpt: SafeString
 
 
 def search_pages(query: str) -> list[SearchResult]:
@@ -296,18 +299,18 @@ def _rank(section: Section, words: list[str]) -> int:
     return 1 if section.page == "changelog" else total + 1
 
 
-def _build_excerpt(text: str, pattern: re.Pattern[str]) -> tuple[tuple[str, bool], ...]:
+def _build_excerpt(text: str, pattern: re.Pattern[str]) -> SafeString:
     match = pattern.search(text)
     start = max(match.start() - _EXCERPT_BEFORE, 0) if match else 0
     start = text.find(" ", start) + 1 if start else 0
     end = start + _EXCERPT_BEFORE + _EXCERPT_AFTER
-    excerpt = text[start:end] + ("…" if end < len(text) else "")
-    parts: list[tuple[str, bool]] = [("…", False)] if start else []
+    excerpt = ("… " if start else "") + text[start:end] + ("…" if end < len(text) else "")
+    parts: list[tuple[str, str]] = []
     position = 0
     for match in pattern.finditer(excerpt):
-        parts += [(excerpt[position : match.start()], False), (match[0], True)]
+        parts.append((excerpt[position : match.start()], match[0]))
         position = match.end()
-    return (*parts, (excerpt[position:], False))
+    return format_html_join("", "{}<mark>{}</mark>", parts) + escape(excerpt[position:])
 
 
 def _list_searched_pages(query: str) -> Iterator[str]:
