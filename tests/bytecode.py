@@ -7,6 +7,7 @@ table of characters from which Hypothesis draws text.
 
 import os
 import sys
+import warnings
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from _pytest.assertion.rewrite import (
     assertstate_key,
     get_cache_dir,
 )
+from hypothesis.errors import HypothesisSideeffectWarning
 from hypothesis.internal.charmap import intervals_from_codec
 
 FOLDER = Path(__file__).parent
@@ -38,11 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
         context.Process(target=_write_bytecode, args=(stale[part :: os.cpu_count()], config))
         for part in range(os.cpu_count() or 1)
     ]
-    processes.append(context.Process(target=intervals_from_codec, args=("utf-8",)))
+    processes.append(context.Process(target=_write_characters))
     for process in processes:
         process.start()
     for process in processes:
         process.join()
+
+
+def _write_characters() -> None:
+    with warnings.catch_warnings():
+        # Hypothesis warns that this is slow while plugins are set up, which is why it is done here.
+        warnings.simplefilter("ignore", HypothesisSideeffectWarning)
+        intervals_from_codec("utf-8")
 
 
 def _find_pyc(file: Path) -> Path:
