@@ -40,7 +40,7 @@ def provision_access(principal: Principal, access_request: AccessRequest) -> str
     """Attach the server, allow the tool, or give the requester the agent; return its name.
 
     Raises what the same change by hand raises, `NotFound` (`unknown_target`), and
-    `Conflict` (`ambiguous_target`).
+    `Conflict` (`ambiguous_target`, `tool_is_off`).
     """
     if access_request.kind == AccessRequest.Kind.AGENT or access_request.agent is None:
         return _provision_agent(principal, access_request)
@@ -122,7 +122,10 @@ def _provision_server(principal: Principal, agent: Agent, access_request: Access
 
 
 def _provision_tool(principal: Principal, agent: Agent, access_request: AccessRequest) -> str:
-    """Allow a tool unless its setting is ask or allow already."""
+    """Allow a tool unless its setting is ask or allow already.
+
+    Somebody's *Off* stays: an approval is about the request, not about that decision.
+    """
     tool = find_tool(access_request, agent)
     if tool is None:
         raise _build_unknown_error(
@@ -130,7 +133,14 @@ def _provision_tool(principal: Principal, agent: Agent, access_request: AccessRe
         )
     stored = get_snapshot_cache().load_current("agent", agent.pk).effective_policy
     key = get_tool_key(tool.facts)
-    setting = read_tool_setting(key, stored) or find_inherited_setting(key, stored.policy)
+    own_setting = read_tool_setting(key, stored)
+    if own_setting is Setting.OFF:
+        raise Conflict(
+            format_message("{tool!r} is set to off for {agent}.", tool=tool.name, agent=agent.slug),
+            code="tool_is_off",
+            remedy="Set it to ask or allow on the agent's page, or deny the request.",
+        )
+    setting = own_setting or find_inherited_setting(key, stored.policy)
     if setting not in (Setting.ASK, Setting.ALLOW):
         save_settings(principal, agent, {key: Setting.ALLOW}, {})
     return tool.name

@@ -108,6 +108,21 @@ def test_approving_a_tool_allows_it_and_keeps_a_setting_that_asks(member, operat
     assert "mcp_web_add" in get_snapshot_cache().load_current("agent", helper.pk).tools
 
 
+def test_a_tool_that_somebody_set_to_off_stays_off(member, operator, helper, acme):
+    administrator = factories.build_administrator(acme)
+    server = admin_client.create_web_server(acme, "web")
+    admin_client.declare_tool(server, "add")
+    attach_server(administrator, helper, server)
+    set_policy(administrator, helper, PolicySpec("allowlist", deny=("mcp_web_add",)))
+    access_request = request_access(member, "tool", "mcp_web_add", helper)
+    with pytest.raises(Problem) as refusal:
+        answer_access_request(operator, access_request, "approve")
+    assert refusal.value.code == "tool_is_off"
+    access_request.refresh_from_db()
+    assert access_request.state == "waiting"
+    assert [rule.effect for rule in helper.tool_policy.rules.all()] == ["deny"]
+
+
 @pytest.mark.parametrize("own_name", ["mcp_web_add", "add"])
 def test_a_server_cant_get_its_tool_allowed_by_naming_it_like_anothers(
     member, operator, helper, acme, own_name
