@@ -420,6 +420,7 @@ def open_approval(page: Page) -> None:
     item = page.locator("[data-inbox-item]")
     expect(item).to_contain_text("Helper")  # which also requires that it is the only one
     item.get_by_role("link", name="count").click()
+    expect(page).to_have_url(re.compile("/change/"))  # the details are loaded again
     expect(page.get_by_role("heading", name="count")).to_be_visible()
     expect(page.get_by_role("region", name="Arguments")).to_contain_text('"what": "one"')
 
