@@ -381,7 +381,7 @@ def test_a_stored_secret_cant_be_entered_as_an_answer(
     assert elicitations.build_page_url(ElicitationRequest.objects.get()).startswith("http")
 
 
-@pytest.mark.parametrize("depth", [900, 100_000])
+@pytest.mark.parametrize("depth", [5_000, 100_000])
 def test_a_result_of_too_many_levels_is_only_text(depth: int) -> None:
     assert parse_tool_output({}, "[" * depth + "]" * depth) is None
     assert parse_tool_output({}, "[" * depth) is None
