@@ -23,8 +23,8 @@ AXE = NODE / "node_modules" / "axe-core" / "axe.min.js"
 WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 # Rules that depend on the width and the colors.
 SHAPES = ("color-contrast", "target-size", "scrollable-region-focusable", "link-in-text-block")
-# Style sheets aren't preloaded: only an experimental rule, which isn't run, needs them. What scrolls
-# below a sticky bar isn't too small, so bars don't stick.
+# Style sheets aren't preloaded: only an experimental rule, which isn't run, needs them. Bars don't
+# stick, because what scrolls below one isn't too small.
 AXE_SCRIPT = """async ([context, only]) => {
   for (const one of document.querySelectorAll("*"))
     if (getComputedStyle(one).position === "sticky") one.style.position = "static";
