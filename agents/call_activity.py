@@ -20,6 +20,7 @@ from agents.headline import HeadlineTile, build_tiles
 from agents.models import Agent
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.core.i18n.localization import format_day
+from bonobot.ledger.admin.usage import build_time_filters
 from bonobot.ledger.usage import query_rollups
 from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine, truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan, UsageReader
@@ -159,14 +160,8 @@ class CallActivity:
         self, since: datetime | None = None, until: datetime | None = None, **query: Any
     ) -> str:
         """Return the URL of the audit log filtered by these calls."""
-        parameters = {
-            "kind": "call",
-            **self.filters,
-            **query,
-            **_build_time_filter("from", since or self.since),
-        }
-        if until:
-            parameters |= _build_time_filter("to", until - timedelta(microseconds=1))
+        times = build_time_filters(since or self.since, until)
+        parameters = {"kind": "call", **self.filters, **query, **times}
         return f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(parameters)}"
 
     @property
@@ -274,11 +269,3 @@ def load_calls_by_server(agent: Agent, length: timedelta) -> dict[UUID | None, i
     reader = query_rollups.open_reader(agent.organization_id, ReportSpan(since, None, "day"))
     lines = reader.load_lines("server_id", event_type="call", agent_id=agent.pk)
     return {server_id: line.calls for (server_id,), line in lines.items()}
-
-
-def _build_time_filter(suffix: str, time: datetime) -> dict[str, str]:
-    local = timezone.localtime(time)
-    return {
-        f"opened_at_{suffix}_0": f"{local:%Y-%m-%d}",
-        f"opened_at_{suffix}_1": f"{local:%H:%M:%S.%f}",
-    }

@@ -151,7 +151,7 @@ def _provision_agent(principal: Principal, access_request: AccessRequest) -> str
     agent = find_agent(access_request)
     if agent is None:
         agent = create_agent(principal, AgentSpec(name=access_request.target))
-    lock_rows(Agent.objects.filter(pk=agent.pk))  # nobody may change the members in between
+    lock_rows(Agent.objects.filter(pk=agent.pk))  # the members must not change in between
     members = set(agent.members.values_list("username", flat=True))
     if access_request.requested_by_kind == "user":
         requester = Membership.objects.filter(

@@ -202,9 +202,6 @@ def _render_running_call(step: dict[str, Any]) -> Text:
     return Text.assemble(name, (f" {message} {progress['done']:g}{total}", "dim"))
 
 
-EventHandler = Callable[[list[SessionEvent]], object]
-
-
 def add_timeout_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option for the longest time to wait."""
     parser.add_argument(

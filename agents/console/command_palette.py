@@ -21,7 +21,6 @@ from mcp_servers.models import Server
 MAX_RESULTS_PER_TYPE = 6
 MAX_QUERY_LENGTH = 100
 # Actions with a page of their own: (title, icon, URL name, required action).
-PASTE_URL_NAME = "mcp_servers_server_paste"
 PALETTE_ACTIONS: tuple[tuple[Any, str, str, Action], ...] = (
     (_("Add server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
     (

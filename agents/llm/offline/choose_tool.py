@@ -113,7 +113,8 @@ def fill_arguments(tool: ToolSpec, text: str, instructions: str = "") -> ToolCho
     for name in required:
         value = _take_value(name, parameters[name], text, unused, tool)
         if value is None and infer_kind(name, parameters[name]) == "path":
-            value = next((found.value for found in find_values(instructions, "path")), None)
+            paths = find_values(instructions[:MAX_TEXT], "path")
+            value = paths[0].value if paths else None
         if value is not None:
             arguments[name] = value
     if counts := [name for name in parameters if _is_count(name, parameters[name], required)]:

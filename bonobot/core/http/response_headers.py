@@ -47,7 +47,7 @@ def build_default_headers() -> dict[str, str]:
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         "Referrer-Policy": "same-origin",
-        # Browsers would resolve the hosts of links, and so tell them to whoever chose their names.
+        # Browsers would resolve the hosts of links, and so tell them to the owners of the names.
         "X-DNS-Prefetch-Control": "off",
         "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
         "Cross-Origin-Opener-Policy": "same-origin",

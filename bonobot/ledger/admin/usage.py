@@ -207,7 +207,7 @@ def _build_audit_url(
     filters = build_filters(report.query)
     if model := filters.pop("model", ""):
         filters["resource_id"] = model
-    query = filters | parameters | _build_time_filters(since, until)
+    query = filters | parameters | build_time_filters(since, until)
     return f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(query)}"
 
 
@@ -217,13 +217,15 @@ def _get_day_span(day: date) -> tuple[datetime, datetime]:
     return start, start + timedelta(days=1)
 
 
-def _build_time_filters(since: datetime, until: datetime) -> dict[str, str]:
+def build_time_filters(since: datetime, until: datetime | None = None) -> dict[str, str]:
+    """Return the parameters of the audit list for a time from `since` to before `until`."""
     filters = {}
-    ends = (("from", since), ("to", until - timedelta(microseconds=1)))
-    for end, moment in ends:
-        local = timezone.localtime(moment)
-        filters[f"opened_at_{end}_0"] = f"{local:%Y-%m-%d}"
-        filters[f"opened_at_{end}_1"] = f"{local:%H:%M:%S.%f}"
+    last = until - timedelta(microseconds=1) if until else None
+    for end, moment in (("from", since), ("to", last)):
+        if moment:
+            local = timezone.localtime(moment)
+            filters[f"opened_at_{end}_0"] = f"{local:%Y-%m-%d}"
+            filters[f"opened_at_{end}_1"] = f"{local:%H:%M:%S.%f}"
     return filters
 
 
