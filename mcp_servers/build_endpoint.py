@@ -14,7 +14,7 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY
 from mcp_servers.client.resource_limits import ProcessLimits
 from mcp_servers.client.sandbox_modes import NO_SANDBOX, ServerSandbox
-from mcp_servers.client_capabilities import get_allowed_requests, keeps_session_state
+from mcp_servers.client_capabilities import get_allowed_requests
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
 from mcp_servers.oauth_client.types import (
@@ -25,6 +25,7 @@ from mcp_servers.oauth_client.types import (
     parse_scopes,
 )
 from mcp_servers.presets.allowed_folders import build_folder_rule, list_allowed_folders
+from mcp_servers.session_state import keeps_session_state
 
 API_KEY_HEADER = "X-API-Key"
 

@@ -1,7 +1,6 @@
 """Which client capabilities (sampling, elicitation, roots) a server may use.
 
-Allowed capabilities are declared to the server; requests for others are rejected. Also whether the
-server keeps state of its clients' sessions.
+Allowed capabilities are declared to the server; requests for others are rejected.
 """
 
 from dataclasses import dataclass
@@ -109,21 +108,6 @@ def get_allowed_requests(server: Server) -> frozenset[ServerRequestKind]:
     if server.roots:
         kinds.add("roots")
     return frozenset(kinds) if server.speaks_mcp else frozenset()
-
-
-# Packages that keep, for example, a browser or a train of thought for each client.
-STATEFUL_PACKAGES = (
-    *("@playwright/mcp", "chrome-devtools-mcp", "server-puppeteer", "browser-use"),
-    *("server-sequential-thinking", "desktop-commander"),
-)
-
-
-def keeps_session_state(server: Server) -> bool:
-    """Tell whether the clients of a server's process must not share it."""
-    if server.session_state != Server.SessionState.AUTO:
-        return bool(server.session_state == Server.SessionState.KEPT)
-    words = (server.endpoint_config.get("command", ""), *server.endpoint_config.get("args", ()))
-    return any(package in str(word) for word in words for package in STATEFUL_PACKAGES)
 
 
 def get_sampling_tokens(server: Server) -> int:

@@ -1,4 +1,4 @@
-"""Repeat the discovery of servers whose definitions may have changed.
+"""Repeat the discovery of servers whose definitions may have changed, or are too old.
 
 Triggers are a server's change notification, a reopened stream, a call answered as if its tool were
 unknown, and the start of a session with an expired catalog. The first trigger starts a discovery at
@@ -12,10 +12,11 @@ one: a server that reports changes all the time occupies at most a tenth of one 
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import perf_counter
+from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -32,12 +33,17 @@ from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH, INVALID_PARAMS
 from mcp_servers.discovery import run_discovery
 from mcp_servers.models import ChangeSubscription, Server
+from mcp_servers.subscriptions.queries import load_change_notification_status
 
 INTERVAL = timedelta(seconds=10)
 CLAIM_LIFETIME = timedelta(minutes=5)
 # The process that got the notification goes first: only its connection may show the change.
 PICKUP_DELAY = timedelta(seconds=20)
 PAUSE_FACTOR = 10
+
+
+MIN_DISCOVERY_LIFETIME = timedelta(seconds=60)
+MAX_DISCOVERY_LIFETIME = timedelta(hours=24)
 
 
 @dataclass(frozen=True)
@@ -256,3 +262,24 @@ async def refresh_abandoned_servers(server_ids: Iterable[UUID]) -> None:
     """Refresh stale servers that no process has refreshed."""
     for server_id in server_ids:
         get_refresher().request_refresh(server_id, noticed=False)
+
+
+def get_discovery_lifetime(discovery: Mapping[str, Any] | None) -> timedelta:
+    """Return how long a discovery is valid: its `ttlMs` within limits, a day by default."""
+    ttl_ms = (discovery or {}).get("ttlMs")
+    if not isinstance(ttl_ms, int) or isinstance(ttl_ms, bool):
+        return MAX_DISCOVERY_LIFETIME
+    ceiling_ms = MAX_DISCOVERY_LIFETIME // timedelta(milliseconds=1)
+    return max(MIN_DISCOVERY_LIFETIME, timedelta(milliseconds=max(0, min(ttl_ms, ceiling_ms))))
+
+
+def is_catalog_expired(server: Server) -> bool:
+    """Return whether a server has to be discovered again (one query unless joined).
+
+    There is no discovery after its address or selected operations have changed.
+    """
+    if server.discovered_at is None or server.discovery is None:
+        return True
+    is_listening = load_change_notification_status(server).state == "listening"
+    lifetime = MAX_DISCOVERY_LIFETIME if is_listening else get_discovery_lifetime(server.discovery)
+    return bool(timezone.now() - server.discovered_at > lifetime)

@@ -53,7 +53,7 @@ from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
 from agents.gateway.session_router import SessionRouter
 from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.accounts.roles import TokenScope as Wanted
-from bonobot.core.http import response_headers
+from bonobot.core.http import cors
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS
@@ -88,13 +88,13 @@ class GatewayApplication:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer a request to one of the gateway's paths."""
         headers = _decode_headers(scope)
-        if scope["method"] == "OPTIONS" and response_headers.is_preflight("OPTIONS", headers):
+        if scope["method"] == "OPTIONS" and cors.is_preflight("OPTIONS", headers):
             start = {"type": "http.response.start", "status": HTTPStatus.NO_CONTENT}
-            await send(start | {"headers": response_headers.build_preflight_headers(headers)})
+            await send(start | {"headers": cors.build_preflight_headers(headers)})
             await send({"type": "http.response.body"})
             return
         if "origin" in headers:
-            send = response_headers.wrap_send_with_cors(send, headers)
+            send = cors.wrap_send_with_cors(send, headers)
         if scope["path"].startswith(METADATA_PATH):
             metadata = await load_resource_metadata(scope["path"].removeprefix(METADATA_PATH))
             await _send_json(send, 200, metadata)

@@ -22,29 +22,11 @@ from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.jobs.schedules import (
     MAX_ESSENTIAL_PERIODS,
     MAX_PERIOD_S,
+    SCHEDULE_LABELS,
     compute_period_s,
     read_default_period_s,
     save_schedule,
 )
-
-# Labels of schedules by the name in the database and the command line.
-SCHEDULE_LABELS = {
-    "check due servers": _("Check due servers"),
-    "sweep": _("Recover stalled sessions and calls"),
-    "deliver notifications": _("Deliver notifications"),
-    "run due workflows": _("Run due workflows"),
-    "count usage": _("Count usage"),
-    "export audit checkpoints": _("Export audit checkpoints"),
-    "watch budgets": _("Watch budgets"),
-    "delete tokens of former members": _("Delete tokens of former members"),
-    "rescan definitions": _("Rescan definitions"),
-    "prune health history": _("Delete old health history"),
-    "prune notifications": _("Delete old notifications"),
-    "delete expired data": _("Delete expired data"),
-    "prune audit log": _("Delete old audit entries"),
-    "delete unrestored objects": _("Delete unrestored objects"),
-    "prune OAuth clients": _("Delete unused OAuth clients"),
-}
 
 
 class ScheduleForm(forms.ModelForm):

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.utils.translation import gettext_lazy as _
 from django_celery_beat.models import IntervalSchedule, PeriodicTask, PeriodicTasks
 
 from bonobot.accounts.principals import Principal
@@ -28,6 +29,26 @@ HEARTBEAT = "sweep"
 EXPIRES_PERCENT = 90
 
 Entries = Mapping[str, Mapping[str, Any]]
+
+
+# Labels of schedules by the name in the database and the command line.
+SCHEDULE_LABELS = {
+    "check due servers": _("Check due servers"),
+    "sweep": _("Recover stalled sessions and calls"),
+    "deliver notifications": _("Deliver notifications"),
+    "run due workflows": _("Run due workflows"),
+    "count usage": _("Count usage"),
+    "export audit checkpoints": _("Export audit checkpoints"),
+    "watch budgets": _("Watch budgets"),
+    "delete tokens of former members": _("Delete tokens of former members"),
+    "rescan definitions": _("Rescan definitions"),
+    "prune health history": _("Delete old health history"),
+    "prune notifications": _("Delete old notifications"),
+    "delete expired data": _("Delete expired data"),
+    "prune audit log": _("Delete old audit entries"),
+    "delete unrestored objects": _("Delete unrestored objects"),
+    "prune OAuth clients": _("Delete unused OAuth clients"),
+}
 
 
 def get_scheduled_entries() -> Entries:

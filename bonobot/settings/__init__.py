@@ -229,7 +229,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "bonobot.core.http.response_headers.add_browser_policy",
-    "bonobot.core.http.response_headers.handle_cross_origin",
+    "bonobot.core.http.cors.handle_cross_origin",
     "servestatic.middleware.ServeStaticMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -440,7 +440,7 @@ BONOBOT_TOOL_NAME_STYLE = environment.read_text(
 BONOBOT_EXTENSIONS = environment.read_names(
     "BONOBOT_EXTENSIONS", ("io.modelcontextprotocol/ui", "io.modelcontextprotocol/skills")
 )
-# Server cards of public registries: `agents.gateway.registry_api`.
+# Server cards of public registries: `agents.gateway.server_registry`.
 BONOBOT_SERVER_CARDS = environment.read_flag("BONOBOT_SERVER_CARDS", False)
 # How definitions of new servers are reviewed unless their configuration says otherwise.
 BONOBOT_DEFINITION_REVIEW = environment.read_text(

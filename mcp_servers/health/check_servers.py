@@ -7,10 +7,7 @@ for: the rest is left to other workers.
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from datetime import timedelta
 from time import perf_counter
-from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -28,13 +25,11 @@ from mcp_servers.health.contacts import record_contact, record_failure
 from mcp_servers.health.outages import compute_check_delay
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint
-from mcp_servers.subscriptions.queries import load_change_notification_status
+from mcp_servers.refresh_definitions import is_catalog_expired
 
 logger = logging.getLogger(__name__)
 
 SYSTEM = Actor(kind="system", id="health", label="health check")
-MIN_DISCOVERY_LIFETIME = timedelta(seconds=60)
-MAX_DISCOVERY_LIFETIME = timedelta(hours=24)
 CONCURRENCY_LIMIT = "health"
 
 
@@ -46,27 +41,6 @@ def claim_due_servers(limit: int) -> list[UUID]:
         if rows.update(next_check_at=timezone.now() + compute_check_delay(server, server.failures)):
             claimed_servers.append(server.pk)
     return claimed_servers
-
-
-def get_discovery_lifetime(discovery: Mapping[str, Any] | None) -> timedelta:
-    """Return how long a discovery is valid: its `ttlMs` within limits, a day by default."""
-    ttl_ms = (discovery or {}).get("ttlMs")
-    if not isinstance(ttl_ms, int) or isinstance(ttl_ms, bool):
-        return MAX_DISCOVERY_LIFETIME
-    ceiling_ms = MAX_DISCOVERY_LIFETIME // timedelta(milliseconds=1)
-    return max(MIN_DISCOVERY_LIFETIME, timedelta(milliseconds=max(0, min(ttl_ms, ceiling_ms))))
-
-
-def is_catalog_expired(server: Server) -> bool:
-    """Return whether a server has to be discovered again (one query unless joined).
-
-    There is no discovery after its address or selected operations have changed.
-    """
-    if server.discovered_at is None or server.discovery is None:
-        return True
-    is_listening = load_change_notification_status(server).state == "listening"
-    lifetime = MAX_DISCOVERY_LIFETIME if is_listening else get_discovery_lifetime(server.discovery)
-    return bool(timezone.now() - server.discovered_at > lifetime)
 
 
 class HealthCheckRunner:

@@ -114,11 +114,11 @@ OPEN = {
     "healthz": "liveness of the process",
     "readyz": "readiness of the installation, without objects",
     **{
-        f"registry/<slug:slug>/v0.1/servers{path}": "tests/agents/gateway/test_registry_api.py"
+        f"registry/<slug:slug>/v0.1/servers{path}": "tests/agents/gateway/test_server_registry.py"
         for path in ("", "/<path:name>/versions", "/<path:name>/versions/<str:version>")
     },
-    ".well-known/mcp/catalog.json": "tests/agents/gateway/test_registry_api.py",
-    "registry/<slug:slug>/cards/<path:name>": "tests/agents/gateway/test_registry_api.py",
+    ".well-known/mcp/catalog.json": "tests/agents/gateway/test_server_registry.py",
+    "registry/<slug:slug>/cards/<path:name>": "tests/agents/gateway/test_server_registry.py",
     "language/setlang/": "a cookie and the person's own profile",
     "api/hooks/<str:hook_id>": "requires the secret of the trigger; all else gets the same 401",
 }

@@ -13,7 +13,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views import csrf, defaults
 
-from bonobot.core.http.response_headers import API_PREFIXES
+from bonobot.core.http.cors import API_PREFIXES
 from bonobot.core.telemetry.logging import request_id
 
 PROGRAM_PREFIXES = (

@@ -20,11 +20,11 @@ from mcp_servers.health.check_servers import (
     check_server,
     check_server_safely,
     claim_due_servers,
-    get_discovery_lifetime,
 )
 from mcp_servers.health.contacts import record_failure
 from mcp_servers.health.outages import BACKOFF_LIMIT, compute_check_delay
 from mcp_servers.models import HealthCheck, Server
+from mcp_servers.refresh_definitions import get_discovery_lifetime
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, set_server_enabled
 from mcp_servers.subscriptions import leases

@@ -274,7 +274,7 @@ def test_too_many_requests_of_one_address_are_refused(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = AttemptLimit("registry:address", 2, 1)
-    monkeypatch.setattr("agents.gateway.registry_api.REQUESTS_PER_ADDRESS", limit)
+    monkeypatch.setattr("agents.gateway.server_registry.REQUESTS_PER_ADDRESS", limit)
     assert [get().status_code for _ in range(3)] == [200, 200, 429]
     refused = get()
     assert (refused.json()["code"], int(refused["Retry-After"]) > 0) == ("too_many_attempts", True)
