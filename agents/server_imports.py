@@ -25,7 +25,7 @@ from mcp_servers.import_export.agent_overrides import (
 )
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer, plan_servers
 from mcp_servers.models import Server
-from mcp_servers.presets.instantiate_preset import link_preset
+from mcp_servers.presets.services import link_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 

@@ -104,8 +104,7 @@ def _calls(organization_id: Any) -> float:
 
 
 def _verify(organization_id: Any) -> None:
-    from bonobot.ledger.audit.chain_reader import load_tip
-    from bonobot.ledger.audit.verify_chain import advance_verification, start_verification
+    from bonobot.ledger.audit.verify_chain import advance_verification, load_tip, start_verification
 
     began = time.perf_counter()
     standing = advance_verification(

@@ -30,7 +30,7 @@ from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.instantiate_preset import build_server_spec
+from mcp_servers.presets.services import build_server_spec
 from mcp_servers.services import create_server
 
 MAX_NAMES_SHOWN = 5

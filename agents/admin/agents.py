@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.assignments import list_callable_agents, set_callable_agents
 from agents.budgets.services import (
     DEFAULT_WARN_AT,
     MAX_LIMIT,
@@ -23,7 +24,6 @@ from agents.budgets.services import (
     set_budgets,
 )
 from agents.call_activity import RANGES, CallActivity
-from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.pricing import count_tokens, estimate_tokens, fill_context_window
 from agents.model_endpoints.services import build_endpoint

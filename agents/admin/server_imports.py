@@ -1,14 +1,15 @@
 """Import of servers from pasted or uploaded text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
 
-from agents.admin.import_rows import build_import_rows, count_import_states
 from agents.server_imports import ServerImport, apply_import, plan_import
 from bonobot.accounts.admin_base import format_problem
 from bonobot.accounts.current_organization import resolve_principal
@@ -19,11 +20,127 @@ from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.added_servers import FailedServer, build_added_url, save_failures
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
-from mcp_servers.import_export.import_plan import ImportChoices
+from mcp_servers.import_export.entries import ImportParameter
+from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer
+from mcp_servers.import_export.parse_servers import parse_import
 from mcp_servers.import_export.registry_client import fetch_registry
+from mcp_servers.models import Server
 
 PARAMETER_PREFIX = "parameter-"
 MAX_FILE_BYTES = 1024 * 1024  # bytes that are read; the parser refuses more than 256 KiB
+
+
+# State, its words, icon and tone, in the order of the filter.
+STATES = (
+    ("ready", _("Ready"), "check_circle", "good"),
+    ("credential", _("Credential"), "lock", "warn"),
+    ("permission", _("Permission"), "gpp_maybe", "warn"),
+    ("refused", _("Not allowed"), "block", "trust"),
+)
+
+
+@dataclass(frozen=True)
+class ImportField:
+    """A value to fill in a row; `elsewhere` names the row that has its input already."""
+
+    parameter: ImportParameter
+    value: str
+    elsewhere: str = ""
+
+
+@dataclass(frozen=True)
+class ImportRow:
+    """A server of the text: `problems` are those that a permission or a value wouldn't solve."""
+
+    planned: PlannedServer
+    shown: Any
+    problems: tuple[Problem, ...]
+    fields: tuple[ImportField, ...]
+    kept_tools: tuple[str, ...]
+    sign_in: Any
+
+    @property
+    def state(self) -> str:
+        """Return `ready`, `credential`, `permission` or `refused`."""
+        if self.problems:
+            return "refused"
+        if any(not field.value for field in self.fields):
+            return "credential"
+        return "permission" if self.planned.private else "ready"
+
+    @property
+    def words(self) -> tuple[Any, str, str]:
+        """Return the word, icon and tone of its state."""
+        return next(words for state, *words in STATES if state == self.state)  # type: ignore[return-value]
+
+    @property
+    def target(self) -> str:
+        """Return what it connects to: a URL or a command."""
+        config = self.planned.entry.endpoint_config
+        if url := config.get("url"):
+            return str(url)
+        return " ".join(map(str, (config.get("command", ""), *config.get("args", ()))))
+
+    @property
+    def selected(self) -> bool:
+        """Return whether it is selected; what can't be added isn't."""
+        return self.planned.chosen and not self.problems
+
+
+def build_import_rows(
+    server_import: ServerImport, text: str, values: Mapping[str, str]
+) -> list[ImportRow]:
+    """Return the rows; `values` are those that were filled in, by parameter."""
+    # Filled parameters are no longer listed by an entry, but stay in the form.
+    parameters = {entry.name: entry.parameters for entry in parse_import(text)}
+    rows: list[ImportRow] = []
+    owners: dict[str, str] = {}
+    for planned in server_import.planned:
+        name = planned.entry.name
+        fields = tuple(
+            ImportField(
+                parameter,
+                values.get(parameter.name, ""),
+                elsewhere=""
+                if owners.setdefault(parameter.name, name) == name
+                else owners[parameter.name],
+            )
+            for parameter in parameters.get(name, planned.entry.parameters)
+        )
+        rows.append(
+            ImportRow(
+                planned,
+                planned.entry.build_preview(),
+                tuple(_list_other_problems(planned)),
+                fields,
+                server_import.overrides.only_tools.get(name, ()),
+                _describe_sign_in(planned),
+            )
+        )
+    return rows
+
+
+def count_import_states(rows: Sequence[ImportRow]) -> list[tuple[str, Any, int]]:
+    """Return the states that occur, with their words and number of rows."""
+    states = [row.state for row in rows]
+    return [
+        (state, title, states.count(state)) for state, title, *_more in STATES if state in states
+    ]
+
+
+def _list_other_problems(planned: PlannedServer) -> list[Problem]:
+    return [
+        problem
+        for problem in planned.problems
+        if problem.code != "missing_value"
+        and not (planned.private and problem.code == "private_address")
+    ]
+
+
+def _describe_sign_in(planned: PlannedServer) -> Any:
+    """Return the title of an entry's authentication, "" if it has none."""
+    kind = planned.entry.auth_type
+    return "" if kind == Server.Auth.NONE else dict(Server.Auth.choices).get(kind, kind)
 
 
 def import_servers(
@@ -109,7 +226,7 @@ def _apply_import(
         return HttpResponseRedirect(
             build_added_url(destination, added_servers, save_failures(request, failures))
         )
-    messages.warning(request, _("No servers were added."))
+    messages.warning(request, _t("No servers were added."))
     return _render_page(
         request, destination, text, server_import=server_import, values=choices.values
     )
@@ -120,13 +237,13 @@ def _add_attachment_messages(request: HttpRequest, server_import: ServerImport) 
     for attachment in server_import.shares:
         target = {"server": attachment.share.server, "agent": attachment.agent}
         if attachment.problem:
-            text = _("%(server)s was not attached to %(agent)s: %(problem)s")
+            text = _t("%(server)s was not attached to %(agent)s: %(problem)s")
             target["problem"] = format_problem(attachment.problem)
             messages.error(request, render_sentence(text % target, 2_000))
         elif attachment.action == "give":
-            messages.success(request, _("%(server)s was attached to %(agent)s.") % target)
+            messages.success(request, _t("%(server)s was attached to %(agent)s.") % target)
         elif attachment.action == "take":
-            messages.success(request, _("%(server)s was detached from %(agent)s.") % target)
+            messages.success(request, _t("%(server)s was detached from %(agent)s.") % target)
 
 
 def _render_page(

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agent_servers import add_tool_counts
 from agents.admin.agents import AgentAdmin
-from agents.admin.restore_policy import add_policy_saved_message
+from agents.admin.policies import add_policy_saved_message
 from agents.call_activity import load_calls_by_server
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, AgentServer

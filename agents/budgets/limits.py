@@ -1,4 +1,4 @@
-"""Budget reservations and settlements of a call. No I/O."""
+"""Budget reservations and settlements of a call, and what it takes from rate limits. No I/O."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,10 +9,15 @@ from typing import cast
 from uuid import UUID
 
 from bonobot.ledger import budgets
-from bonobot.ledger.types import BudgetReservation
+from bonobot.ledger.types import BudgetReservation, RateCharge, build_rate_prefix
 
 # Count seconds in milliseconds; otherwise each short call would be rounded up to a second.
 CELL_UNITS = {"seconds": ("milliseconds", 1000)}
+
+
+# A third of a minute's calls may come at once, for parallel calls of one turn.
+BURST_SHARE = 3
+MIN_BURST = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +106,23 @@ def build_settlements(
             for reservation in reservations
         ]
     )
+
+
+@lru_cache(maxsize=4096)
+def build_charge(
+    organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: int
+) -> RateCharge:
+    return RateCharge(
+        f"{build_rate_prefix(organization_id)}{scope}:{scope_id}",
+        per_minute,
+        _calculate_burst(per_minute),
+    )
+
+
+def build_global_charge(per_minute: int) -> RateCharge:
+    """Return a call's charge on the rate limit shared by all organizations."""
+    return RateCharge("rate:all:global:all", per_minute, _calculate_burst(per_minute))
+
+
+def _calculate_burst(per_minute: int) -> int:
+    return max(min(MIN_BURST, per_minute), per_minute // BURST_SHARE)

@@ -15,8 +15,12 @@ from django.utils import timezone
 
 from agents.budgets.admission_queue import AdmissionPatience
 from agents.budgets.call_costs import FREE, estimate_amounts
-from agents.budgets.limits import build_reservations, select_limits
-from agents.budgets.rate_limits import build_charge, build_global_charge
+from agents.budgets.limits import (
+    build_charge,
+    build_global_charge,
+    build_reservations,
+    select_limits,
+)
 from agents.calls.context import CallContext
 from agents.calls.redaction import build_audited_arguments, redact_value
 from agents.calls.root_limits import merge_limits

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from agents.approvals.digests import compute_arguments_digest, compute_call_digest
+from agents.approvals.change_arguments import compute_arguments_digest, compute_call_digest
 from agents.approvals.services import build_page_url, build_requester_fields, create_approval
 from agents.calls.context import ApprovalGrant, CallContext
 from agents.calls.definitions import ServerFacts

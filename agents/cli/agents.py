@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from agents.assignments import list_callable_agents, set_callable_agents
 from agents.builtin_tools.toolset_options import TOOLSETS
-from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.cli import chat, policy_simulations, sessions

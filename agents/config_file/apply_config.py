@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db import transaction
 
+from agents.assignments import set_callable_agents
 from agents.budgets.services import set_budgets
-from agents.callable_agents import set_callable_agents
 from agents.config_file.plan_changes import (
     ConfigPlan,
     ConfigPlanStep,
@@ -34,7 +34,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Server
-from mcp_servers.presets.instantiate_preset import link_preset
+from mcp_servers.presets.services import link_preset
 from mcp_servers.services import create_server, delete_server, update_server
 
 _STORED_ENDPOINT_FIELDS = tuple(

@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
+from agents.assignments import list_callable_agents
 from agents.budgets.services import DEFAULT_WARN_AT, BudgetLine, build_line, list_budgets
 from agents.budgets.services import Owner as BudgetOwner
-from agents.callable_agents import list_callable_agents
 from agents.config_file.read_config import (
     ACCESS_FIELDS,
     AGENT_FLAGS,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agents.assignments import list_callable_agents
 from agents.budgets.services import build_line, list_budgets
-from agents.callable_agents import list_callable_agents
 from agents.config_file.read_config import (
     ACCESS_FIELDS,
     WantedAgent,

@@ -6,16 +6,18 @@ a live connection, which only the holding process has. After `BONOBOT_ANSWER_S` 
 answers, the server's request is rejected.
 
 Another process that receives the answers stores them, encrypted, in the call's handoff row; the
-holder resumes the call and stores the result there (`agents.calls.handoff`). A holder without a
-heartbeat for `HOLDER_TIMEOUT_S` is considered dead, and the call lost. If it was only slow, it
+holder resumes the call and stores the result there. Each step is a conditional UPDATE, so only one
+process performs it. The Redis bus wakes both sides quickly; without it they poll. A holder without
+a heartbeat for `HOLDER_TIMEOUT_S` is considered dead, and the call lost. If it was only slow, it
 cancels the call.
 """
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -25,15 +27,117 @@ from django.utils import timezone
 from encrypted_model_fields.fields import decrypt_str, encrypt_str
 from mcp.shared.exceptions import MCPError
 
-from agents.calls import handoff
 from agents.calls.pipeline import CallOutcome
 from agents.gateway.errors import build_mcp_error
-from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
-from bonobot.core.message_bus import get_bus
+from agents.models import CallHandoff
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS, delete_in_order, update_in_order
+from bonobot.core.message_bus import get_bus, wake_listeners
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.runtime import get_runtime
 
 NO_ANSWER_CODE = -1
+
+
+HELD, ASKED, TAKEN = CallHandoff.State.HELD, CallHandoff.State.ASKED, CallHandoff.State.TAKEN
+ANSWERED, LEFT = CallHandoff.State.ANSWERED, CallHandoff.State.LEFT
+# The bus channel that holders of calls listen on.
+HOLDERS_CHANNEL = "held-calls"
+# Older rows belong to processes that crashed.
+ABANDONED_AFTER = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffStatus:
+    """The state of a handoff: whether it has a result, the result, and the last heartbeat."""
+
+    is_answered: bool
+    result: str
+    heartbeat_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffRequests:
+    """What other processes request of held calls: continue with answers, or end."""
+
+    claimed: list[tuple[str, str]]
+    abandoned: list[str]
+
+
+def build_channel(call_id: str) -> str:
+    """Return the bus channel for callers that wait for a call."""
+    return f"held-call:{call_id}"
+
+
+def create_handoff(organization_id: UUID, call_id: str) -> None:
+    """Make a call available to other processes; deletes abandoned rows."""
+    now = timezone.now()
+    delete_in_order(CallHandoff.objects.filter(heartbeat_at__lt=now - ABANDONED_AFTER))
+    CallHandoff.objects.create(pk=call_id, organization_id=organization_id, heartbeat_at=now)
+
+
+def update_heartbeats(call_ids: Collection[str]) -> None:
+    """Update the heartbeats of held calls (one query)."""
+    update_in_order(CallHandoff.objects.filter(pk__in=call_ids), heartbeat_at=timezone.now())
+
+
+def claim_requests(call_ids: Collection[str]) -> HandoffRequests:
+    """Claim the requests for held calls (one query, plus one per claimed call)."""
+    rows = CallHandoff.objects.filter(pk__in=call_ids, state__in=(ASKED, LEFT))
+    requests = list(rows.values_list("pk", "state", "responses"))
+    return HandoffRequests(
+        claimed=[
+            (str(pk), answers)
+            for pk, state, answers in requests
+            if state == ASKED
+            and CallHandoff.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, responses="")
+        ],
+        abandoned=[str(pk) for pk, state, _ in requests if state == LEFT],
+    )
+
+
+def save_result(call_id: str, result: str) -> None:
+    """Save the result of a claimed call and wake its caller."""
+    CallHandoff.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, result=result)
+    wake_listeners(build_channel(call_id))
+
+
+def delete_handoff(call_id: str) -> None:
+    """Delete the row of a finished call and wake callers that wait for it."""
+    CallHandoff.objects.filter(pk=call_id).exclude(state__in=(TAKEN, ANSWERED)).delete()
+    wake_listeners(build_channel(call_id))
+
+
+def send_answers(organization_id: UUID, call_id: str, answers: str) -> bool:
+    """Save answers for the holder; False if the call isn't held or another caller is first."""
+    handoffs = CallHandoff.objects.filter(pk=call_id, organization_id=organization_id)
+    updated_count = handoffs.filter(state__in=(HELD, ANSWERED)).update(
+        state=ASKED, responses=answers, result=""
+    )
+    wake_listeners(HOLDERS_CHANNEL)
+    return updated_count > 0
+
+
+def find_status(call_id: str) -> HandoffStatus | None:
+    """Return the state of a handoff, or None if it is over (one query)."""
+    row = CallHandoff.objects.filter(pk=call_id).first()
+    return HandoffStatus(row.state == ANSWERED, row.result, row.heartbeat_at) if row else None
+
+
+def abandon_call(call_id: str) -> bool:
+    """Mark the call as abandoned, so that its holder ends it; False if it has a result."""
+    handoffs = CallHandoff.objects.filter(pk=call_id, state__in=(ASKED, TAKEN))
+    updated_count = handoffs.update(state=LEFT)
+    wake_listeners(HOLDERS_CHANNEL)
+    return updated_count > 0
+
+
+def mark_received(call_id: str, *, is_over: bool) -> None:
+    """Mark the result as received; deletes the row if the call is over."""
+    row = CallHandoff.objects.filter(pk=call_id, state=ANSWERED)
+    if is_over:
+        row.delete()
+    else:
+        row.update(state=HELD, result="")
 
 
 class SuspendedCall:
@@ -131,7 +235,7 @@ class SuspendedCallRegistry:
     async def register_call(self, call: SuspendedCall, organization_id: UUID) -> None:
         """Register a call, so that any process can resume it by its id until it is done."""
         self._calls[call.id] = call
-        await get_runtime().run_orm(handoff.create_handoff, organization_id, call.id)
+        await get_runtime().run_orm(create_handoff, organization_id, call.id)
         call.add_done_callback(lambda: self._remove_call(call.id))
         if self._watching is None or self._watching.done():
             self._watching = get_runtime().create_task(self._watch_handoffs(), name="held calls")
@@ -148,17 +252,17 @@ class SuspendedCallRegistry:
             return await call.resume(responses)
         encrypted_responses = _encrypt_payload(dict(responses))
         if not await get_runtime().run_orm(
-            handoff.send_answers, organization_id, call_id, encrypted_responses
+            send_answers, organization_id, call_id, encrypted_responses
         ):
             raise _build_call_over_error()
         change_event = asyncio.Event()
-        channel = handoff.build_channel(call_id)
+        channel = build_channel(call_id)
         await get_bus().add_listener(channel, change_event.set)
         try:
             return await _wait_for_answer(call_id, change_event)
         except asyncio.CancelledError:
             get_runtime().spawn(
-                get_runtime().run_orm(handoff.abandon_call, call_id), name="leave a held call"
+                get_runtime().run_orm(abandon_call, call_id), name="leave a held call"
             )
             raise
         finally:
@@ -169,13 +273,13 @@ class SuspendedCallRegistry:
         self._calls.pop(call_id, None)
         if call_id not in self._resuming:
             get_runtime().spawn(
-                get_runtime().run_orm(handoff.delete_handoff, call_id), name="close a held call"
+                get_runtime().run_orm(delete_handoff, call_id), name="close a held call"
             )
 
     async def _watch_handoffs(self) -> None:
         """Poll for answers received by other processes while calls are suspended."""
         wake = self._wake_event.set
-        await get_bus().add_listener(handoff.HOLDERS_CHANNEL, wake)
+        await get_bus().add_listener(HOLDERS_CHANNEL, wake)
         try:
             while call_ids := self._calls.keys() | self._resuming.keys():
                 self._wake_event.clear()
@@ -186,14 +290,14 @@ class SuspendedCallRegistry:
                     FALLBACK_POLL_INTERVAL_S if get_bus().is_subscribed else POLL_INTERVAL_S,
                 )
         finally:
-            get_bus().remove_listener(handoff.HOLDERS_CHANNEL, wake)
+            get_bus().remove_listener(HOLDERS_CHANNEL, wake)
 
     async def _process_handoffs(self, call_ids: set[str]) -> None:
         now = get_runtime().loop.time()
         if now - self._heartbeat_at >= HEARTBEAT_INTERVAL_S:
             self._heartbeat_at = now
-            await get_runtime().run_orm(handoff.update_heartbeats, call_ids)
-        handoffs = await get_runtime().run_orm(handoff.claim_requests, call_ids)
+            await get_runtime().run_orm(update_heartbeats, call_ids)
+        handoffs = await get_runtime().run_orm(claim_requests, call_ids)
         for call_id, encrypted_responses in handoffs.claimed:
             if (call := self._calls.get(call_id)) is not None:
                 resumption = self._resume_for_other_process(
@@ -217,7 +321,7 @@ class SuspendedCallRegistry:
             result = {"problem": _encode_problem(problem)}
         finally:
             self._resuming.pop(call.id, None)
-        await get_runtime().run_orm(handoff.save_result, call.id, _encrypt_payload(result))
+        await get_runtime().run_orm(save_result, call.id, _encrypt_payload(result))
 
 
 async def _wait_for_answer(call_id: str, change_event: asyncio.Event) -> CallProgress:
@@ -226,20 +330,18 @@ async def _wait_for_answer(call_id: str, change_event: asyncio.Event) -> CallPro
     heartbeat_at, seen_at = None, clock()
     while True:
         change_event.clear()
-        status = await get_runtime().run_orm(handoff.find_status, call_id)
+        status = await get_runtime().run_orm(find_status, call_id)
         if status is None:
             raise _build_call_over_error()
         if status.is_answered:
             result = _decrypt_payload(status.result)
-            await get_runtime().run_orm(
-                handoff.mark_received, call_id, is_over="asked" not in result
-            )
+            await get_runtime().run_orm(mark_received, call_id, is_over="asked" not in result)
             return _decode_result(result)
         if status.heartbeat_at != heartbeat_at:
             heartbeat_at, seen_at = status.heartbeat_at, clock()
         silence_s = (timezone.now() - status.heartbeat_at).total_seconds()
         if silence_s > HOLDER_TIMEOUT_S or clock() - seen_at > HOLDER_TIMEOUT_S:
-            if await get_runtime().run_orm(handoff.abandon_call, call_id):
+            if await get_runtime().run_orm(abandon_call, call_id):
                 raise _build_call_lost_error()
             continue  # the holder has just answered
         await _wait_for_event(

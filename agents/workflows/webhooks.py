@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.utils import timezone
 
-from agents.budgets.rate_limits import build_charge
+from agents.budgets.limits import build_charge
 from agents.flow_labels.rules import build_flow_key
 from agents.models import Trigger, WorkflowRun
 from agents.workflows.definitions import fill_references

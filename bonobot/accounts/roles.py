@@ -10,6 +10,9 @@ the exception: it makes the token a platform administrator's for REST, whatever 
 
 from collections.abc import Collection
 from enum import StrEnum
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
 
 
 class Role(StrEnum):
@@ -92,6 +95,23 @@ class TokenScope(StrEnum):
     MANAGE = "mcp:manage"
     API = "api"
     PLATFORM = "platform"
+
+
+SCOPE_DESCRIPTIONS: dict[TokenScope, Any] = {
+    TokenScope.TOOLS: _("call governed tools over MCP"),
+    TokenScope.AGENTS: _("run agents over MCP"),
+    TokenScope.MANAGE: _("manage agents, servers, skills, and workflows over MCP"),
+    TokenScope.API: _("use the REST API with all permissions of the role"),
+    TokenScope.PLATFORM: _("use the REST API with all permissions of a platform administrator"),
+}
+
+ROLE_CHOICES = [
+    (Role.OWNER.value, _("owner")),
+    (Role.OPERATOR.value, _("operator")),
+    (Role.REVIEWER.value, _("reviewer")),
+    (Role.AUDITOR.value, _("auditor")),
+    (Role.MEMBER.value, _("member")),
+]
 
 
 # No MCP scope includes approving calls: a model could approve its own calls.

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
@@ -33,14 +33,40 @@ from django_celery_beat.models import PeriodicTask
 from bonobot.accounts.models import Token
 from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.crypto.sealed_values import can_unseal
+from bonobot.core.extension_points import ExtensionList
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.counts import format_count
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import SYNC_INTERVAL_S
-from bonobot.monitoring.readiness_parts import ReadinessPart, probe_registered_parts
 
 LIVENESS_PATH = "/healthz"
 _ready = threading.Event()
+
+
+State = Literal["ok", "failed"]
+
+
+@dataclass(frozen=True)
+class ReadinessPart:
+    """A part of the report and its state."""
+
+    name: str
+    state: State
+    detail: str
+
+
+_probes: ExtensionList[Callable[[], ReadinessPart]] = ExtensionList()
+
+
+def register_readiness_part(probe: Callable[[], ReadinessPart]) -> None:
+    """Register a probe; it may use the database and is called only if that is reachable."""
+    _probes.register(probe)
+
+
+def probe_registered_parts() -> Iterator[ReadinessPart]:
+    """Yield the results of the registered probes."""
+    for probe in _probes:
+        yield probe()
 
 
 def find_readiness_problem() -> str:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.current_organization import list_reachable_organizations, resolve_principal
-from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_DESCRIPTIONS
+from bonobot.accounts.roles import ROLE_CHOICES, SCOPE_DESCRIPTIONS
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.oauth_server import authorized_clients
 

@@ -21,8 +21,7 @@ from bonobot.accounts.current_organization import (
     ORGANIZATION_SESSION_KEY,
     list_usable_organizations,
 )
-from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_DESCRIPTIONS
-from bonobot.accounts.roles import Role
+from bonobot.accounts.roles import ROLE_CHOICES, SCOPE_DESCRIPTIONS, Role
 from bonobot.accounts.tokens.services import GRANT_SCOPES
 from bonobot.core.http.response_headers import (
     CSP_HEADER,

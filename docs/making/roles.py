@@ -5,11 +5,11 @@ from pathlib import Path
 
 import django
 
-from bonobot.accounts.role_labels import SCOPE_DESCRIPTIONS
 from bonobot.accounts.roles import (
     PLATFORM_ONLY,
     ROLE_ACTIONS,
     SCOPE_ACTIONS,
+    SCOPE_DESCRIPTIONS,
     Action,
     Role,
     TokenScope,

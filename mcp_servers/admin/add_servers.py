@@ -27,7 +27,7 @@ from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.allowed_folders import FOLDER_KINDS, list_allowed_folders
 from mcp_servers.presets.availability import can_use, list_enabled_ids
-from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+from mcp_servers.presets.services import build_server_spec, get_preset
 from mcp_servers.server_config import ServerSpec, list_allowed_launchers
 from mcp_servers.server_sandbox import DEFAULT_NETWORKS, get_default_sandbox
 

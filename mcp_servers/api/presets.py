@@ -29,8 +29,14 @@ from mcp_servers.api.serializers import (
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.availability import disable_preset, enable_preset, list_enabled_ids
-from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
-from mcp_servers.presets.services import PresetSpec, create_preset, delete_preset, patch_preset
+from mcp_servers.presets.services import (
+    PresetSpec,
+    build_server_spec,
+    create_preset,
+    delete_preset,
+    get_preset,
+    patch_preset,
+)
 from mcp_servers.presets.validation import MAX_PARAMETERS
 from mcp_servers.services import create_server
 

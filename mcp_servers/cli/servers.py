@@ -415,7 +415,7 @@ def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
 def _build_preset_spec(
     cli: CommandContext, options: argparse.Namespace, common: dict[str, Any]
 ) -> tuple[ServerSpec, Preset]:
-    from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+    from mcp_servers.presets.services import build_server_spec, get_preset
 
     preset = get_preset(cli.principal, options.preset, field="--preset")
     return build_server_spec(

@@ -44,8 +44,8 @@ from mcp_servers.client.errors import (
     build_variable_error,
 )
 from mcp_servers.client.extension_points import StderrSink
+from mcp_servers.client.folder_rules import FolderReplaced, OpenFolders
 from mcp_servers.client.forwarded_ports import find_forwarded_ports, replace_addresses
-from mcp_servers.client.open_folders import FolderReplaced, OpenFolders
 from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
 
 TRIAL_TIMEOUT_S = 5.0

@@ -22,7 +22,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import compute_once
 from mcp_servers.client import sandbox_modes
 from mcp_servers.client.egress_proxy import ETC_FOLDER, HOSTS_FILE, EgressProxy
-from mcp_servers.client.open_folders import OpenFolders
+from mcp_servers.client.folder_rules import OpenFolders
 from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
 
 # Files that programs need to start; below, those for name resolution.

@@ -9,8 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from agents.call_activity import RANGES, CallActivity, load_calls_by_server
-from agents.headline import MINUS, build_tiles
+from agents.call_activity import MINUS, RANGES, CallActivity, build_tiles, load_calls_by_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import TOOK, Rollup

@@ -24,8 +24,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.presets.allowed_folders import get_organization_folder
 from mcp_servers.presets.availability import enable_preset
-from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
-from mcp_servers.presets.services import load_presets
+from mcp_servers.presets.services import build_server_spec, get_preset, load_presets
 from mcp_servers.services import create_server
 from tests import factories
 from tests.parts import FIRST_SDK, NODE_SERVERS

@@ -22,13 +22,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.models", "agents.llm"),
     (
         *("agents.attachments", "agents.images", "agents.assignments"),
-        *(
-            "agents.live_topics",
-            "agents.session_wakeups",
-            "agents.saved_filters",
-            "agents.callable_agents",
-        ),
-        *("agents.call_activity", "agents.headline"),
+        *("agents.live_topics", "agents.session_wakeups", "agents.saved_filters"),
+        "agents.call_activity",
     ),
     ("agents.budgets",),
     (
@@ -62,7 +57,6 @@ EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"}) | {
 
 DECISIONS = (
     "agents.budgets.limits",
-    "agents.budgets.rate_limits",
     "agents.calls.results",
     "bonobot.accounts.admin_base.svg_charts",
     "agents.elicitations.forms",

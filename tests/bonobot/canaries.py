@@ -21,8 +21,7 @@ from bonobot.celery import app
 from bonobot.core.text import masking
 from bonobot.notifications.models import NotificationChannel
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.presets.instantiate_preset import build_server_spec
-from mcp_servers.presets.services import PresetSpec, create_preset
+from mcp_servers.presets.services import PresetSpec, build_server_spec, create_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories

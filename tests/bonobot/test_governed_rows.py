@@ -14,8 +14,8 @@ from django.db import connection, transaction
 from django.db.models import CASCADE, SET_NULL, F
 from django.test.utils import CaptureQueriesContext
 
+from agents.assignments import set_callable_agents
 from agents.budgets.services import BudgetLine, set_budgets
-from agents.callable_agents import set_callable_agents
 from agents.calls.pipeline import CallRequest, make_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, ModelEndpoint, SessionApproval

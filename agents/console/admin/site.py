@@ -145,9 +145,8 @@ class BonobotAdminSite(AdminSite):
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs, including the pages of the current organization."""
         from agents.admin.kill_switch import show_kill_switch  # these modules import this site
-        from agents.admin.policies import show_organization_policy
+        from agents.admin.policies import restore_organization_policy, show_organization_policy
         from agents.admin.policy_simulations import show_organization_simulation
-        from agents.admin.restore_policy import restore_organization_policy
         from agents.console.admin.onboarding import build_url_patterns
 
         own_urls = [

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 
-from agents.budgets.rate_limits import build_charge, build_global_charge
+from agents.budgets.limits import build_charge, build_global_charge
 from agents.calls.redaction import build_audited_arguments, redact_value
 from agents.calls.types import OutcomeUnrecorded
 from agents.gateway.client_request import GatewayRequest

@@ -14,8 +14,7 @@ from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer
-from bonobot.accounts.role_labels import SCOPE_DESCRIPTIONS
-from bonobot.accounts.roles import Action
+from bonobot.accounts.roles import SCOPE_DESCRIPTIONS, Action
 from bonobot.core.admin.theme import register
 
 IDENTITY_FIELDS = ("name", "url", "audience", "enabled", "announced")

@@ -20,8 +20,7 @@ from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.password_reset import send_reset_link
-from bonobot.accounts.role_labels import ROLE_CHOICES
-from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.roles import ROLE_CHOICES, Action, Role
 from bonobot.accounts.second_factor import STRONG_TYPES, reset_second_factor
 from bonobot.accounts.templatetags.display import ago
 from bonobot.core.admin.theme import (

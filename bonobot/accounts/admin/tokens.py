@@ -20,11 +20,10 @@ from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.models import Token
-from bonobot.accounts.role_labels import SCOPE_DESCRIPTIONS
-from bonobot.accounts.roles import Action, Role, TokenScope
+from bonobot.accounts.roles import SCOPE_DESCRIPTIONS, Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.accounts.tokens import services as tokens
-from bonobot.accounts.tokens.client_snippets import build_token_snippets
+from bonobot.accounts.tokens.services import build_token_snippets
 from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
 
 UNCHANGED = "kept"

@@ -6,8 +6,10 @@ other organizations are treated as missing. Writes may have an `Idempotency-Key`
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
@@ -22,7 +24,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from bonobot.accounts.api import idempotency_keys, object_versions
+from bonobot.accounts.api import idempotency_keys
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization, StoredResponse
@@ -33,8 +35,18 @@ from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.parsers import PROBLEM_JSON, BoundedJSONParser, JSONContentNegotiation
 from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
 from bonobot.core.db import object_version
+from bonobot.core.db.object_version import (
+    PreconditionFailed,
+    Unversioned,
+    VersionConflict,
+    compute_version,
+    is_current,
+    list_changed_parts,
+)
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound, Problem
+from bonobot.core.text.masked_values import MASK
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +56,98 @@ READ: Rule = Action.VIEW
 READ_OR_RUN: Rule = (Action.VIEW, Action.RUN_AGENTS)
 
 Row = TypeVar("Row")
+
+
+VERSION_FIELD = "version"
+IF_MATCH_HEADER = "If-Match"
+ANY_VERSION = "*"
+_CHECKED_METHODS = ("PUT", "PATCH", "DELETE")
+# RFC 9110, 8.8.3. Weak tags never match for writes (13.1.1).
+_TAG = re.compile(r'\s*(W/)?"([\x21\x23-\x7e\x80-\xff]*)"\s*')
+
+
+def build_etag(view: Any, response: Response) -> str | None:
+    """Return the `ETag` of a response with one versioned object, else None."""
+    if view.shown_parts is None or not 200 <= response.status_code < 300 or response.data is None:
+        return None
+    return f'"{compute_version(view.shown_parts)}"'
+
+
+def require_version(view: Any, method: str) -> None:
+    """Check the version that a request requires, now and again in the transaction of its change.
+
+    Raises `PreconditionFailed` for the header and `VersionConflict` for the body's field.
+    """
+    if method not in _CHECKED_METHODS:
+        return
+    header = view.request.headers.get(IF_MATCH_HEADER)
+    body_version = (
+        view.request.data.get(VERSION_FIELD) if isinstance(view.request.data, Mapping) else None
+    )
+    if not isinstance(body_version, str | int):
+        body_version = None  # the serializer refuses other types
+    if header is None and body_version is None:
+        return
+    check = partial(_check_version, view, header, body_version)
+    check()
+    object_version.add_precondition(partial(_check_locked, view, check))
+
+
+def _check_locked(view: Any, check: Any) -> None:
+    lock_rows(view.query_rows_to_lock())
+    check()
+
+
+def _check_version(view: Any, header: str | None, body_version: str | int | None) -> None:
+    current, parts = _load_current_object(view)
+    if header is not None and header.strip() != ANY_VERSION:
+        tags = _parse_strong_tags(header)
+        if parts is None or not any(is_current(parts, tag) for tag in tags):
+            raise _build_version_problem(
+                PreconditionFailed, current, parts, tags[0] if tags else ""
+            )
+    if isinstance(body_version, int) and body_version != current.get(VERSION_FIELD):
+        raise VersionConflict(
+            {VERSION_FIELD: current.get(VERSION_FIELD)},
+            _compute_version(parts),
+            field=VERSION_FIELD,
+        )
+    if isinstance(body_version, str) and (parts is None or not is_current(parts, body_version)):
+        raise _build_version_problem(VersionConflict, current, parts, body_version)
+
+
+def _compute_version(parts: Mapping[str, Any] | None) -> str:
+    return "" if parts is None else compute_version(parts)
+
+
+def _load_current_object(view: Any) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """Return the object's current representation and the parts of its version, if it has one."""
+    get_view = getattr(view, "get", None)
+    if get_view is None:
+        return {}, None
+    view.shown_row, view.shown_parts = None, None
+    response = get_view(view.request, *view.args, **view.kwargs)
+    parts, view.shown_parts = view.shown_parts, None
+    return response.data if isinstance(response.data, Mapping) else {}, parts
+
+
+def _parse_strong_tags(header: str) -> list[str]:
+    """Return the strong tags of a header; invalid ones are dropped."""
+    matches = [_TAG.fullmatch(tag) for tag in header.split(",")]
+    return [tag[2] for tag in matches if tag is not None and not tag[1]]
+
+
+def _build_version_problem(
+    problem_class: type[VersionConflict],
+    current: Mapping[str, Any],
+    parts: Mapping[str, Any] | None,
+    version: str,
+) -> Conflict:
+    if parts is None:
+        return Unversioned(code=problem_class.code, status=problem_class.status)
+    changed_parts = {name: current.get(name, MASK) for name in list_changed_parts(parts, version)}
+    field = IF_MATCH_HEADER if problem_class is PreconditionFailed else VERSION_FIELD
+    return problem_class(changed_parts, compute_version(parts), field=field)
 
 
 class ResourceView(GenericAPIView):
@@ -91,7 +195,7 @@ class ResourceView(GenericAPIView):
         )
         serializer.is_valid(raise_exception=True)
         body = dict(serializer.validated_data)
-        body.pop(object_versions.VERSION_FIELD, None)  # checked separately, in `object_versions`
+        body.pop(VERSION_FIELD, None)  # checked separately, in `object_versions`
         return body
 
     def _drop_read_only_fields(self, serializer_class: type[StrictSerializer]) -> Any:
@@ -196,7 +300,7 @@ class ResourceView(GenericAPIView):
                 "body": request.data,
             }
             self._claimed_answer = idempotency_keys.claim_key(self.principal, key, claimed_request)
-        object_versions.require_version(self, method)
+        require_version(self, method)
 
     def handle_exception(self, exc: Exception) -> Response:
         """Return the response to a problem, or a replayed response."""
@@ -217,7 +321,7 @@ class ResourceView(GenericAPIView):
         if self._selected_fields is not None and response.status_code == HTTPStatus.OK:
             response.data = api_serializers.select_fields(response.data, self._selected_fields)
             response.content_type = api_serializers.SPARSE_JSON
-        if tag := object_versions.build_etag(self, response):
+        if tag := build_etag(self, response):
             response["ETag"] = tag
         response = super().finalize_response(request, response, *args, **kwargs)
         if self._claimed_answer is not None and isinstance(response, Response):

@@ -6,8 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import GovernedModel, GovernedQuerySet
-from bonobot.accounts.role_labels import ROLE_CHOICES
-from bonobot.accounts.roles import Role
+from bonobot.accounts.roles import ROLE_CHOICES, Role
 
 
 class IssuerQuerySet(GovernedQuerySet):

@@ -6,8 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
-from bonobot.accounts.role_labels import ROLE_CHOICES
-from bonobot.accounts.roles import Role
+from bonobot.accounts.roles import ROLE_CHOICES, Role
 from bonobot.core.crypto.encrypted_fields import SealedTextField
 from bonobot.core.db.changed_fields import SavesChangedFields
 

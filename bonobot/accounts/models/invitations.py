@@ -7,8 +7,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
-from bonobot.accounts.role_labels import ROLE_CHOICES
-from bonobot.accounts.roles import Role
+from bonobot.accounts.roles import ROLE_CHOICES, Role
 
 
 class InvitationQuerySet(ScopedQuerySet):

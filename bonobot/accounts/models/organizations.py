@@ -12,8 +12,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import Governed, GovernedModel, GovernedQuerySet
-from bonobot.accounts.role_labels import ROLE_CHOICES
-from bonobot.accounts.roles import Role
+from bonobot.accounts.roles import ROLE_CHOICES, Role
 from bonobot.core.i18n import localization
 
 MAX_APPROVAL_HOURS, MAX_AUDIT_DAYS = 720, 36_500

@@ -9,8 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import GovernedModel, GovernedQuerySet
 from bonobot.accounts.models.organizations import Membership, User
-from bonobot.accounts.role_labels import ROLE_CHOICES
-from bonobot.accounts.roles import Role, list_roles_within
+from bonobot.accounts.roles import ROLE_CHOICES, Role, list_roles_within
 
 
 def _build_unexpired_filter() -> models.Q:

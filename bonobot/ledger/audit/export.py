@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from django.db.models import QuerySet
 
-from bonobot.ledger.audit import chain_reader, entry_encoding
+from bonobot.ledger.audit import entry_encoding, verify_chain
 from bonobot.ledger.audit.hash_chain import StoredEntry
 from bonobot.ledger.models import AuditRow
 
@@ -26,7 +26,7 @@ def export_pages(rows: QuerySet[AuditRow], export_format: ExportFormat) -> Itera
         yield format_csv([CSV_HEADING])
     ordered_rows = rows.order_by("seq")
     last_seq: int | None = None
-    while entries := chain_reader.load_entries(
+    while entries := verify_chain.load_entries(
         (ordered_rows if last_seq is None else ordered_rows.filter(seq__gt=last_seq))[:PAGE_SIZE]
     ):
         last_seq = entries[-1].seq
@@ -61,7 +61,7 @@ def parse_lines(lines: Iterable[str]) -> Iterator[StoredEntry]:
 
 def _format_line(row: StoredEntry) -> str:
     columns = dict(zip(entry_encoding.COLUMN_NAMES, row.columns, strict=True))
-    facts = {name: getattr(row, name) for name in chain_reader.SEALED_COLUMNS} | {
+    facts = {name: getattr(row, name) for name in verify_chain.SEALED_COLUMNS} | {
         "columns": columns
     }
     return json.dumps(facts, ensure_ascii=False) + "\n"

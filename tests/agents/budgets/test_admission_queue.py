@@ -14,7 +14,7 @@ from agents.budgets.admission_queue import (
     AdmissionPatience,
     get_admission_queue,
 )
-from agents.budgets.rate_limits import build_charge
+from agents.budgets.limits import build_charge
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session, Step

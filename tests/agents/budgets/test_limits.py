@@ -6,12 +6,12 @@ from uuid import UUID
 from agents.budgets.limits import (
     BudgetLimit,
     build_budget_key,
+    build_charge,
     build_reservations,
     build_settlements,
     select_limits,
     to_whole_units,
 )
-from agents.budgets.rate_limits import build_charge
 
 ORG = UUID(int=7)
 NOW = datetime(2026, 11, 21, 23, 59, tzinfo=UTC)

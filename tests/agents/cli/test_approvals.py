@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agents.callable_agents import set_callable_agents
+from agents.assignments import set_callable_agents
 from agents.cli import approvals as cli_approvals
 from agents.models import Agent, Approval, SessionApproval
 from agents.policies.services import PolicySpec, set_policy

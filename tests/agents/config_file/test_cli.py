@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agents.assignments import list_callable_agents
 from agents.budgets.services import list_budgets
-from agents.callable_agents import list_callable_agents
 from agents.models import Agent, AgentServer, Budget, ModelEndpoint
 from agents.policies.services import load_policy_spec
 from agents.policies.shadow_mode import find_draft

@@ -9,8 +9,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from agents.approvals.services import resolve_approval
+from agents.assignments import set_callable_agents
 from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
-from agents.callable_agents import set_callable_agents
 from agents.flow_labels.services import list_session_labels
 from agents.llm import interface as llm_interface
 from agents.models import Approval, Runner, Session, Step

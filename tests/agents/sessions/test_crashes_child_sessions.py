@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
+from agents.assignments import set_callable_agents
 from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
-from agents.callable_agents import set_callable_agents
 from agents.models import Agent, Approval, Session, Step
 from agents.sessions import services as sessions
 from bonobot.ledger.audit import entry_encoding

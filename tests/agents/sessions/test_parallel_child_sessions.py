@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from agents.assignments import set_callable_agents
 from agents.budgets.services import BudgetLine, set_budgets
-from agents.callable_agents import set_callable_agents
 from agents.llm import interface as llm_interface
 from agents.models import Inbox, Session, Step
 from agents.sessions import child_sessions

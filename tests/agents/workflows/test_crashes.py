@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from agents.callable_agents import set_callable_agents
+from agents.assignments import set_callable_agents
 from agents.models import Agent, Approval, Session, Step, WorkflowRun
 from agents.workflows.services import WorkflowSpec, run_workflow, save_workflow
 from tests import factories

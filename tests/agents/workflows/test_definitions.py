@@ -9,7 +9,7 @@ from agents.workflows.definitions import (
     parse_workflow,
     resolve_pointer,
 )
-from agents.workflows.next_step import (
+from agents.workflows.executor import (
     SkippedStep,
     StepFailed,
     WorkflowCall,

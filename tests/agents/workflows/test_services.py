@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agents.approvals.services import resolve_approval
-from agents.callable_agents import set_callable_agents
+from agents.assignments import set_callable_agents
 from agents.models import Approval, Session, Step, Workflow, WorkflowRun
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, update_agent

@@ -9,7 +9,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_cli_principal
 from bonobot.core.problems import InvalidInput
 from mcp_servers.presets.catalog import load_catalog
-from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+from mcp_servers.presets.services import build_server_spec, get_preset
 
 pytestmark = pytest.mark.django_db
 

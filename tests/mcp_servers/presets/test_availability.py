@@ -26,8 +26,7 @@ from mcp_servers.presets.availability import (
     enable_preset,
     list_enabled_ids,
 )
-from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
-from mcp_servers.presets.services import load_presets
+from mcp_servers.presets.services import build_server_spec, get_preset, load_presets
 from mcp_servers.services import create_server
 from tests import admin_client, factories, rest
 from tests.rest import RestClient

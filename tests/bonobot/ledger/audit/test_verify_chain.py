@@ -4,7 +4,6 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from bonobot.ledger.audit import chain_reader
 from bonobot.ledger.audit import verify_chain as verification
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
@@ -61,7 +60,7 @@ def test_an_organization_without_entries_is_valid(organization_id: UUID) -> None
 def test_a_valid_chain_is_read_to_its_end_page_by_page(
     chain: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain_reader, "PAGE_SIZE", 3)
+    monkeypatch.setattr(verification, "PAGE_SIZE", 3)
     monkeypatch.setattr(verification, "STEP_ROWS", 4)
     report = verify_whole_chain(chain)
     assert (report.ok, report.rows, report.seq) == (True, 10, 10)

@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 from django.db import OperationalError
 
-from agents.budgets.rate_limits import build_charge
+from agents.budgets.limits import build_charge
 from bonobot.core import cell_rate
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
@@ -121,7 +121,7 @@ def test_two_processes_with_twenty_clients_admit_no_more_than_the_rate_allows(
     """
     script = f"""
 import asyncio, json, time
-from agents.budgets.rate_limits import build_charge
+from agents.budgets.limits import build_charge
 from bonobot.ledger.refusals import RateLimited
 
 rate = build_charge(organization, "organization", organization, {PER_MINUTE})

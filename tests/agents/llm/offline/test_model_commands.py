@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.llm.offline.commands import Command, CommandSyntaxError, parse_commands
+from agents.llm.offline.model import Command, CommandSyntaxError, parse_commands
 
 NAMES = ["mcp_time_get_current_time", "mcp_git_git_log", "mcp_a_echo", "mcp_b_echo"]
 TIME, LOG = NAMES[:2]
