@@ -13,11 +13,10 @@ from uuid import UUID
 from django.utils import timezone
 
 from bonobot.core.db.transactions import lock_rows
-from bonobot.core.i18n.messages import format_message
+from bonobot.core.i18n.messages import format_count, format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_json_digest, is_same_value
-from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.ledger.audit.admin_changes import record_changes_at_end
 from bonobot.ledger.types import Actor

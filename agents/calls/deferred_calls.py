@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from agents.approvals.services import withdraw_approval
 from agents.calls.require_approval import build_refusal
-from agents.calls.unknown_outcomes import (
+from agents.calls.settle_call import (
     OUTCOME_UNKNOWN_CODE,
     OUTCOME_UNKNOWN_REMEDY,
     PROCESS_ENDED,

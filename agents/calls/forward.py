@@ -10,6 +10,7 @@ from uuid import UUID
 
 from agents.builtin_tools.registry import run_builtin_tool
 from agents.builtin_tools.types import BuiltinToolContext
+from agents.calls.connections import resolve_user_endpoint
 from agents.calls.context import CallContext
 from agents.calls.decide_call import redecide_call
 from agents.calls.definitions import SnapshotDefinition
@@ -32,7 +33,6 @@ from agents.calls.types import (
     Method,
     RelayOptions,
 )
-from agents.calls.user_endpoints import resolve_user_endpoint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime

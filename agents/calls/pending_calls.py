@@ -26,6 +26,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from agents.approvals.services import calculate_expiry
+from agents.calls.connections import resolve_user_endpoint
 from agents.calls.context import CallContext
 from agents.calls.redaction import redact_result
 from agents.calls.results import (
@@ -38,7 +39,6 @@ from agents.calls.results import (
 )
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.calls.types import CallContinuation, CallRequest
-from agents.calls.user_endpoints import resolve_user_endpoint
 from agents.models import ElicitationRequest, PendingCall, Session
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.i18n.messages import format_message

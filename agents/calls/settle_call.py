@@ -4,7 +4,7 @@ An admitted call is always settled.
 """
 
 import logging
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 from agents.budgets.admission_queue import get_admission_queue
@@ -14,26 +14,60 @@ from agents.calls.context import CallContext
 from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_result
 from agents.calls.results import clean_text
-from agents.calls.snapshots import CallSnapshot
-from agents.calls.types import OutcomeUnrecorded
-from agents.calls.unknown_outcomes import (
-    OUTCOME_UNKNOWN_CODE,
-    OUTCOME_UNKNOWN_REMEDY,
-    describe_unknown_outcome,
-    is_outcome_unknown,
-    is_repeatable,
-)
+from agents.calls.snapshots import CallSnapshot, Target
+from agents.calls.types import CallRequest, OutcomeUnrecorded
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
+from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.errors import UpstreamError
+from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.health.contacts import STATUS_BY_CODE, record_call_contact, record_call_failure
 from mcp_servers.refresh_definitions import request_refresh_on_error
 
 logger = logging.getLogger(__name__)
+
+
+OUTCOME_UNKNOWN_CODE = "outcome_unknown"
+OUTCOME_UNKNOWN_REMEDY = format_message(
+    "The call may have run, so don't repeat it before you have checked its effect."
+)
+PROCESS_ENDED = format_message("The process that made this call ended before the result arrived.")
+UNANSWERED_CODES = (
+    *("call_timeout", "server_unreachable", "server_crashed"),
+    # A task that was started, and whose end isn't known.
+    *("task_lost", "task_expired"),
+)
+
+
+def describe_unknown_outcome(cause: str) -> TranslatableMessage:
+    """Return the text of a call that may have run; `cause` is a sentence."""
+    return format_message(
+        "It is unknown whether this call ran. {cause} The call was not repeated.", cause=cause
+    )
+
+
+def is_outcome_unknown(problem: Problem) -> TypeGuard[UpstreamError]:
+    """Return whether the call was sent but it is unknown whether it ran."""
+    if not isinstance(problem, UpstreamError) or not problem.sent:
+        return False
+    is_failed_server = problem.rpc_code is None and (problem.http_status or 0) >= 500
+    # With a status below 500, the server refused the request.
+    is_unreadable = (
+        problem.code == "protocol_error" and problem.http_status is None and not problem.answered
+    )
+    return problem.code in UNANSWERED_CODES or is_failed_server or is_unreadable
+
+
+def is_repeatable(request: CallRequest, target: Target) -> bool:
+    """Return whether a second call does no more than the first one.
+
+    Only our own label counts; everything but a tool call only reads.
+    """
+    return request.method != "tools/call" or FlowLabel.REPEATABLE in target.labels
 
 
 async def settle_call(context: CallContext) -> None:

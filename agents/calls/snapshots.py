@@ -58,7 +58,7 @@ from bonobot.core.problems import NotFound
 from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.client.extensions import is_for_models, list_app_pages
 from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
-from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse
+from mcp_servers.flow_labels.store_labels import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
 from mcp_servers.schemas.defaults import fill_defaults

@@ -12,8 +12,8 @@ import yaml
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound
-from bonobot.core.text.counts import format_count
 
 if TYPE_CHECKING:
     from agents.policies.services import Entry, Owner, PolicySpec

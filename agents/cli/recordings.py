@@ -17,8 +17,8 @@ from bonobot.core.cli.command_group import (
     build_table,
     read_text,
 )
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import ServiceUnavailable
-from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 
 POLL_INTERVAL_S = 0.5

@@ -20,8 +20,8 @@ from bonobot.core.cli.command_group import (
     build_table,
     parse_pairs,
 )
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Problem
-from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.discovery import DiscoveryAttempt

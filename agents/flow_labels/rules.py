@@ -13,8 +13,7 @@ from uuid import UUID
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.types import FlowLabelEffect, Store
 from mcp_servers.flow_labels import FlowLabel, encode_labels
-from mcp_servers.flow_labels.store_labels import build_store_key
-from mcp_servers.flow_labels.store_use import StoreUse
+from mcp_servers.flow_labels.store_labels import StoreUse, build_store_key
 
 IDLE_S = 24 * 3600
 HELD_LABELS = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT))

@@ -16,12 +16,12 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from agents.calls import pipeline
+from agents.calls.connections import find_user_id, resolve_user_endpoint
 from agents.calls.definitions import ServerFacts
 from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
 from agents.calls.results import MAX_ROUNDS, estimate_size
 from agents.calls.snapshots import CallSnapshot
 from agents.calls.types import CallRequest, Method, RelayOptions
-from agents.calls.user_endpoints import find_user_id, resolve_user_endpoint
 from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import (

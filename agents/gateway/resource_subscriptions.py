@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from uuid import UUID
 
+from agents.calls.connections import resolve_user_endpoint
 from agents.calls.resolve import find_resource
-from agents.calls.user_endpoints import resolve_user_endpoint
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import get_catalog
 from agents.gateway.connection_subscriptions import (

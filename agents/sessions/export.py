@@ -19,9 +19,8 @@ from agents.models import Approval, ElicitationRequest, Session, Step
 from agents.sessions.events import build_step_data
 from agents.sessions.history import find_superseded_seqs, list_current_steps
 from agents.sessions.session_import import FORMAT_VERSION
-from bonobot.core.i18n.messages import format_message
+from bonobot.core.i18n.messages import format_count, format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 
 MEDIA_TYPES = {"markdown": "text/markdown", "json": "application/json"}

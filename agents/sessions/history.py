@@ -12,7 +12,7 @@ from uuid import UUID
 
 from agents.llm import interface as llm_interface
 from agents.models import Step
-from agents.sessions.context_window import CompactionMarks, HistoryEntry, compact_messages
+from agents.sessions.compaction import CompactionMarks, HistoryEntry, compact_messages
 from agents.sessions.model_fallback import TurnFailure
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 from uuid import UUID
 
 from agents.calls.redaction import ensure_masker_loaded
+from agents.calls.settle_call import OUTCOME_UNKNOWN_CODE
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
-from agents.calls.unknown_outcomes import OUTCOME_UNKNOWN_CODE
 from agents.elicitations.services import withdraw_live_requests
 from agents.models import Step
 from agents.sessions import step_store

@@ -25,13 +25,13 @@ from agents.calls.pipeline import CallOutcome
 from agents.calls.redaction import ensure_masker_loaded
 from agents.calls.require_approval import ApprovalRequired, build_target_fields
 from agents.calls.root_limits import RootSession
-from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
-from agents.calls.unknown_outcomes import (
+from agents.calls.settle_call import (
     OUTCOME_UNKNOWN_CODE,
     OUTCOME_UNKNOWN_REMEDY,
     PROCESS_ENDED,
     describe_unknown_outcome,
 )
+from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.images import extract_images, store_images
 from agents.llm.messages import build_frame
 from agents.models import Approval, PendingCall, Session, Step

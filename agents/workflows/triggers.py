@@ -17,7 +17,7 @@ from django.utils import timezone
 from agents.assignments import record_assignment_change, save_assignable
 from agents.models import Trigger, Workflow
 from agents.workflows.definitions import iterate_pointers
-from agents.workflows.schedules import TriggerSchedule
+from agents.workflows.schedule_times import TriggerSchedule
 from agents.workflows.services import check_inputs
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

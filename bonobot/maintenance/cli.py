@@ -13,8 +13,8 @@ from bonobot.core.cli.command_group import (
     CommandVerb,
     build_table,
 )
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Conflict, InvalidInput
-from bonobot.core.text.counts import format_count
 from bonobot.ledger.types import Actor
 from bonobot.maintenance import key_rotation
 

@@ -34,8 +34,8 @@ from bonobot.accounts.models import Token
 from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.crypto.sealed_values import can_unseal
 from bonobot.core.extension_points import ExtensionList
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.counts import format_count
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import SYNC_INTERVAL_S
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from bonobot.accounts.roles import Action
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Conflict, NotFound
-from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import show_review_findings, show_review_result
 from mcp_servers.cli.servers import get_server

@@ -14,8 +14,8 @@ from bonobot.core.cli.command_group import (
     CommandVerb,
     build_table,
 )
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import NotFound
-from bonobot.core.text.counts import format_count
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Preset
 from mcp_servers.presets.availability import disable_preset, enable_preset

@@ -22,8 +22,8 @@ from bonobot.core.cli.command_group import (
     expand_variables,
     parse_pairs,
 )
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound, Problem
-from bonobot.core.text.counts import format_count
 from bonobot.core.text.dollars import parse_dollars
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents

@@ -21,8 +21,7 @@ from typing import Any, Protocol, Self
 import httpx2
 
 from bonobot.core.http.egress import BodyAllowance, EgressDenied
-from bonobot.core.http.persistent_client import HttpExchange, PersistentClient
-from bonobot.core.http.streamed_response import StreamedResponse
+from bonobot.core.http.persistent_client import HttpExchange, PersistentClient, StreamedResponse
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import ObjectIdentityCache
 from mcp_servers.client.background_tasks import STREAM_SHARE, ReadThrottle

@@ -23,7 +23,7 @@ from mcp_servers.flow_labels.inference import (
     build_label_context,
     infer_labels,
 )
-from mcp_servers.flow_labels.store_use import StoreUse, infer_store_use
+from mcp_servers.flow_labels.store_labels import StoreUse, infer_store_use
 from mcp_servers.models import Definition, Server
 
 # Inferring labels takes longer than the rest of a snapshot's row, so results are cached.

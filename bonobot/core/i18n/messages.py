@@ -72,3 +72,8 @@ def _format_placeholder(placeholder: str, values: dict[str, Any]) -> str:
     """Return a placeholder's value; a `TranslatableMessage` stays one, to be translated too."""
     value = values.get(placeholder[1:-1])
     return value if isinstance(value, TranslatableMessage) else placeholder.format(**values)
+
+
+def format_count(count: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun, such as "1 tool" or "2,000 tools"; the default adds an s."""
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"

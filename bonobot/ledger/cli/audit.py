@@ -18,8 +18,8 @@ from bonobot.core.cli.command_group import (
     build_table,
     parse_time,
 )
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound
-from bonobot.core.text.counts import format_count
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 

@@ -13,8 +13,8 @@ from bonobot.core.cli.command_group import (
     build_table,
     parse_time,
 )
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.counts import format_count
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport, UsageReportEntry
 

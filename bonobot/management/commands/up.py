@@ -17,8 +17,8 @@ from django.db import OperationalError, connections
 from bonobot import __version__
 from bonobot.core import runtime
 from bonobot.core.cli.command_group import CommandContext
+from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Problem, ServiceUnavailable
-from bonobot.core.text.counts import format_count
 from bonobot.ledger.writer import writer_thread
 from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.monitoring import health

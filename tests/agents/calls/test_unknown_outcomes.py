@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agents.calls.unknown_outcomes import OUTCOME_UNKNOWN_REMEDY
+from agents.calls.settle_call import OUTCOME_UNKNOWN_REMEDY
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool

@@ -12,7 +12,7 @@ from agents.llm.interface import (
 )
 from agents.llm.messages import order_messages
 from agents.llm.pricing import estimate_tokens
-from agents.sessions.context_window import (
+from agents.sessions.compaction import (
     DIGEST_LENGTH,
     LAST_MESSAGE_LENGTH,
     CompactionMarks,

@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_servers.flow_labels.inference import LabelContext, infer_labels
-from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse, infer_store_use
+from mcp_servers.flow_labels.store_labels import NO_STORE, StoreUse, infer_store_use
 from tests.mcp_servers.labeled_tools import LabeledTool, labeled_tools
 
 LOCAL = LabelContext()

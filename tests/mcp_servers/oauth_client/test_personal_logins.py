@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from agents.calls.connections import find_user_id
 from agents.calls.pipeline import CallRequest, make_call
-from agents.calls.user_endpoints import find_user_id
 from agents.sessions.services import send_message, start_session
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.principals import Principal, build_token_principal

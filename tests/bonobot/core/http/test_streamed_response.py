@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from bonobot.core.http.connection_errors import NO_HTTP, find_failure
 from bonobot.core.http.egress import BodyAllowance, EgressDenied
-from bonobot.core.http.streamed_response import (
+from bonobot.core.http.persistent_client import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     READ_BUFFER_BYTES,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.core.text.counts import format_count
+from bonobot.core.i18n.messages import format_count
 
 
 @pytest.mark.parametrize(
