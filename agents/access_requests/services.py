@@ -144,10 +144,7 @@ def expire_overdue() -> int:
     overdue = list(AccessRequest.objects.overdue()[:500])
     for access_request in overdue:
         with record_change(**_build_audit_fields(access_request, SYSTEM, "access_request_expired")):
-            rows = AccessRequest.objects.filter(
-                pk=access_request.pk, state=AccessRequest.State.WAITING
-            )
-            rows.update(state=AccessRequest.State.EXPIRED, updated_at=timezone.now())
+            AccessRequest.objects.expire_pending(access_request.pk, updated_at=timezone.now())
             wake_pages(access_request.organization_id)
     return len(overdue)
 
@@ -262,17 +259,8 @@ def _save_answer(
     principal: Principal, access_request: AccessRequest, state: str, message: str = ""
 ) -> None:
     now = timezone.now()
-    # The condition lets only one of two concurrent answers succeed.
-    updated = AccessRequest.objects.filter(
-        pk=access_request.pk, state=AccessRequest.State.WAITING, expires_at__gt=now
-    ).update(
-        state=state,
-        answered_at=now,
-        answered_by=principal.label[:255],
-        message=message,
-        updated_at=now,
-    )
-    if updated:
+    answer = {"answered_at": now, "answered_by": principal.label[:255], "message": message}
+    if AccessRequest.objects.answer_pending(access_request.pk, state, now, **answer):
         return
     access_request.refresh_from_db()
     if access_request.state in (AccessRequest.State.WAITING, AccessRequest.State.EXPIRED):

@@ -124,9 +124,7 @@ def expire_overdue() -> int:
             details={"call_id": str(approval.call_id)},
             governed=False,
         ):
-            Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING).update(
-                state=Approval.State.EXPIRED, decided_at=timezone.now()
-            )
+            Approval.objects.expire_pending(approval.pk, decided_at=timezone.now())
             _wake_waiting_calls(approval)
     return len(overdue)
 
@@ -180,17 +178,10 @@ def _save_decision(
     principal: Principal, approval: Approval, *, is_approved: bool, message: str
 ) -> None:
     now = timezone.now()
-    # The condition lets only one of two concurrent answers succeed.
-    updated = Approval.objects.filter(
-        pk=approval.pk, state=Approval.State.WAITING, expires_at__gt=now
-    ).update(
-        state=Approval.State.APPROVED if is_approved else Approval.State.DENIED,
-        decided_at=now,
-        decided_by=principal.label,
-        message=message,
-        updated_at=now,
-    )
-    if updated:
+    state = Approval.State.APPROVED if is_approved else Approval.State.DENIED
+    if Approval.objects.answer_pending(
+        approval.pk, state, now, decided_at=now, decided_by=principal.label, message=message
+    ):
         return
     approval.refresh_from_db()
     if approval.state in (Approval.State.WAITING, Approval.State.EXPIRED):

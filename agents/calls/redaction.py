@@ -36,7 +36,7 @@ def redact_value(
     `masker` is the organization's if the caller has it. Returns the same object if nothing has to
     be masked.
     """
-    masker = masker or get_organization_masker(organization_id)
+    masker = masker or get_organization_secrets(str(organization_id)).get_masker()
     searchable_text = build_searchable_text(value)
     has_server_values = (
         server is not None
@@ -79,14 +79,9 @@ def build_audited_arguments(
 
 def redact_result(result: dict[str, Any], organization_id: UUID) -> dict[str, Any]:
     """Return a result with stored secrets masked; the same object if it has none."""
-    masker = get_organization_masker(organization_id)
+    masker = get_organization_secrets(str(organization_id)).get_masker()
     searchable_text = build_searchable_text(result)
     if searchable_text is not None and not masker.may_mask_known(searchable_text):
         return result
     redacted: dict[str, Any] = masker.mask_known(result)
     return redacted
-
-
-def get_organization_masker(organization_id: UUID) -> Masker:
-    """Return the masker for the organization's current secrets."""
-    return get_organization_secrets(str(organization_id)).get_masker()

@@ -19,6 +19,7 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import ServiceUnavailable
+from bonobot.core.text.dollars import MICROUSD_PER_USD
 from bonobot.core.text.untrusted_text import make_visible
 
 POLL_INTERVAL_S = 0.5
@@ -165,7 +166,7 @@ def _show_comparison(cli: CommandContext, replay_data: dict[str, Any]) -> None:
         before, after = sides["before"], sides["after"]
         labels = {"turns": "turns", "calls": "calls", "tokens": "tokens"}
         changes = [f"{before[key]:,} → {after[key]:,} {word}" for key, word in labels.items()]
-        cost = [f"${side['cost_microusd'] / 1_000_000:.4f}" for side in (before, after)]
+        cost = [f"${side['cost_microusd'] / MICROUSD_PER_USD:.4f}" for side in (before, after)]
         cli.print_message(f"{', '.join(changes)}, {cost[0]} → {cost[1]}")
     if replay_data["error_code"]:
         cli.print_message(

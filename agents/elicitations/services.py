@@ -209,9 +209,7 @@ def expire_overdue() -> int:
             details={"server": elicitation.server_name},
             governed=False,
         ):
-            ElicitationRequest.objects.filter(
-                pk=elicitation.pk, state=ElicitationRequest.State.WAITING
-            ).update(state=ElicitationRequest.State.EXPIRED, answered_at=timezone.now())
+            ElicitationRequest.objects.expire_pending(elicitation.pk, answered_at=timezone.now())
             _wake_session(elicitation.session_id)
     return len(overdue)
 
@@ -266,12 +264,11 @@ def _clean_content(elicitation: ElicitationRequest, content: Mapping[str, Any]) 
 
 def _save_answer(elicitation: ElicitationRequest, answer: str, by: str) -> None:
     now = timezone.now()
-    # The condition lets only one of two concurrent answers succeed.
-    updated = ElicitationRequest.objects.filter(
-        pk=elicitation.pk, state=ElicitationRequest.State.WAITING, expires_at__gt=now
-    ).update(state=answer, answered_at=now, answered_by=by, updated_at=now)
+    is_first = ElicitationRequest.objects.answer_pending(
+        elicitation.pk, answer, now, answered_at=now, answered_by=by
+    )
     elicitation.refresh_from_db()
-    if updated:
+    if is_first:
         return
     if elicitation.state in (ElicitationRequest.State.WAITING, ElicitationRequest.State.EXPIRED):
         raise Conflict("This elicitation request has expired.", code="elicitation_request_expired")

@@ -29,6 +29,14 @@ class PersonRequestQuerySet(ScopedQuerySet):
         """Keep requests that expired without an answer."""
         return self.filter(state=WAITING, expires_at__lte=timezone.now())
 
+    def answer_pending(self, pk: UUID, state: str, now: datetime, **values: Any) -> bool:
+        """Set a request's answer; return False if it expired or another answer was first."""
+        return self.waiting(now).filter(pk=pk).update(state=state, updated_at=now, **values) > 0
+
+    def expire_pending(self, pk: UUID, **values: Any) -> None:
+        """Expire a request, unless it was answered meanwhile."""
+        self.filter(pk=pk, state=WAITING).update(state=EXPIRED, **values)
+
     def in_session_tree(self, session_id: UUID) -> "PersonRequestQuerySet":
         """Keep requests of a session and of the sessions started by it, oldest first."""
         requests = self.filter(Q(session=session_id) | Q(session__root_id=session_id))

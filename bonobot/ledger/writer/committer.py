@@ -65,7 +65,9 @@ class BatchStateCache:
             return None
         if not all(key.startswith(build_rate_prefix(organization_id)) for key in row_keys.rates):
             return None
-        return self._find_cached_state(row_keys, _get_monotonic_us() + self._clock_offset_us)
+        return self._find_cached_state(
+            row_keys, time.monotonic_ns() // 1_000 + self._clock_offset_us
+        )
 
     def remember(self, row_keys: BatchRowKeys, new_state: BatchState, *, now: int) -> None:
         """Cache the rows after a batch was committed at the database's time `now`."""
@@ -82,7 +84,7 @@ class BatchStateCache:
         for call_id in row_keys.closing_calls:
             cached.open_calls.pop(call_id, None)
         cached.open_calls |= new_state.open_calls
-        self._clock_offset_us = now - _get_monotonic_us()
+        self._clock_offset_us = now - time.monotonic_ns() // 1_000
         self._clock_valid_until = time.monotonic() + CLOCK_VALID_S
 
     def compare_tips(self, state: BatchState) -> None:
@@ -119,10 +121,6 @@ class BatchStateCache:
             )
         except KeyError:
             return None
-
-
-def _get_monotonic_us() -> int:
-    return time.monotonic_ns() // 1_000
 
 
 def _build_empty_state() -> BatchState:

@@ -164,9 +164,8 @@ class LedgerWriter:
     def _build_admission(self, admission: Admission) -> QueuedItem:
         at = datetime.now(UTC)
         opening, generation = admission.opening, admission.generation
-        return self._build_queued_item(
-            build_open_item(opening, at, admission=admission, generation=generation), at
-        )
+        item = build_open_item(opening, at, admission=admission, generation=generation)
+        return QueuedItem(item, at, deadline=time.monotonic() + self.deadline_s)
 
     def _build_settlement(self, settlement: Settlement) -> QueuedItem:
         at, call = datetime.now(UTC), settlement
@@ -174,11 +173,13 @@ class LedgerWriter:
         metrics.observe_call(
             call.kind, call.outcome, call.code, call.duration_ms, call.cost_microusd, *tokens
         )
-        return self._build_queued_item(build_close_item(call, at), at)
+        item = build_close_item(call, at)
+        return QueuedItem(item, at, deadline=time.monotonic() + self.deadline_s)
 
     def _build_refusal(self, opening: Opening) -> QueuedItem:
         at = datetime.now(UTC)
-        queued_item = self._build_queued_item(build_open_item(opening, at, outcome="refused"), at)
+        item = build_open_item(opening, at, outcome="refused")
+        queued_item = QueuedItem(item, at, deadline=time.monotonic() + self.deadline_s)
         queued_item.refusal_key = build_refusal_key(opening)
         if not is_approval_request("refused", opening.code):
             metrics.observe_refusal(opening.event_type, opening.code)
@@ -186,9 +187,7 @@ class LedgerWriter:
 
     def _build_event(self, opening: Opening, outcome: Outcome) -> QueuedItem:
         at = datetime.now(UTC)
-        return self._build_queued_item(build_open_item(opening, at, outcome=outcome), at)
-
-    def _build_queued_item(self, item: Item, at: datetime) -> QueuedItem:
+        item = build_open_item(opening, at, outcome=outcome)
         return QueuedItem(item, at, deadline=time.monotonic() + self.deadline_s)
 
     def _submit_from_thread(self, queued_item: QueuedItem) -> Future[Any]:
