@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from agents.flow_labels.services import list_current_labels
 from agents.models import Agent, Note
-from agents.models.agents import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
+from agents.models.notes import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.agents import AgentAdmin
 from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.models import Agent, Note
-from agents.models.agents import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
+from agents.models.notes import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
 from agents.notes import (
     NOTE_LABELS,
     NoteSpec,

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentView
 from agents.models import Note
-from agents.models.agents import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
+from agents.models.notes import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
 from agents.notes import NOTE_LABELS, NoteSpec, delete_note, rank_notes, save_note
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field

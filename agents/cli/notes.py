@@ -5,7 +5,7 @@ from typing import Any
 
 from agents.cli.agent_list import get_agent
 from agents.models import Note
-from agents.models.agents import MAX_NOTES
+from agents.models.notes import MAX_NOTES
 from bonobot.core.cli.command_group import (
     Argument,
     CommandContext,

@@ -1,12 +1,13 @@
 """Models of agents, their policies, budgets, sessions, approvals and workflows."""
 
 from agents.models.access_requests import AccessRequest
-from agents.models.agents import Agent, AgentAssignment, AgentServer, Note, ToolName
+from agents.models.agents import Agent, AgentAssignment, AgentServer, ToolName
 from agents.models.approvals import Approval, SessionApproval
 from agents.models.budgets import Budget
 from agents.models.elicitations import ElicitationRequest
 from agents.models.gateway_sessions import GatewaySessionMessage, GatewaySessionState
 from agents.models.model_endpoints import ModelEndpoint
+from agents.models.notes import Note
 from agents.models.pending_calls import CallHandoff, DeferredCall, PendingCall
 from agents.models.policies import ToolPolicy, ToolRule
 from agents.models.recordings import Recording, Replay

@@ -16,12 +16,9 @@ from bonobot.accounts.models import Membership, User
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
     GovernedQuerySet,
-    OrganizationModel,
 )
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role, may
-from bonobot.core.db.changed_fields import SavesChangedFields
-from mcp_servers.flow_labels import FlowLabel, decode_labels
 
 DEFAULT_WORKSPACE_MIB = 256
 DEFAULT_WORKSPACE_FILES = 10_000
@@ -291,40 +288,6 @@ class AgentAssignment(GovernedModel):
 
     def __str__(self) -> str:
         return f"{self.skill or self.callable_agent or self.workflow} → {self.agent}"
-
-
-MAX_TITLE_LENGTH = 200
-MAX_NOTE_LENGTH = 4_000
-MAX_NOTES = 500
-
-
-class Note(SavesChangedFields, OrganizationModel):
-    """A note of one agent, identified by its title.
-
-    `labels` are the flow labels of the session that wrote it, as the ledger's bits; sessions that
-    read the note get them, too.
-    """
-
-    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="notes")
-    title = models.CharField(_("title"), max_length=MAX_TITLE_LENGTH)
-    text = models.TextField(_("text"), max_length=MAX_NOTE_LENGTH)
-    labels = models.PositiveSmallIntegerField(_("flow labels"), default=0)
-    written_by = models.CharField(_("written by"), max_length=255)
-    session_id = models.UUIDField(null=True)
-
-    class Meta:
-        ordering = ("-updated_at", "-pk")
-        verbose_name = _("note")
-        verbose_name_plural = _("notes")
-        constraints = (models.UniqueConstraint(fields=["agent", "title"], name="note_once"),)
-
-    def __str__(self) -> str:
-        return self.title
-
-    @property
-    def brought(self) -> tuple[FlowLabel, ...]:
-        """The flow labels that a session gets by reading it."""
-        return decode_labels(self.labels)
 
 
 def can_see_all_agents(principal: Principal) -> bool:

@@ -3,9 +3,10 @@
 from mcp_servers.models.bulk_jobs import BulkJob, BulkJobItem
 from mcp_servers.models.definitions import Definition
 from mcp_servers.models.health import ErrorOutput, HealthCheck, Outage, UnmonitoredPeriod
+from mcp_servers.models.launchers import Launcher
 from mcp_servers.models.oauth import OAuthClient, OAuthGrant, OAuthLogin
 from mcp_servers.models.presets import Preset
-from mcp_servers.models.servers import ApiDocument, Launcher, Secret, Server
+from mcp_servers.models.servers import ApiDocument, Secret, Server
 from mcp_servers.models.subscriptions import ChangeSubscription, ResourceSubscription
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Models of servers, their secrets and documents, and allowed launchers."""
 
 import hashlib
-import uuid
 from typing import Any, ClassVar
 
 from django.core.validators import MinValueValidator
@@ -374,23 +373,3 @@ def find_document(server: Server) -> ApiDocument | None:
 def hash_document(text: str) -> str:
     """Return the SHA-256 digest of a document's text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-class Launcher(models.Model):
-    """An entry of the platform's launcher allowlist, in addition to `BONOBOT_LAUNCHERS`.
-
-    Launchers run code on this host, so only a platform administrator may create one.
-    """
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    command = models.CharField(_("command"), max_length=255, unique=True)
-    note = models.CharField(_("note"), max_length=255, blank=True, default="")
-    created_at = models.DateTimeField(_("created"), auto_now_add=True)
-
-    class Meta:
-        ordering = ("command",)
-        verbose_name = _("launcher")
-        verbose_name_plural = _("launchers")
-
-    def __str__(self) -> str:
-        return self.command

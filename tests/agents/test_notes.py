@@ -7,7 +7,7 @@ from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.calls.pipeline import CallRefused
 from agents.flow_labels.services import list_current_labels, list_session_labels
 from agents.models import Agent, Note
-from agents.models import agents as limits
+from agents.models import notes as limits
 from agents.services import AgentSpec, update_agent
 from agents.sessions import services as sessions
 from bonobot.accounts.roles import Role

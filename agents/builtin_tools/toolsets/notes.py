@@ -12,7 +12,7 @@ from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
 from agents.flow_labels.services import list_current_labels
 from agents.models import Note
-from agents.models.agents import MAX_NOTE_LENGTH, MAX_TITLE_LENGTH
+from agents.models.notes import MAX_NOTE_LENGTH, MAX_TITLE_LENGTH
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
