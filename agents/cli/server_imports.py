@@ -20,7 +20,7 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.definition_approval import review_new_server
+from mcp_servers.cli.definitions import review_new_server
 from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.cli.servers import APPROVE_ARGUMENT
 from mcp_servers.import_export import is_registry_text, parse_import

@@ -132,10 +132,10 @@ COMMAND_GROUPS = {
             "mcp_servers.cli.servers:VERBS": (
                 "add list test refresh install enable disable remove"
             ),
-            "mcp_servers.cli.definition_approval:VERBS": "reject approve",
+            "mcp_servers.cli.definitions:VERBS": "reject approve",
             "mcp_servers.cli.server_detail:VERBS": "show",
             "mcp_servers.cli.openapi:VERBS": "operations add-operation remove-operation",
-            "mcp_servers.cli.definitions:VERBS": "label",
+            "mcp_servers.cli.definitions:LABEL_VERBS": "label",
             "agents.cli.store_labels:OF_SERVERS": "store-labels clear-store-labels",
             "agents.cli.budgets:PRICING": "price",
             "agents.cli.agent_servers:VERBS": "status connect disconnect tools",

@@ -15,7 +15,7 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.definition_approval import review_new_server
+from mcp_servers.cli.definitions import review_new_server
 from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import OAuthGrant, Server

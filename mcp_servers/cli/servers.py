@@ -308,7 +308,7 @@ def _show_launcher_warnings(cli: CommandContext, server: Server) -> None:
 
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
-    from mcp_servers.cli.definition_approval import review_new_server
+    from mcp_servers.cli.definitions import review_new_server
     from mcp_servers.services import create_server
 
     _check_options(options)
