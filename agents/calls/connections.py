@@ -1,4 +1,4 @@
-"""Open and release the connections of a holder to servers, outside of calls."""
+"""Connections to servers: whose sign-in a call uses, and how a holder opens and releases them."""
 
 from uuid import UUID
 

@@ -1,6 +1,6 @@
 """Settle a call: record its outcome, its cost, and server trouble behind a failure.
 
-An admitted call is always settled.
+An admitted call is always settled. The outcome of a call that may have run is unknown.
 """
 
 import logging

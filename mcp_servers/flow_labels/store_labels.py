@@ -1,7 +1,12 @@
-"""List and clear the labels that calls left in a server's store.
+"""Whether a call reads or writes its server's store, and the labels that calls left there.
 
 A server's store is all data that it keeps. Its key doesn't depend on the server's name or
 attachments.
+
+Whether a call uses it is inferred from the same words as suggested labels. A call writes unless its
+words say that it only reads, and reads unless they say that it only adds. A server's annotations
+can add a write (`readOnlyHint: false`), but never remove one; for API operations, the annotation is
+ours, from the method.
 """
 
 from collections.abc import Collection, Mapping, Sequence

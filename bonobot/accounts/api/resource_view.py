@@ -1,7 +1,9 @@
 """ResourceView: the base of every REST view.
 
 A view declares the action that each method needs; methods without a rule are closed. Objects of
-other organizations are treated as missing. Writes may have an `Idempotency-Key`.
+other organizations are treated as missing. Writes may have an `Idempotency-Key`, and the version of
+the object in `If-Match` or `version`; a write without either isn't checked, so that simple clients
+can ignore versions.
 """
 
 import json
@@ -195,7 +197,7 @@ class ResourceView(GenericAPIView):
         )
         serializer.is_valid(raise_exception=True)
         body = dict(serializer.validated_data)
-        body.pop(VERSION_FIELD, None)  # checked separately, in `object_versions`
+        body.pop(VERSION_FIELD, None)  # checked separately
         return body
 
     def _drop_read_only_fields(self, serializer_class: type[StrictSerializer]) -> Any:

@@ -3,6 +3,11 @@
 It does less than httpx2: the body of a request is given as bytes, and nothing follows redirects or
 signs requests. A request is written once: it is never repeated on another connection, since the
 server may have seen it.
+
+Responses are parsed while they arrive. httptools (llhttp) refuses what proxies and servers read
+differently: a length beside a transfer coding, repeated lengths, broken chunks, bare line feeds,
+folded headers. This module refuses other protocols and transfer codings, and bounds the head, the
+framing, and the body.
 """
 
 import asyncio
