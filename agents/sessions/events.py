@@ -123,17 +123,6 @@ def build_events(
         yield SessionEvent(step.kind, data, step.seq if settled else None)
 
 
-def load_events(session_id: UUID, after_seq: int = 0) -> list[SessionEvent]:
-    """Return the current events after `after_seq` (two queries).
-
-    The last event is `rest` if the session rests or was deleted.
-    """
-    # Read the status first: all steps of a resting session were written before its status.
-    session = Session.objects.filter(pk=session_id).first()
-    steps = Step.objects.filter(session_id=session_id, seq__gt=after_seq).order_by("seq")
-    return [*build_events(steps), *build_rest_events(session)]
-
-
 def build_rest_events(session: Session | None) -> list[SessionEvent]:
     """Return the `rest` event of a session; empty if it doesn't rest."""
     if session is None:

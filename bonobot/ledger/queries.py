@@ -39,15 +39,6 @@ def delete_old_cells(before: datetime) -> int:
     return deleted
 
 
-def load_organization_balances(organization_id: UUID) -> dict[str, BudgetBalance]:
-    """Return the balances of all cells of an organization by key."""
-    cells = BudgetCell.objects.filter(organization_id=organization_id).order_by("key")
-    return {
-        key: BudgetBalance(spent, reserved)
-        for key, spent, reserved in cells.values_list("key", "spent", "reserved")
-    }
-
-
 def load_policy_generation(organization_id: UUID) -> int:
     """Return the current policy generation (one query).
 

@@ -24,8 +24,8 @@ from agents.models import Approval, ElicitationRequest, PendingCall, Replay, Run
 from agents.sessions.services import requeue_answered_sessions
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_organization_balances
 from tests import factories
+from tests.bonobot.ledger.factories import load_organization_balances
 from tests.parts import ROOT
 from tests.processes import build_environment
 

@@ -28,13 +28,13 @@ from bonobot.core import cell_rate
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import RateCell
-from bonobot.ledger.queries import load_organization_balances
 from bonobot.ledger.refusals import BudgetExhausted, BudgetReserved
 from bonobot.ledger.types import Actor, Admission, BudgetReservation, Opening, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
 from tests import factories
 from tests.agents.llm.openai_server import FakeOpenAI, Says
+from tests.bonobot.ledger.factories import load_organization_balances
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -16,11 +16,11 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_organization_balances
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.server_prices import set_prices
 from tests import admin_client, factories, rest
+from tests.bonobot.ledger.factories import load_organization_balances
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

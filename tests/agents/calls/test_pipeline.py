@@ -16,13 +16,13 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_organization_balances
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import approve_definitions, reset_review
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, set_server_enabled
 from tests import factories
+from tests.bonobot.ledger.factories import load_organization_balances
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp
 

@@ -24,11 +24,11 @@ from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.budgets import BudgetBalance, parse_unit
 from bonobot.ledger.models import BudgetCell
-from bonobot.ledger.queries import load_organization_balances
 from bonobot.ledger.refusals import BudgetExhausted
 from bonobot.ledger.types import BudgetReservation
 from tests import factories
 from tests.agents.llm.openai_server import Says
+from tests.bonobot.ledger.factories import load_organization_balances
 
 SESSIONS = 50
 # Tests run twice by default; docs/limits.md has the results of `TEST_BUDGET_RUNS=20`.

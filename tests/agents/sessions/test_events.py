@@ -4,14 +4,9 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Session, Step
-from agents.sessions.events import (
-    EventFeed,
-    SessionEvent,
-    build_events,
-    build_step_data,
-    load_events,
-)
+from agents.sessions.events import EventFeed, SessionEvent, build_events, build_step_data
 from tests import factories
+from tests.agents.sessions.event_lists import load_events
 
 pytestmark = pytest.mark.django_db
 

@@ -26,7 +26,6 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_organization_balances
 from bonobot.ledger.types import (
     Actor,
     Admission,
@@ -44,6 +43,7 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
+from tests.bonobot.ledger.factories import load_organization_balances
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)

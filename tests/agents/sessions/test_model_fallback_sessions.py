@@ -13,12 +13,12 @@ from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_organization_balances
 from tests import factories
 from tests.agents.llm.anthropic_server import SIGNATURE, anthropic_server
 from tests.agents.llm.openai_server import openai_server
 from tests.agents.llm.provider_server import Refuses, Says, Streams, Waits
 from tests.agents.sessions.test_turns import create_budget
+from tests.bonobot.ledger.factories import load_organization_balances
 from tests.wait import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("endpoint")]

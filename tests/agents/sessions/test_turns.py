@@ -16,9 +16,9 @@ from bonobot.core.message_bus import get_bus
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_organization_balances
 from tests import factories, rest
 from tests.agents.llm.openai_server import Refuses, Says, Waits
+from tests.bonobot.ledger.factories import load_organization_balances
 from tests.wait import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("endpoint")]

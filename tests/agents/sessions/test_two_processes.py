@@ -11,7 +11,6 @@ import pytest
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Session, Step
 from agents.sessions import events
-from agents.sessions.events import load_events
 from agents.sessions.export import build_report
 from bonobot.core import message_bus
 from bonobot.core.runtime import get_runtime
@@ -22,6 +21,7 @@ from tests import factories, processes
 from tests.agents.conftest import WORKSHOP
 from tests.agents.llm.openai_server import FakeOpenAI, Says
 from tests.agents.llm.provider_server import serve
+from tests.agents.sessions.event_lists import load_events
 from tests.agents.sessions.test_events_subscribers import Watcher
 from tests.parts import ROOT
 from tests.wait import eventually

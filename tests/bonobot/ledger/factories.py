@@ -7,6 +7,8 @@ from uuid import UUID, uuid4
 
 from django.db import connection
 
+from bonobot.ledger.budgets import BudgetBalance
+from bonobot.ledger.models import BudgetCell
 from bonobot.ledger.types import Actor, Opening
 
 T = TypeVar("T")
@@ -41,3 +43,12 @@ async def in_thread(function: Callable[..., T], *arguments: object) -> T:
             connection.close()
 
     return await asyncio.to_thread(call)
+
+
+def load_organization_balances(organization_id: UUID) -> dict[str, BudgetBalance]:
+    """Return the balances of all cells of an organization by key."""
+    cells = BudgetCell.objects.filter(organization_id=organization_id).order_by("key")
+    return {
+        key: BudgetBalance(spent, reserved)
+        for key, spent, reserved in cells.values_list("key", "spent", "reserved")
+    }

