@@ -103,9 +103,9 @@ def test_stored_rows_are_encrypted(
             stored.extend((row.responses, row.result))
         wake_listeners(channel)
 
-    wake_listeners = suspended_calls.handoff.wake_listeners
+    wake_listeners = suspended_calls.wake_listeners
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suspended_calls.handoff, "wake_listeners", record_rows)
+        patch.setattr(suspended_calls, "wake_listeners", record_rows)
         message = call(other, **build_retry(pending))
     assert "Ann" in text(message)
     assert any(stored)
