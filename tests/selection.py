@@ -1,9 +1,11 @@
 """Which tests run, and in which order.
 
 `--quick` (`make quick`) selects what a developer runs before each commit: pure and service tests,
-and the one test in which a call goes through the whole product.
+and the one test in which a call goes through the whole product. What doesn't depend on the
+database is collected with SQLite only.
 """
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +22,7 @@ LONG = (
     "end_to_end/test_screens_of_objects.py",
     "end_to_end/test_screens.py",
     "docs/test_commands.py",
+    "conformance/",
     "end_to_end/test_admin.py",
     "bonobot/test_admin_pages.py",
     "bonobot/test_api_schemathesis.py",
@@ -33,7 +36,6 @@ LONG = (
     "bonobot/test_wheel.py",
     "bonobot/test_list_queries.py",
     "docs/",
-    "conformance/",
     "bonobot/test_translations.py",
 )
 # The same of what `--quick` runs in part.
@@ -73,6 +75,21 @@ NOT_QUICK = (
     "mcp_servers/test_stderr_log.py",
     "mcp_servers/schemas/test_subprocess_pool.py",
 )
+# What these files check doesn't depend on the database: sources, texts, builds and documentation,
+# and what axe says about the screens. They take an eighth of the suite's processor time.
+WITHOUT_DATABASE = (
+    "architecture/",
+    "deploy/",
+    "docs/",
+    "bonobot/core/documentation/",
+    "bonobot/test_api_clients.py",
+    "bonobot/test_packaging.py",
+    "bonobot/test_translations.py",
+    "bonobot/test_wheel.py",
+    "end_to_end/test_pages_without_eval.py",
+    "end_to_end/test_screens.py",
+    "end_to_end/test_screens_of_objects.py",
+)
 # One question to an agent: session, model, call pipeline, a real stdio server, audit log.
 ONE_CALL = "agents/sessions/test_loop.py::test_a_message_is_answered_with_a_real_server"
 # A test with one of these works on committed rows, mostly beside other processes.
@@ -94,10 +111,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Don't even import what `--quick` never runs."""
-    if not config.getoption("quick"):
-        return None
-    return True if _starts_with(collection_path, (*LONG, *NOT_QUICK)) else None
+    """Don't even import what `--quick` never runs, and what the run with SQLite has checked."""
+    ignored: tuple[str, ...] = ()
+    if config.getoption("quick"):
+        ignored += (*LONG, *NOT_QUICK)
+    if _is_on_postgres():
+        ignored += WITHOUT_DATABASE
+    return True if _starts_with(collection_path, ignored) else None
+
+
+def pytest_report_header() -> str:
+    return f"With SQLite only: {', '.join(WITHOUT_DATABASE)}" if _is_on_postgres() else ""
+
+
+def _is_on_postgres() -> bool:
+    return os.environ.get("DATABASE_URL", "").startswith("postgres")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from django.core.management import get_commands, load_command_class
-from django.db import connection
 
 from bonobot.core.cli.command_group import CommandGroup, add_arguments
 from tests.docs.installation import Installation, create_installation
@@ -28,7 +27,6 @@ export TOKEN
 """
 # Destructive pages: key rotation, restoring, deleting an organization.
 SEPARATE_PAGES = {"operate.md"}
-SQLITE_ONLY = "the default installation of a reader: tested once, with SQLite"
 # Replacements in every page.
 REPLACEMENTS = {
     ".venv/bin/bonobot": "bonobot",
@@ -42,7 +40,7 @@ def get_title(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def install(
     tmp_path_factory: pytest.TempPathFactory, django_db_setup: None
 ) -> Iterator[Callable[[str], Installation]]:
@@ -73,8 +71,6 @@ def list_tested_blocks(page: Path) -> list[Block]:
 def test_the_first_start_creates_the_demo_and_shows_its_password_once(
     install: Callable[[str], Installation],
 ) -> None:
-    if connection.vendor != "sqlite":
-        pytest.skip(SQLITE_ONLY)
     up = install("").up
     assert up is not None
     for line in (
@@ -89,8 +85,6 @@ def test_the_first_start_creates_the_demo_and_shows_its_password_once(
     "page", [page for page in PAGES if list_tested_blocks(page)], ids=get_title
 )
 def test_the_commands_of_a_page_work(page: Path, install: Callable[[str], Installation]) -> None:
-    if connection.vendor != "sqlite":
-        pytest.skip(SQLITE_ONLY)
     installation = install(page.name if page.name in SEPARATE_PAGES else "")
     with installation.shell() as shell:
         faults = [
