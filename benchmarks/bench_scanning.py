@@ -102,7 +102,7 @@ def test_what_is_found_in_styles_that_nothing_was_trained_on() -> None:
     """Definitions of `unlearned_*.txt` and `later_styles.toml`, alone and beside their tools."""
     for name, title in (("attacks", "attacks"), ("honest", "honest that sound like attacks")):
         samples = scanning_texts.unlearned(name, 1)
-        later = [described(text) for text in LATER_STYLES[name]]
+        later = [{"name": "helper_tool", "description": text} for text in LATER_STYLES[name]]
         for beside in (False, True):
             where = "neighbors known" if beside else "alone"
             held = [
