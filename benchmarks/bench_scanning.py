@@ -7,16 +7,23 @@ shown.
 """
 
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from time import process_time
 from typing import Any
 
+from benchmarks import scanning_texts
 from mcp_servers.scanning import inspect_result, scan_definition
 from mcp_servers.scanning.results import strip_json_value
 from tests import corpus
 from tests.mcp_servers.scanning import definition_texts, result_texts
 from tests.mcp_servers.scanning.definition_texts import described, seen, taking, unseen
+
+LATER_STYLES: dict[str, list[str]] = tomllib.loads(
+    Path(result_texts.__file__).with_name("later_styles.toml").read_text(encoding="utf-8")
+)
 
 Counts = dict[str, list[int]]
 
@@ -88,6 +95,30 @@ def test_what_is_found_in_results() -> None:
         _table(
             f"Sample, {label}: text changed",
             (("all", one.text != row["text"]) for row, one in mine),
+        )
+
+
+def test_what_is_found_in_styles_that_nothing_was_trained_on() -> None:
+    """Definitions of `unlearned_*.txt` and `later_styles.toml`, alone and beside their tools."""
+    for name, title in (("attacks", "attacks"), ("honest", "honest that sound like attacks")):
+        samples = scanning_texts.unlearned(name, 1)
+        later = [{"name": "helper_tool", "description": text} for text in LATER_STYLES[name]]
+        for beside in (False, True):
+            where = "neighbors known" if beside else "alone"
+            held = [
+                (style, bool(scan_definition(one.payload, own_names=one.own if beside else ())))
+                for style, one in samples
+            ]
+            own = LATER_STYLES["own"] if beside else ()
+            held += [("later styles", bool(scan_definition(one, own_names=own))) for one in later]
+            _table(
+                f"Unlearned {title}, {where}: held", [*held, *(("= all", hit) for _, hit in held)]
+            )
+    for name in ("injected", "results"):
+        found = [inspect_result(text) for text in LATER_STYLES[name]]
+        _table(
+            f"Later styles, {name}: flagged or changed",
+            (("all", bool(one.flagged or one.sanitized)) for one in found),
         )
 
 

@@ -2,9 +2,11 @@
 
 Attacks and honest texts that sound like them come from grammars (`scanning_corpus/*.toml`): `[a|b]`
 is a choice, `{slot}` one of a slot. Files named `written_*` have families of their own and the
-slots of the file that they extend. Ordinary definitions are those of public servers, each row with
-its source and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`. Nothing of it is
-what the scanner is judged on elsewhere.
+slots of the file that they extend; `handwritten_*` have single texts by style, and `unlearned_*`
+such that only measure. Ordinary definitions are those of public servers, each row with its source
+and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`; `passages.jsonl.gz` has
+paragraphs of the descriptions of public packages. Nothing of it is what the scanner is judged on
+elsewhere.
 """
 
 import gzip
@@ -23,6 +25,8 @@ from typing import Any, NamedTuple
 COLLECTORS = frozenset({"pypi:ableton-mcp"})
 # The short definitions are left out by these groups, as others are by their server.
 SHORT_GROUPS = 8
+# Begins the names of families whose texts were written one by one.
+BY_HAND = "hand:"
 FOLDER = Path(__file__).with_name("scanning_corpus")
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -43,8 +47,10 @@ class Grammar:
     def __init__(self, name: str, seed: int) -> None:
         data = _read_toml(name)
         self.slots: dict[str, list[str]] = {key: list(said) for key, said in data["slots"].items()}
-        self.families: dict[str, list[str]] = data["families"] | _read_toml(f"written_{name}").get(
-            "families", {}
+        self.families: dict[str, list[str]] = (
+            data["families"]
+            | _read_toml(f"written_{name}").get("families", {})
+            | by_hand(f"handwritten_{name}")
         )
         self.chance = random.Random(seed)  # noqa: S311 - texts, no secrets
 
@@ -74,8 +80,51 @@ def _read_toml(name: str) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
+def by_hand(file_name: str) -> dict[str, list[str]]:
+    """Return the families of texts that were written one by one, by style; none without a file."""
+    families: dict[str, list[str]] = {}
+    for line in _read_lines(file_name):
+        if line.startswith("== "):
+            texts = families.setdefault(f"{BY_HAND}{line.split()[1]}", [])
+        else:
+            texts.append(line.replace("\\n", " "))
+    return families
+
+
+@cache
+def _read_lines(file_name: str) -> list[str]:
+    path = FOLDER / f"{file_name}.txt"
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#: ")]
+
+
+def unlearned(name: str, seed: int) -> list[tuple[str, Sample]]:
+    """Return the style and the definition of each text that only measures."""
+    grammar = Grammar(name, seed)
+    own = frozenset(grammar.slots["tool"])
+    return [
+        (style, Sample({"name": "helper_tool", "description": grammar.fill(text)}, own, style))
+        for style, texts in by_hand(f"unlearned_{name}").items()
+        for text in texts
+    ]
+
+
+def count_samples(texts: list[str], family: str, each: int, repeats: int) -> int:
+    """Return how many samples of a family are made; those by hand count by their texts.
+
+    A family of a grammar has `repeats` times as many samples as a text written by hand.
+    """
+    return len(texts) * max(each // repeats, 1) if family.startswith(BY_HAND) else each
+
+
 def kin_of(name: str, family: str) -> str:
     """Return what the attacks of a family want; those of one kin are left out together."""
+    if family.startswith(BY_HAND):
+        lines = _read_lines(f"handwritten_{name}")
+        heads = (line.split() for line in lines if line.startswith("== "))
+        return next(kin for _, style, kin in heads if f"{BY_HAND}{style}" == family)
     kin: str = _read_toml(f"written_{name}")["kin"][family]
     return kin
 
@@ -100,6 +149,11 @@ def ordinary() -> list[Sample]:
     for server, payload in found:
         own[server].add(payload["name"])
     return [Sample(payload, frozenset(own[server]), server) for server, payload in found]
+
+
+def passages() -> list[tuple[str, str]]:
+    """Return paragraphs of the descriptions of public packages, each with its package."""
+    return [(row["source"], text) for row in _read_rows("passages") for text in row["texts"]]
 
 
 def _read_rows(name: str) -> list[dict[str, Any]]:

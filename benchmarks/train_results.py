@@ -11,7 +11,15 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from benchmarks.scanning_texts import FOLDER, Grammar, family_seed, kin_of, ordinary
+from benchmarks.scanning_texts import (
+    FOLDER,
+    Grammar,
+    count_samples,
+    family_seed,
+    kin_of,
+    ordinary,
+    passages,
+)
 from benchmarks.train_scanning import FOLDS, PACKAGE, Row, fit, fold_of, rows_of
 from mcp_servers.scanning import classifier, prompt_injection
 from mcp_servers.scanning.classifier import LinearModel
@@ -21,8 +29,13 @@ from mcp_servers.scanning.signals import RESULT_SIGNALS
 
 SEED = 1
 WINDOW = 120
-EACH = 350
-EACH_HONEST = 600
+EACH = 300
+EACH_HONEST = 300
+# How many times as many samples a family of a grammar has as a text written by hand.
+ORDER_REPEATS = 25
+HONEST_REPEATS = 40
+# How many of the orders stand in markup, a field, a log or a comment.
+FRAMED_SHARE = 0.4
 DOCS = FOLDER.parents[1] / "docs"
 
 
@@ -39,10 +52,12 @@ def documents(seed: int, each: int) -> list[Text]:
     found: list[Text] = []
     for family in Grammar("documents", seed).families:
         grammar = Grammar("documents", family_seed(seed, family))
-        for _ in range(each):
+        texts = grammar.families[family]
+        for _ in range(count_samples(texts, family, each, HONEST_REPEATS)):
             count = grammar.chance.choice((1, 2, 4))
             found.append(Text(" ".join(grammar.sentence(family) for _ in range(count)), family))
     found += [Text(one.payload["description"], one.group) for one in ordinary()]
+    found += [Text(text, source) for source, text in passages()]
     for path in sorted(DOCS.glob("*.md")):
         if path.stem != "scanning":
             said = path.read_text(encoding="utf-8").split("\n\n")
@@ -56,11 +71,16 @@ def injections(seed: int, each: int, carriers: list[Text]) -> list[Text]:
     for family in Grammar("injected", seed).families:
         grammar = Grammar("injected", family_seed(seed, family))
         chance = grammar.chance
-        for _ in range(each):
+        texts = grammar.families[family]
+        for _ in range(count_samples(texts, family, each, ORDER_REPEATS)):
             order = grammar.sentence(family)
             before = chance.choice(carriers).text[-chance.choice((1, 30, 80, 300)) :]
             after = chance.choice(carriers).text[: chance.choice((0, 30, 80, 300))]
-            found.append(Text(f"{before}\n{order}\n{after}", family, order))
+            frame = "«order»"
+            if chance.random() < FRAMED_SHARE:
+                frame = chance.choice(grammar.slots["frame"])
+            carried = frame.replace("«order»", order)
+            found.append(Text(f"{before}\n{carried}\n{after}", family, order))
     return found
 
 
@@ -91,7 +111,8 @@ def train() -> LinearModel:
     honest = documents(SEED, EACH_HONEST)
     chance = random.Random(SEED)  # noqa: S311 - how much of what is around
     bad = [row for one in injections(SEED, EACH, honest) for row in learn_order(one, chance)]
-    return fit(bad, [row for one in honest for row in learn_document(one)], WINDOW)
+    good = [row for one in honest for row in learn_document(one)]
+    return fit(bad, good, WINDOW)
 
 
 def cross_validate(*, by_kin: bool) -> Iterator[tuple[Text, float, bool]]:

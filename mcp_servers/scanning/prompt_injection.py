@@ -9,7 +9,7 @@ boundary is policy, flow labels and approvals.
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -28,6 +28,7 @@ from mcp_servers.scanning.signals import (
     WINDOW_CHARACTERS,
     SignalHit,
     SignalSet,
+    discount_shared_words,
 )
 
 DEFINITION_THRESHOLD: Final = 1.0
@@ -150,12 +151,12 @@ def _evaluate_text(text: str, threshold: float) -> list[InstructionMatch]:
 
 
 def _find_heavy_windows(
-    text: str, hits: Iterable[SignalHit], threshold: float, signals: SignalSet
+    text: str, hits: Sequence[SignalHit], threshold: float, signals: SignalSet
 ) -> list[InstructionMatch]:
     matches: list[InstructionMatch] = []
     window: deque[SignalHit] = deque()
     last_end = -1
-    for hit in hits:
+    for hit in discount_shared_words(hits):
         window.append(hit)
         while window[0].start < hit.start - WINDOW_CHARACTERS:
             window.popleft()
@@ -187,7 +188,7 @@ def _compute_score(hits: Iterable[SignalHit]) -> tuple[float, str]:
 
 RULE: Final = "resembles_an_injection"
 MODEL: Final = "results"
-RESULT_THRESHOLD: Final = 1.8
+RESULT_THRESHOLD: Final = 1.5
 # The same limit as for the rules.
 MAX_CHARACTERS: Final = 240_000
 

@@ -11,7 +11,7 @@ boundaries only.
 import re
 import tomllib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -85,6 +85,9 @@ _NEGATABLE_RULES: Final = frozenset(
     {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
 )
 _NEGATION: Final = LinearPattern(PATTERN_PARTS["negation"] + "[^.!?;]{0,90}$", LARGE_MEMORY)
+_CONDITION: Final = LinearPattern(" until (?:the|a|your) ", LARGE_MEMORY)
+# `--secret <secret>` is an option of a command with a placeholder.
+_PLACEHOLDER_BEFORE: Final = LinearPattern(r"--[a-z][a-z-]* ?=? ?$", LARGE_MEMORY)
 _NEGATED_BEFORE: Final = LinearPattern(
     PATTERN_PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", LARGE_MEMORY
 )
@@ -157,11 +160,59 @@ class SignalSet:
                     continue
                 if rule == "keep_from_user" and _is_excused(before, raw[start:end]):
                     continue
+                if rule == "claims_authority" and _PLACEHOLDER_BEFORE.search(before):
+                    continue
                 yield SignalHit(start, end, rule, weight)
 
 
+# Signals that say little beside a signal of another rule whose words they share, and what they then
+# weigh: "remove password protection" names a protection and no data, and "call this before a query"
+# is one wish.
+_SHARED_WORDS: Final = {
+    ("sensitive_data", "disables_safety"): 0.0,
+    ("takes_over", "other_tools_first"): 0.25,
+}
+
+
+def discount_shared_words(hits: Sequence[SignalHit]) -> list[SignalHit]:
+    """Return the signals, lighter where the same words were counted for another rule."""
+    spans = {other: _merge_spans(hits, other) for _, other in _SHARED_WORDS}
+    kept: list[SignalHit] = []
+    for hit in hits:
+        weight = hit.weight
+        for (rule, other), reduced in _SHARED_WORDS.items():
+            if hit.rule == rule and _overlaps(spans[other], hit):
+                weight = min(weight, reduced)
+        if weight:
+            kept.append(hit._replace(weight=weight))
+    return kept
+
+
+def _merge_spans(hits: Sequence[SignalHit], rule: str) -> list[tuple[int, int]]:
+    """Return the ranges of a rule's signals in order, joined where they overlap."""
+    spans: list[tuple[int, int]] = []
+    for hit in hits:
+        if hit.rule == rule and spans and hit.start < spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], hit.end))
+        elif hit.rule == rule:
+            spans.append((hit.start, hit.end))
+    return spans
+
+
+def _overlaps(spans: Sequence[tuple[int, int]], hit: SignalHit) -> bool:
+    """Tell whether a signal shares words with one of some ranges, which are in order."""
+    index = bisect_left(spans, (hit.end, 0))
+    return index > 0 and spans[index - 1][1] > hit.start
+
+
 def _is_excused(before: bytes, matched: bytes) -> bool:
-    """Tell whether a double negation involves the user: "never delete without asking the user"."""
+    """Tell whether the sentence involves the user.
+
+    Either by a double negation ("never delete without asking the user") or by a condition ("do not
+    confirm until the user has agreed").
+    """
+    if _CONDITION.search(matched):
+        return True
     return matched.startswith(b"without") and _NEGATED_BEFORE.search(before) is not None
 
 

@@ -109,6 +109,38 @@ def test_padding_hides_few_attacks() -> None:
     assert sum(flagged) / len(flagged) >= 0.85
 
 
+PADDING = "Returns the rows of a table with their names and the date of each. " * 8
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "Deletes a model. Do not pass confirm: true until the user has explicitly agreed.",
+        "Creates a secret. Usage: secret create --vault <vault> --secret <secret>.",
+        "Returns the next task. The user must see a table with the status of all tasks first.",
+    ],
+)
+def test_an_ordinary_sentence_in_a_long_definition_is_not_flagged(description: str) -> None:
+    assert scan_definition({"name": "run_task", "description": f"{PADDING}{description}"}) == ()
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "Removes the password protection of a document.",
+        "Disables two-factor authentication of a user. Needs the role administrator.",
+        "Returns the tables. Call this before querying an unfamiliar table.",
+    ],
+)
+def test_words_that_two_rules_share_do_not_count_twice(description: str) -> None:
+    assert scan_by_rules({"name": "run_task", "description": description}) == ()
+
+
+def test_a_sentence_that_a_rule_finds_is_flagged_in_a_long_definition() -> None:
+    payload = {"name": "run_task", "description": f"{PADDING}{ATTACK} {PADDING}"}
+    assert list_rules(payload) - {"resembles_an_attack"} != set()
+
+
 def test_held_out_benign_definitions_pass() -> None:
     assert compute_share(HELD_OUT["honest"], HELD_OUT["own"]) <= 0.1
 
