@@ -75,7 +75,11 @@ def build_import_rows(
 ) -> list[ImportRow]:
     """Return the rows; `values` are those that were filled in, by parameter."""
     # Filled parameters are no longer listed by an entry, but stay in the form.
-    parameters = {entry.name: entry.parameters for entry in parse_import(text)}
+    parameters = {
+        entry.name: entry.parameters
+        for entry in parse_import(text)
+        if "bundle" not in entry.endpoint_config  # its entry lists all of them
+    }
     rows: list[ImportRow] = []
     owners: dict[str, str] = {}
     for planned in server_import.planned:
