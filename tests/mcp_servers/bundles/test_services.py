@@ -13,6 +13,9 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 from pytest_django import Settings
 
+from agents.config_file.apply_config import apply_config
+from agents.config_file.export_config import export_config, to_yaml
+from agents.config_file.read_config import read_config_file
 from agents.server_imports import ServerImport, apply_import, plan_import
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -181,6 +184,14 @@ def test_the_sandbox_that_hides_the_files_is_refused(acme: Organization) -> None
     with pytest.raises(Problem) as caught:
         create_server(factories.build_administrator(acme), spec)
     assert (caught.value.code, caught.value.field) == ("not_for_bundles", "sandbox")
+
+
+def test_an_exported_configuration_with_a_bundle_changes_nothing(acme: Organization) -> None:
+    add(acme, build_bundle())
+    administrator = factories.build_administrator(acme)
+    text = to_yaml(export_config(administrator, None))
+    assert ServerBundle.objects.get().digest in text
+    assert not apply_config(administrator, read_config_file(text, {}), dry_run=True).changes
 
 
 @pytest.mark.sandbox
