@@ -9,7 +9,9 @@ from uuid import UUID
 from django.conf import settings
 
 from bonobot.accounts.models import Organization
+from mcp_servers.bundles.services import fill_bundle_folder, prepare_bundle_folder
 from mcp_servers.client import sandbox
+from mcp_servers.client.bundle_folder import BundleFolder
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY
 from mcp_servers.client.resource_limits import ProcessLimits
@@ -41,6 +43,11 @@ def build_endpoint(server: Server) -> ServerEndpoint:
     for secret in server.secrets.all():
         secrets[secret.placement][secret.name] = secret.value.open()
     config: dict[str, Any] = server.endpoint_config
+    bundle = None
+    if config.get("bundle"):
+        bundle = prepare_bundle_folder(server.organization_id, config["bundle"])
+        config, env = fill_bundle_folder(config, secrets[Secret.Placement.ENV], bundle)
+        secrets[Secret.Placement.ENV] = env
     credentials = secrets[Secret.Placement.AUTH]
     common: dict[str, Any] = {
         "server_id": server.pk,
@@ -52,6 +59,7 @@ def build_endpoint(server: Server) -> ServerEndpoint:
         "env": secrets[Secret.Placement.ENV],
         "env_exceptions": frozenset(server.env_exceptions),
         "cwd": config.get("cwd") or None,
+        "bundle": bundle,
         "folder_rule": build_folder_rule(server.organization_id)
         if config.get("cwd")
         else SYSTEM_ONLY,
@@ -69,7 +77,7 @@ def build_endpoint(server: Server) -> ServerEndpoint:
         "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
         **_build_process_config(server),
         "sandbox": _build_organization_sandbox(
-            server, tuple(config.get("args", ())), secrets[Secret.Placement.ENV]
+            server, tuple(config.get("args", ())), secrets[Secret.Placement.ENV], bundle
         ),
     }
     if key_placement := _get_key_placement(server):
@@ -105,7 +113,7 @@ def get_sandbox_folder(organization_id: UUID) -> Path:
 
 
 def _build_organization_sandbox(
-    server: Server, args: tuple[str, ...], env: Mapping[str, str]
+    server: Server, args: tuple[str, ...], env: Mapping[str, str], bundle: BundleFolder | None
 ) -> sandbox.Sandbox | None:
     """Return the sandbox of a stdio server; None if it doesn't run in one."""
     if server.transport_type != Server.Transport.STDIO:
@@ -124,6 +132,7 @@ def _build_organization_sandbox(
         network=network,
         folders=sandbox.list_named_folders((*args, *env.values()), roots),
         hidden=_list_hidden_folders(),
+        bundle=bundle.path if bundle else "",
         required=sandbox.find_sandbox_fault() is not None and Organization.objects.count() > 1,
         allow_private=server.allow_private,
     )

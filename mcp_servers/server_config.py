@@ -18,13 +18,15 @@ from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_ori
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.core.text.masking import MASK
+from mcp_servers.bundles.manifest import is_bundle_program
+from mcp_servers.bundles.services import find_bundle
 from mcp_servers.client_capabilities import ClientCapabilitySettings, build_capability_columns
 from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.oauth_client import auth_config as oauth_client_auth_config
 from mcp_servers.openapi import endpoint_config
 from mcp_servers.server_prices import build_price_columns
-from mcp_servers.server_sandbox import SandboxConfig, clean_sandbox
+from mcp_servers.server_sandbox import SandboxConfig, check_bundle_sandbox, clean_sandbox
 from mcp_servers.stdio_validation import check_folders, check_no_nul, clean_env_exceptions
 from mcp_servers.tool_names import check_name
 
@@ -190,6 +192,8 @@ def clean_server_spec(
         config |= public
     requested_sandbox = SandboxConfig(spec.sandbox, spec.network)
     sandbox = clean_sandbox(principal, transport, requested_sandbox, old=old, by_preset=by_preset)
+    if config.get("bundle"):
+        check_bundle_sandbox(sandbox)
     _check_masked_values(secrets, old)
     auth_type, auth_config, credentials = _clean_auth_config(_select_auth(spec, transport), old)
     _check_key_placement(auth_type, auth_config, transport)
@@ -325,7 +329,7 @@ def _clean_exceptions(
 def _clean_stdio_config(
     organization_id: UUID, raw: Any
 ) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
-    config = read_known_fields(raw, STDIO_FIELDS, "endpoint_config")
+    config = read_known_fields(raw, STDIO_FIELDS | {"bundle"}, "endpoint_config")
     check_no_nul(config)
     command, args, cwd = config.get("command"), config.get("args", []), config.get("cwd")
     if not isinstance(command, str) or not command.strip():
@@ -341,8 +345,11 @@ def _clean_stdio_config(
             remedy='List each argument separately: ["-y", "package@1.2.3"].',
         )
     _check_no_placeholders(args, "endpoint_config.args")
-    check_launcher(command, args, allowed_launchers=list_allowed_launchers())
     public: dict[str, Any] = {"command": command, "args": args}
+    if bundle := config.get("bundle"):
+        public["bundle"] = find_bundle(organization_id, str(bundle)).digest
+    if not (bundle and is_bundle_program(command)):
+        check_launcher(command, args, allowed_launchers=list_allowed_launchers())
     if cwd:
         _check_no_placeholders([cwd], "endpoint_config.cwd")
         public["cwd"] = str(cwd)

@@ -75,6 +75,17 @@ def clean_sandbox(
     return sandbox
 
 
+def check_bundle_sandbox(sandbox: SandboxConfig) -> None:
+    """Raise `InvalidInput` for a mode that hides the folder of a server's bundle."""
+    if sandbox.mode == Kind.BUBBLEWRAP:
+        raise InvalidInput(
+            "A server of a bundle can't use the sandbox mode `bubblewrap`, which hides its files.",
+            code="not_for_bundles",
+            field="sandbox",
+            remedy="Set `sandbox` to `sandbox`.",
+        )
+
+
 def get_default_sandbox() -> SandboxConfig:
     """Return the default sandbox settings of a stdio server."""
     kind = settings.BONOBOT_STDIO_SANDBOX

@@ -20,6 +20,8 @@ from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.added_servers import FailedServer, build_added_url, save_failures
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
+from mcp_servers.bundles.archive import MAX_ARCHIVE_BYTES, is_bundle
+from mcp_servers.bundles.services import store_bundle
 from mcp_servers.import_export.entries import ImportParameter
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer
 from mcp_servers.import_export.parse_servers import parse_import
@@ -92,7 +94,11 @@ def build_import_rows(
 ) -> list[ImportRow]:
     """Return the rows; `values` are those that were filled in, by parameter."""
     # Filled parameters are no longer listed by an entry, but stay in the form.
-    parameters = {entry.name: entry.parameters for entry in parse_import(text)}
+    parameters = {
+        entry.name: entry.parameters
+        for entry in parse_import(text)
+        if "bundle" not in entry.endpoint_config  # its entry lists all of them
+    }
     rows: list[ImportRow] = []
     owners: dict[str, str] = {}
     for planned in server_import.planned:
@@ -152,12 +158,13 @@ def import_servers(
         return _render_page(request, destination, "")
     text, choices = request.POST.get("text", ""), _parse_choices(request, principal, destination)
     try:
-        text = _read_upload(request) or _read_registry(request, principal) or text
+        text = _read_upload(request, principal) or _read_registry(request, principal) or text
         server_import = plan_import(principal, text, choices)
     except Problem as problem:
         return _render_page(request, destination, text, problem=problem, status=400)
-    # A person sees what a registry returned before anything is added.
-    if request.POST.get("do") != "add" or request.POST.get("registry"):
+    # A person sees what a registry returned or a bundle contains before anything is added.
+    is_unseen = request.POST.get("registry") or _has_bundle(request)
+    if request.POST.get("do") != "add" or is_unseen:
         return _render_page(
             request, destination, text, server_import=server_import, values=choices.values
         )
@@ -171,20 +178,32 @@ def import_organization_servers(request: HttpRequest) -> HttpResponseBase:
 ServerAdmin.extra_views += (("add/paste/", "paste", import_organization_servers),)
 
 
-def _read_upload(request: HttpRequest) -> str:
-    """Return the text of the uploaded file, "" without one."""
+def _read_upload(request: HttpRequest, principal: Principal) -> str:
+    """Return the text of the uploaded file or bundle, "" without one."""
     file = request.FILES.get("file")
     if file is None:
         return ""
+    data = bytes(file.read(MAX_ARCHIVE_BYTES + 1))
+    if is_bundle(data):
+        return store_bundle(principal, data)
     try:
-        return bytes(file.read(MAX_FILE_BYTES)).decode("utf-8-sig")
+        return data[:MAX_FILE_BYTES].decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(
             "The file isn't UTF-8 text.",
             code="not_text",
             field="file",
-            remedy="Choose the client's JSON or YAML configuration file.",
+            remedy="Choose the client's JSON or YAML configuration file, or a `.mcpb` bundle.",
         ) from None
+
+
+def _has_bundle(request: HttpRequest) -> bool:
+    """Tell whether the uploaded file is a bundle."""
+    file = request.FILES.get("file")
+    if file is None:
+        return False
+    file.seek(0)
+    return is_bundle(bytes(file.read(4)))
 
 
 def _read_registry(request: HttpRequest, principal: Principal) -> str:

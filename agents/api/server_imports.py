@@ -1,5 +1,7 @@
 """REST of server imports and their progress: /mcp-servers/import."""
 
+import base64
+import binascii
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +27,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 from mcp_servers.api.serializers import AUTH_CONFIG, ENDPOINT_CONFIG, JSON_OBJECT
 from mcp_servers.api.servers import add_server_annotations
+from mcp_servers.bundles.services import store_bundle
 from mcp_servers.import_export.detect_format import MAX_SERVERS
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.import_export.registry_client import fetch_registry
@@ -102,6 +105,7 @@ def _get_progress_state(server: Server) -> str:
 
 MAX_TEXT_LENGTH = 1024 * 1024
 MAX_URL_LENGTH = 2_000
+MAX_BUNDLE_LENGTH = 4 * 1024 * 1024  # in Base64; the whole body isn't larger
 MAX_NAMES = 1_000
 EXAMPLE_TEXT = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
 
@@ -130,13 +134,19 @@ def _build_names_field(help_text: str) -> serializers.ListField:
     ]
 )
 class ImportBody(StrictSerializer):
-    """The servers to import, as `text` or in a `registry`, and the options of the import."""
+    """The servers to import, as `text`, in a `registry` or a `bundle`, and the options."""
 
     text = serializers.CharField(required=False, max_length=MAX_TEXT_LENGTH, trim_whitespace=False)
     registry = serializers.CharField(
         required=False,
         max_length=MAX_URL_LENGTH,
         help_text="Instead of `text`: base URL of an MCP registry, or the URL of a `server.json`.",
+    )
+    bundle = serializers.CharField(
+        required=False,
+        max_length=MAX_BUNDLE_LENGTH,
+        help_text="Instead of `text`: a `.mcpb` bundle of at most 3 MB, in Base64. Requires a "
+        "platform administrator.",
     )
     search = serializers.CharField(
         required=False, max_length=255, help_text="With `registry`: part of the servers' names."
@@ -279,7 +289,8 @@ class ImportServersView(ResourceView):
         """Import servers from a configuration or a registry, or preview the import.
 
         The text can be the configuration of any MCP client (`mcpServers`, `servers`, a map of
-        servers, or one server), a `server.json`, or a registry's list. With `apply`, each entry is
+        servers, or one server), a `server.json`, or a registry's list; a `bundle` is a `.mcpb`
+        file, which is kept for a day if no server is added from it. With `apply`, each entry is
         added completely or not at all; entries with problems are skipped. `allowed_tools` of
         servers and `bot_overrides` are imported.
 
@@ -306,13 +317,15 @@ class ImportServersView(ResourceView):
         return Response(server_import.as_dict() | {"progress": progress_url})
 
     def _get_text(self, body: dict[str, Any]) -> str:
-        if ("text" in body) == ("registry" in body):
+        if sum(source in body for source in ("text", "registry", "bundle")) != 1:
             raise InvalidInput(
                 "Exactly one source is required.",
                 code="no_source",
                 field="text",
-                remedy="Send either `text` or `registry`.",
+                remedy="Send either `text`, `registry`, or `bundle`.",
             )
+        if "bundle" in body:
+            return store_bundle(self.principal, _decode_bundle(body["bundle"]))
         if "text" in body:
             return str(body["text"])
         return fetch_registry(self.principal, body["registry"], search=body.get("search", ""))
@@ -335,6 +348,18 @@ class ImportServersView(ResourceView):
         if names:
             self.principal.require(Action.ALLOW_PRIVATE_ADDRESS)
         return names
+
+
+def _decode_bundle(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidInput(
+            format_message("`bundle` isn't Base64."),
+            code="invalid",
+            field="bundle",
+            remedy="Encode the bytes of the `.mcpb` file in Base64.",
+        ) from None
 
 
 def _parse_server_id(text: str) -> UUID:

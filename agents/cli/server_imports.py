@@ -20,6 +20,8 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.bundles.archive import MAX_ARCHIVE_BYTES
+from mcp_servers.bundles.services import store_bundle
 from mcp_servers.cli.definitions import review_new_server
 from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.cli.servers import APPROVE_ARGUMENT
@@ -36,6 +38,7 @@ from mcp_servers.models import Server
 from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.installed_programs import InstalledProgram, list_installed_programs
 
+BUNDLE_SUFFIXES = (".mcpb", ".dxt")
 # How the actions of a plan are shown.
 _ENTRY_ACTIONS = {"refuse": "invalid", "leave out": "skip"}
 _SHARE_ACTIONS = {"give": "attach", "take": "detach", "keep": "unchanged", "refuse": "invalid"}
@@ -54,7 +57,7 @@ class ImportReport(ServerImport):
 
 
 _IMPORT_ARGUMENTS = (
-    Argument("FILE", "JSON or YAML file. -: standard input", nargs="?"),
+    Argument("FILE", "JSON or YAML file, or .mcpb bundle. -: standard input", nargs="?"),
     Argument(
         "--from", "Import from this client on this machine", dest="client", choices=CLIENT_NAMES
     ),
@@ -78,8 +81,8 @@ def _import_servers(cli: CommandContext, options: argparse.Namespace) -> None:
         return
     source, text = _read_source(cli, options)
     # The caller's environment; `placeholders` rejects Bonobot's own variables. The authors of a
-    # registry choose its names, so they get nothing from it.
-    uses_environment = not is_registry_text(text)
+    # registry or a bundle choose its names, so they get nothing from it.
+    uses_environment = not (is_registry_text(text) or _has_bundle(text))
     environment = os.environ if uses_environment else {}
     values = {**environment, **parse_pairs(options.set, "--set")}
     report = _plan_import(cli, options, source, text, values)
@@ -121,13 +124,33 @@ def _read_source(cli: CommandContext, options: argparse.Namespace) -> tuple[str,
     if options.file == "-":
         return "standard input", sys.stdin.read()
     if options.file:
-        return str(options.file), read_text(Path(options.file))
+        return str(options.file), _read_file(cli, Path(options.file))
     machine = UserMachine(home=Path.home(), folder=Path.cwd(), environ=os.environ)
     file = read_client_config(options.client, machine)
     cli.print_message(f"Reading {file.path}")
     for other_path in file.other_paths:
         cli.print_message(f"Also found, but not read: {other_path}")
     return str(file.path), file.text
+
+
+def _read_file(cli: CommandContext, path: Path) -> str:
+    """Return the text of a file; a bundle is stored, and its configuration returned."""
+    if path.suffix not in BUNDLE_SUFFIXES:
+        return read_text(path)
+    try:
+        with path.open("rb") as file:
+            return store_bundle(cli.principal, file.read(MAX_ARCHIVE_BYTES + 1))
+    except OSError as error:
+        raise InvalidInput(
+            f"{path} can't be read: {error.strerror}.",
+            code="unreadable_file",
+            field="FILE",
+            remedy="Specify the path of a `.mcpb` file.",
+        ) from error
+
+
+def _has_bundle(text: str) -> bool:
+    return any("bundle" in entry.endpoint_config for entry in parse_import(text))
 
 
 def _plan_import(
@@ -302,6 +325,7 @@ VERBS = (
         (
             "mcp import --from claude-desktop --dry-run",
             "mcp import servers.yaml --set API_TOKEN='${MY_TOKEN}'",
+            "mcp import weather.mcpb --set WEATHER_API_KEY='${MY_KEY}'",
             "mcp import - --yes --approve < mcp.json",
             "mcp import --registry https://registry.modelcontextprotocol.io --search weather",
             "mcp import --installed --only git --set REPOSITORY=/srv/repository",

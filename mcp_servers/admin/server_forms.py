@@ -449,6 +449,10 @@ class ServerForm(forms.Form):
             for title, shows, names in self.FIELDSETS
         ]
 
+    def _keep_bundle(self) -> dict[str, Any]:
+        """Return the bundle of the edited server: only an import sets one."""
+        return {"bundle": self.initial.get("bundle", "")}
+
     def build_spec(self) -> ServerSpec:
         """Return the server specification for the services."""
         cleaned = self.cleaned_data
@@ -457,7 +461,7 @@ class ServerForm(forms.Form):
             name=cleaned["name"],
             description=cleaned["description"],
             transport_type=cleaned["transport_type"],
-            endpoint_config=_build_endpoint_config(cleaned),
+            endpoint_config=_build_endpoint_config(cleaned | self._keep_bundle()),
             auth_config={"type": Server.Auth.NONE} if stdio else _build_auth_config(cleaned),
             enabled=cleaned["enabled"],
             approval=cleaned["approval"],
@@ -504,7 +508,7 @@ def build_initial(server: Server) -> dict[str, Any]:
         **{name: price for name in PRICE_NAMES if (price := getattr(server, name))},
         **{
             name: endpoint[name]
-            for name in ("url", "command", "cwd", "headers", "env")
+            for name in ("url", "command", "cwd", "headers", "env", "bundle")
             if name in endpoint
         },
         "args": "\n".join(endpoint.get("args", ())),
@@ -522,7 +526,7 @@ def _build_endpoint_config(cleaned: Mapping[str, Any]) -> dict[str, Any]:
         "command": cleaned["command"],
         "args": _split_lines(cleaned["args"]),
     }
-    optional_fields = {"env": cleaned["env"], "cwd": cleaned["cwd"]}
+    optional_fields = {name: cleaned[name] for name in ("env", "cwd", "bundle")}
     return config | {name: value for name, value in optional_fields.items() if value}
 
 

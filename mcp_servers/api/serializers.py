@@ -27,8 +27,8 @@ from mcp_servers.subscriptions.queries import STATES, load_change_notification_s
 STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 ENDPOINT_CONFIG = {
     "description": (
-        "For `stdio`: command, args, env, cwd. For `http`: url, headers. For `openapi`: url, "
-        "headers, operations, and document or document_url. Values of `env` and `headers` are "
+        "For `stdio`: command, args, env, cwd, bundle. For `http`: url, headers. For `openapi`: "
+        "url, headers, operations, and document or document_url. Values of `env` and `headers` are "
         "returned as `********`; if you send that back, they are unchanged."
     ),
     "type": "object",
@@ -37,6 +37,13 @@ ENDPOINT_CONFIG = {
         "args": {"type": "array", "items": {"type": "string"}},
         "env": STRING_MAP,
         "cwd": {"type": "string"},
+        "bundle": {
+            "description": (
+                "SHA-256 digest of an imported `.mcpb` bundle. `{bundle}` in the command, the "
+                "arguments, and the environment is its folder."
+            ),
+            "type": "string",
+        },
         "url": {"type": "string"},
         "headers": STRING_MAP,
         "document_url": {"description": "URL of the OpenAPI document.", "type": "string"},

@@ -36,6 +36,7 @@ from mcp_servers.client.environment_rules import (
 )
 from mcp_servers.client.errors import (
     UpstreamError,
+    build_bundle_error,
     build_folder_error,
     build_missing_folder_error,
     build_not_sandboxed_error,
@@ -399,13 +400,17 @@ async def spawn_child(
     """Start the endpoint's command in its own process group.
 
     Raises `UpstreamError`: `server_unreachable`; `variable_not_allowed` and `folder_not_allowed`
-    for configurations that predate or bypass these rules; `sandbox_unavailable` or
-    `sandbox_unavailable` if the configured protection is not available.
+    for configurations that predate or bypass these rules; `bundle_changed`; `sandbox_unavailable`
+    if the configured protection is not available.
     """
     _check_configuration(endpoint)
     env = build_environment(endpoint.env)
     if endpoint.cwd and not Path(endpoint.cwd).is_dir():
         raise build_missing_folder_error(endpoint)
+    if endpoint.bundle and not await asyncio.to_thread(endpoint.bundle.is_unchanged):
+        raise build_bundle_error(endpoint)
+    if endpoint.bundle:
+        env["PYTHONDONTWRITEBYTECODE"] = "1"  # outside of a sandbox, its folder is writable
     command = find_command(endpoint.command, env, endpoint.cwd)
     if command is None:
         raise _build_start_error(

@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx2
 
 from bonobot.core.text.masking import Masker
+from mcp_servers.client.bundle_folder import BundleFolder
 from mcp_servers.client.folder_rules import SYSTEM_ONLY, FolderRule
 from mcp_servers.client.resource_limits import UNLIMITED, ProcessLimits
 from mcp_servers.client.sandbox import Sandbox
@@ -48,6 +49,7 @@ class ServerEndpoint:
     env: Mapping[str, str] = field(default_factory=dict)
     env_exceptions: frozenset[str] = frozenset()
     cwd: str | None = None
+    bundle: BundleFolder | None = None
     folder_rule: FolderRule = SYSTEM_ONLY
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -85,6 +87,7 @@ class ServerEndpoint:
             *(self.connect_s, self.read_s, self.start_s, self.max_body),
             *(asdict(self.limits), asdict(self.sandbox_mode)),
             asdict(self.sandbox) if self.sandbox else None,
+            asdict(self.bundle) if self.bundle else None,
         ]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

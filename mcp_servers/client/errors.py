@@ -219,6 +219,20 @@ def build_folder_error(endpoint: ServerEndpoint, reason: Any) -> UpstreamError:
     )
 
 
+def build_bundle_error(endpoint: ServerEndpoint) -> UpstreamError:
+    """Return the error of a server whose bundle's files aren't those that were uploaded."""
+    return _build_refusal(
+        endpoint,
+        format_message("the files of its bundle on this host were changed"),
+        "bundle_changed",
+        format_message(
+            "Find out what changed them. Then delete the bundle's folder in `BONOBOT_VAR`; it is "
+            "unpacked again."
+        ),
+        "endpoint_config.bundle",
+    )
+
+
 def build_installing_error(endpoint: ServerEndpoint, progress: str) -> UpstreamError:
     """Return the error of a server whose package is being installed."""
     return UpstreamError(

@@ -82,7 +82,8 @@ class Sandbox:
 
     `home` is a folder of the organization, created if missing. `folders` are writable and have the
     same path inside; `programs` are read-only, by default what the command needs according to its
-    path. `hidden` folders are never shown, even within a shown one. `required` means that nothing
+    path. `hidden` folders are never shown, even within a shown one, except for the read-only
+    `bundle` (its folder). `required` means that nothing
     is started without a working sandbox. `allow_private` lets the egress proxy connect to private
     addresses, but never to this machine.
     """
@@ -92,6 +93,7 @@ class Sandbox:
     folders: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    bundle: str = ""
     required: bool = True
     allow_private: bool = False
 
@@ -130,6 +132,8 @@ class Sandbox:
         for path in shown_folders:  # again, for a folder within a hidden one
             if any(_contains(hidden, path) for hidden in self.hidden):
                 words += ("--bind", folders.get_source_path(path), path)
+        if self.bundle:
+            words += ("--ro-bind", self.bundle, self.bundle)
         words += build_optional_bind(str(BRIDGE_SCRIPT))
         if egress_proxy:
             words += ("--ro-bind", egress_proxy.socket_path, EGRESS_SOCKET)
@@ -145,6 +149,8 @@ class Sandbox:
             proxy = f"http://127.0.0.1:{EGRESS_PORT}"
             names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
             sandbox_env |= dict.fromkeys(names, proxy) | {"NODE_USE_ENV_PROXY": "1"}
+        if self.bundle:  # it is read-only, so `uv run` needs another folder for packages
+            sandbox_env["UV_PROJECT_ENVIRONMENT"] = f"{HOME}/.venvs/{Path(self.bundle).name}"
         return sandbox_env
 
 

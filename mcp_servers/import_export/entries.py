@@ -76,6 +76,7 @@ class ImportEntry:
     enabled: bool = True
     allow_private: bool = False
     preset: str = ""
+    env_exceptions: Mapping[str, str] = field(default_factory=dict)
     sampling_tokens: int | None = None
     parameters: tuple[ImportParameter, ...] = ()
     problems: tuple[Problem, ...] = field(default=(), repr=False)
@@ -96,6 +97,7 @@ class ImportEntry:
             "endpoint_config": endpoint,
             "auth_config": auth,
             "enabled": self.enabled,
+            **({"env_exceptions": self.env_exceptions} if self.env_exceptions else {}),
             **self._build_sampling(),
         }
 

@@ -16,6 +16,7 @@ from bonobot.core.http.egress import resolve_for_preview
 from bonobot.core.http.ip_addresses import AddressScope
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from mcp_servers.import_export.bundle_entries import fill_bundle_entries
 from mcp_servers.import_export.entries import ImportEntry
 from mcp_servers.import_export.parse_servers import parse_import
 from mcp_servers.models import Server
@@ -81,6 +82,7 @@ def plan_servers(
     """
     choices = choices or ImportChoices()
     entries = parse_import(text, values=choices.values, known_fields=choices.known_fields)
+    entries = fill_bundle_entries(principal.organization_id, entries, choices.values)
     return plan_entries(principal, entries, choices)
 
 

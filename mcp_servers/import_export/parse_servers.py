@@ -165,7 +165,7 @@ TRANSPORTS: dict[str, Transport] = {
     "streamablehttp": "http",
     "openapi": "openapi",
 }
-_STDIO_FIELDS = frozenset(("command", "args", "env", "cwd"))
+_STDIO_FIELDS = frozenset(("command", "args", "env", "cwd", "bundle"))
 _AUTH_FIELDS = frozenset(("auth", "auth_config"))
 _HTTP_FIELDS = frozenset((*URL_KEYS, "headers", "credential_key")) | _AUTH_FIELDS
 _SETTING_FIELDS = frozenset(("allow_private", "preset", "sampling_budget_tokens"))
@@ -260,7 +260,7 @@ def _read_transport(fields: ServerFields, collector: EntryCollector) -> Transpor
         transport = transport or TRANSPORTS[transport_name]
     endpoint_keys = {
         "http": next((key for key in URL_KEYS if key in fields), ""),
-        "stdio": "command" if "command" in fields else "",
+        "stdio": next((key for key in ("command", "bundle") if key in fields), ""),
     }
     return _resolve_transport(transport, endpoint_keys["http"], endpoint_keys["stdio"], collector)
 
@@ -298,8 +298,13 @@ def _resolve_transport(
 def _read_stdio_config(
     fields: ServerFields, collector: EntryCollector
 ) -> tuple[dict[str, Any], tuple[SecretValue, ...]]:
+    endpoint: dict[str, Any] = {}
+    if (bundle := fields.get("bundle")) is not None:
+        endpoint["bundle"] = collector.read_text(bundle, "bundle") or ""
+    if "command" not in fields:  # the bundle's manifest has everything else
+        return endpoint, ()
     command, args = _read_command(fields, collector)
-    endpoint: dict[str, Any] = {
+    endpoint |= {
         "command": collector.fill_text(command, "command"),
         "args": [collector.fill_text(arg, f"args[{i}]") for i, arg in enumerate(args)],
     }

@@ -1,6 +1,7 @@
-"""Models of servers, definitions, presets, health, OAuth, subscriptions and bulk jobs."""
+"""Models of servers, definitions, presets, bundles, health, OAuth, subscriptions and bulk jobs."""
 
 from mcp_servers.models.bulk_jobs import BulkJob, BulkJobItem
+from mcp_servers.models.bundles import ServerBundle
 from mcp_servers.models.definitions import Definition
 from mcp_servers.models.health import ErrorOutput, HealthCheck, Outage, UnmonitoredPeriod
 from mcp_servers.models.launchers import Launcher
@@ -26,5 +27,6 @@ __all__ = [
     "ResourceSubscription",
     "Secret",
     "Server",
+    "ServerBundle",
     "UnmonitoredPeriod",
 ]

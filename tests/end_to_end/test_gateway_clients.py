@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from agents.skills.services import SkillSpec, save_skill
 from mcp_servers.client.extensions import APP_MIME_TYPE
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
@@ -145,6 +146,24 @@ def test_a_host_of_mcp_apps_shows_a_servers_page(gateway: Gateway, tmp_path: Pat
         }
         for uri in uris * 2
     ]
+
+
+@pytest.mark.npm
+def test_a_client_of_skills_verifies_each_file(gateway: Gateway, tmp_path: Path) -> None:
+    published = gateway.published
+    administrator = factories.build_administrator(published.organization)
+    agent = factories.create_agent(published.organization, "writer")
+    text = "Write the notes of a release."
+    spec = SkillSpec(name="release-notes", description="Writes notes", text=text)
+    save_skill(administrator, replace(spec, agents=[agent.slug]))
+    urls = [f"{gateway.web.url}/mcp{path}" for path in ("", "/agents/writer")]
+    client = NODE / "clients" / "skills_client.mjs"
+    completed = run([NODE_22, client, *urls], tmp_path, TOKEN=published.token)
+    assert completed.returncode == 0, completed.stderr
+    uri = "skill://release-notes/SKILL.md"
+    file = {"uri": uri, "verified": True, "name": "release-notes", "body": text}
+    lines = [json.loads(line) for line in completed.stdout.splitlines()]
+    assert lines == [{"supported": True, "files": [file]}] * 4
 
 
 @pytest.mark.npm

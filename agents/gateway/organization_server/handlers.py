@@ -11,6 +11,7 @@ from agents.gateway.client_request import GatewayRequest, build_invalid_params_e
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.errors import build_refusal_result as as_result
 from agents.gateway.handlers import LARGE_RESULT_SIZE, EndpointInfo, Kind
+from agents.gateway.organization_server.app_pages import build_answer_key
 from agents.gateway.organization_server.chat_tools import build_chat_tools, list_session_tools
 from agents.gateway.organization_server.management_tools import (
     RENAMED_TOOLS,
@@ -37,6 +38,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_storable
+from mcp_servers.client.extensions import UI_EXTENSION
 from mcp_servers.scanning.services import strip_result
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
@@ -150,7 +152,7 @@ class OrganizationHandlers:
         """Return the instructions with a list of agents (one query)."""
         agents = await get_runtime().run_orm(_list_agents, inbound.caller.principal)
         return EndpointInfo(
-            {**CAPABILITIES, "extensions": build_skills_capability()},
+            {**CAPABILITIES, "extensions": {**build_skills_capability(), UI_EXTENSION: {}}},
             INSTRUCTIONS.replace("\n", " ") + _describe_agents(agents),
         )
 
@@ -229,7 +231,10 @@ async def _call_tool(
         output = await tool.run(inbound, arguments)
     clean_output = await _strip_result(output)
     text = json.dumps(clean_output, ensure_ascii=False)
-    return {"content": [{"type": "text", "text": text}], "structuredContent": clean_output}
+    can_answer = tool.answers is not None and inbound.caller.principal.may(tool.answers)
+    meta = build_answer_key(inbound) if can_answer else {}
+    result = {"content": [{"type": "text", "text": text}], "structuredContent": clean_output}
+    return result | ({"_meta": meta} if meta else {})
 
 
 async def _strip_result(result: dict[str, Any]) -> dict[str, Any]:

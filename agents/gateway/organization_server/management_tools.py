@@ -23,6 +23,13 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 
 from agents.gateway.client_request import GatewayRequest
+from agents.gateway.organization_server.app_pages import (
+    ANSWER_KEY,
+    ANSWER_KEY_SCHEMA,
+    build_page_meta,
+    check_answer_key,
+    check_not_own_call,
+)
 from agents.gateway.organization_server.tools import (
     READ_ONLY_HINTS,
     OrganizationTool,
@@ -34,6 +41,7 @@ from bonobot.accounts.api.authentication import TokenUser
 from bonobot.accounts.api.openapi_schema import SerializedSchemaGenerator
 from bonobot.accounts.api.resource_view import ResourceView
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.process_cache import compute_once
 from bonobot.core.runtime import get_runtime
@@ -139,6 +147,10 @@ UPDATE_HINTS = OrganizationToolHints(idempotent=True)
 RUN_HINTS = OrganizationToolHints(open_world=True)
 # Their values may contain secrets that aren't stored yet and so can't be masked.
 SECRET_FIELDS = frozenset({"endpoint_config", "auth_config", "parameters"})
+# What a person must be allowed to do to answer on a page.
+ANSWER_ACTIONS = {"approvals": Action.APPROVE_CALLS, "elicitation_requests": Action.RUN_AGENTS}
+URL_NOTE = "Only a person can answer: show the `url` of each pending one to the person."
+PAGE_NOTE = "Only for the page of an MCP App, on which a person answers."
 SESSION_NOTE = "Use `session_status` to check its session or wait for it."
 DELETED_SCHEMA = {
     "type": "object",
@@ -152,6 +164,9 @@ PARAMETER_DESCRIPTIONS = {
     "skill_id": "ID or name of the skill.",
     "workflow_id": "ID or name of the workflow.",
     "run_id": "ID of the run.",
+    "session_id": "ID of the session.",
+    "approval_id": "ID of the approval.",
+    "request_id": "ID of the elicitation request.",
     "limit": "Maximum number of results, from 1 to 500.",
     "cursor": "`next` of the previous page.",
 }
@@ -162,7 +177,8 @@ class ManagementOperation:
     """An operation as a tool.
 
     `name`, `title` and `body_component` (of the OpenAPI document) are set if a tool is one of
-    several variants of an operation; `note` is added to the description.
+    several variants of an operation; `note` is added to the description. `page` shows the result as
+    an MCP App; with `page_answers`, only pages can use the tool.
     """
 
     method: str
@@ -173,6 +189,15 @@ class ManagementOperation:
     body_component: str = ""
     note: str = ""
     secret_arguments: frozenset[str] = frozenset()
+    page: str = ""
+    page_answers: bool = False
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The metadata that names the page of an MCP App."""
+        if self.page_answers:
+            return build_page_meta("", app_only=True)
+        return build_page_meta(self.page) if self.page else {}
 
     @property
     def view(self) -> type[ResourceView]:
@@ -265,6 +290,35 @@ OPERATIONS = (
     _build_read_operation(RUN_PATH),
     ManagementOperation(method="POST", path=f"{RUN_PATH}/cancel", hints=UPDATE_HINTS),
     _build_read_operation("/api/sessions"),
+    ManagementOperation(
+        method="GET", path="/api/sessions/{session_id}", hints=READ_ONLY_HINTS, page="session"
+    ),
+    ManagementOperation(
+        method="GET", path="/api/approvals", hints=READ_ONLY_HINTS, page="approvals", note=URL_NOTE
+    ),
+    ManagementOperation(
+        method="POST",
+        path="/api/approvals/{approval_id}/answer",
+        hints=RUN_HINTS,
+        note=PAGE_NOTE,
+        secret_arguments=frozenset({ANSWER_KEY}),
+        page_answers=True,
+    ),
+    ManagementOperation(
+        method="GET",
+        path="/api/elicitation-requests",
+        hints=READ_ONLY_HINTS,
+        page="elicitation_requests",
+        note=URL_NOTE,
+    ),
+    ManagementOperation(
+        method="POST",
+        path="/api/elicitation-requests/{request_id}/answer",
+        hints=RUN_HINTS,
+        note=PAGE_NOTE,
+        secret_arguments=frozenset({ANSWER_KEY, "content"}),
+        page_answers=True,
+    ),
 )
 
 
@@ -344,6 +398,9 @@ def _build_tool(
     [parsed] = iterate_operations(OpenApiDocument(single_operation, document["openapi"], 1))
     assert parsed.tool is not None, parsed.refusal_reason  # noqa: S101 - the document is ours
     has_body, input_schema = _build_input_schema(parsed.tool["inputSchema"])
+    if management_operation.page_answers:
+        input_schema.schema["properties"][ANSWER_KEY] = ANSWER_KEY_SCHEMA
+        input_schema.schema["required"] = [*input_schema.schema["required"], ANSWER_KEY]
     summary = management_operation.title or parsed.summary
     api_description = (
         "" if management_operation.title else declared.get("description", "").partition("Roles:")[0]
@@ -362,6 +419,8 @@ def _build_tool(
             has_body=has_body,
         ),
         secret_arguments=management_operation.secret_arguments,
+        meta=management_operation.meta,
+        answers=ANSWER_ACTIONS.get(management_operation.page),
     )
 
 
@@ -422,6 +481,13 @@ def _build_runner(
     path_names = {name for name in parameters if f"{{{name}}}" in operation.path}
 
     async def run(inbound: GatewayRequest, arguments: dict[str, Any]) -> dict[str, Any]:
+        if operation.page_answers:
+            arguments = dict(arguments)
+            check_answer_key(inbound, arguments.pop(ANSWER_KEY))
+        if operation.page_answers and arguments.get("answer", "").startswith("approve"):
+            await get_runtime().run_orm(
+                check_not_own_call, inbound.caller.principal, arguments["approval_id"]
+            )
         operation_request = OperationRequest(
             view=view,
             method=operation.method,

@@ -18,6 +18,7 @@ from agents.api.agents import AgentDetailView
 from agents.api.sessions import SessionDetailView
 from agents.api.workflows import WorkflowDetailView
 from agents.gateway.catalog import Declaration
+from agents.gateway.organization_server.app_pages import read_page
 from agents.gateway.organization_server.management_tools import OperationRequest, perform_operation
 from agents.models import Agent, Session, Skill, Workflow, WorkflowRun
 from agents.models.agents import build_agent_lookup
@@ -75,6 +76,8 @@ def list_resource_templates(principal: Principal) -> tuple[Declaration, ...]:
 
 def read_resource_contents(principal: Principal, address: str) -> dict[str, Any] | None:
     """Return a resource's current contents, None for an unknown URI; raises `Problem`."""
+    if (page := read_page(address)) is not None:
+        return page
     match = _URI.fullmatch(address)
     if match is None:
         skills = Skill.objects.usable_by(principal).filter(name=find_skill_name(address))

@@ -23,6 +23,7 @@ from agents.gateway.handlers import VIA
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import find_cached_masker, load_masker
 from bonobot.core.problems import InternalError, Problem
 from bonobot.core.runtime import get_runtime
@@ -77,7 +78,10 @@ class ToolInputSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class OrganizationTool:
-    """A tool; values of `secret_arguments` are masked in the audit log."""
+    """A tool; values of `secret_arguments` are masked in the audit log.
+
+    `meta` names the page of an MCP App, on which a person with the permission `answers` can answer.
+    """
 
     name: str
     title: str
@@ -88,6 +92,8 @@ class OrganizationTool:
     run: ToolRunner = field(repr=False)
     agent: Agent | None = None
     secret_arguments: frozenset[str] = frozenset()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    answers: Action | None = None
 
     @property
     def declaration(self) -> dict[str, Any]:
@@ -99,6 +105,7 @@ class OrganizationTool:
             "inputSchema": self.input_schema.schema,
             "outputSchema": dict(self.output_schema),
             "annotations": {"title": self.title, **self.hints.to_dict()},
+            **({"_meta": dict(self.meta)} if self.meta else {}),
         }
 
 

@@ -14,6 +14,7 @@ from mcp_servers.models import Secret, Server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
 from tests.agents.registry_server import serve_registry
+from tests.bundle_files import build_bundle, build_manifest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -275,3 +276,19 @@ def test_servers_of_a_registry_are_planned_without_the_environment(bonobot, monk
             assert "something else" in other.err + other.out
             assert "secret-of-the-caller" not in other.err + other.out
     assert not Server.objects.exists()
+
+
+def test_a_bundle_gets_values_only_from_options(bonobot, tmp_path, monkeypatch):
+    manifest = build_manifest(
+        user_config={"token": {"type": "string", "title": "Token", "required": True}}
+    )
+    file = tmp_path / "clock.mcpb"
+    file.write_bytes(build_bundle(manifest))
+    monkeypatch.setenv("CLOCK_TOKEN", "of the caller")
+    refused = bonobot("mcp", "import", str(file), "--dry-run", "--json")
+    (problem,) = refused.json["entries"][0]["problems"]
+    assert (problem["code"], problem["field"]) == ("missing_value", "user_config.token")
+    command = ("mcp", "import", str(file), "--set", "CLOCK_TOKEN=x", "--dry-run", "--json")
+    assert bonobot(*command).json["entries"][0]["action"] == "add"
+    missing = bonobot("mcp", "import", str(tmp_path / "missing.mcpb"))
+    assert (missing.status, "unreadable_file" in missing.err) == (1, True)

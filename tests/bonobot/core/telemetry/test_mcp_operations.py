@@ -1,9 +1,14 @@
 """MCP requests as spans and durations, received by an OTLP endpoint (opentelemetry-proto)."""
 
+import gzip
 import os
+import socket
+import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +21,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from bonobot.core.telemetry import mcp_operations, tracing
 from mcp_servers.client.errors import UpstreamError
+from tests.parts import ROOT
 from tests.traces import PARENT, TRACE, collect_spans
+from tests.wait import eventually
+
+SDK1 = ROOT / ".venv-sdk1"
 
 
 class OtlpReceiver:
@@ -33,6 +42,8 @@ class OtlpReceiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers["Content-Encoding"] == "gzip":
+                    body = gzip.decompress(body)
                 receiver.add_export(self.path, body)
                 self.send_response(200)
                 self.end_headers()
@@ -120,6 +131,68 @@ def test_a_collector_receives_spans_and_durations_of_both_roles(receiver: OtlpRe
     bounds = {tuple(point.explicit_bounds) for _, point in receiver.points}
     assert bounds == {mcp_operations.DURATION_BUCKETS}
     assert b"a secret" not in receiver.bodies
+
+
+@contextmanager
+def run_collector(target: str, folder: Path) -> Iterator[str]:
+    """Run a collector of PyPI (rotel) that passes everything on to `target`; yield its URL."""
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free_socket.getsockname()[1]}"
+    [program] = SDK1.glob("lib/python3*/site-packages/rotel/rotel-agent")
+    options = {
+        "--otlp-http-endpoint": address,
+        "--otlp-grpc-endpoint": "127.0.0.1:0",
+        "--exporter": "otlp",
+        "--otlp-exporter-endpoint": target,
+        "--otlp-exporter-protocol": "http",
+        "--pid-file": str(folder / "pid"),
+        "--log-file": str(folder / "log"),
+    }
+    words = [word for pair in options.items() for word in pair]
+    with subprocess.Popen(
+        [str(program), "start", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as collector:
+        try:
+            eventually(lambda: can_connect(address), within=15, what="the collector")
+            yield f"http://{address}"
+        finally:
+            collector.terminate()
+
+
+def can_connect(address: str) -> bool:
+    host, _, port = address.partition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), 1):
+        return True
+    return False
+
+
+@pytest.mark.sdk1
+def test_a_collector_of_another_vendor_understands_both_signals(
+    receiver: OtlpReceiver, tmp_path: Path
+) -> None:
+    with run_collector(receiver.url, tmp_path) as url:
+        traces = tracing.start_tracing(f"{url}/v1/traces", "1")
+        metrics = mcp_operations.start_metrics(f"{url}/v1/metrics", "1")
+        try:
+            call_tool(content=[])
+            with mcp_operations.observe_operation("client", "tools/list", {}):
+                pass
+        finally:
+            traces.shutdown()
+            metrics.shutdown()
+            tracing.set_tracer_provider(None)
+            mcp_operations.set_meter_provider(None)
+        eventually(lambda: len(receiver.points) == 2, within=15, what="durations")
+        eventually(lambda: "tools/list" in receiver.spans, within=15, what="spans")
+    span = receiver.spans["tools/call echo"]
+    assert span.trace_id.hex() == TRACE
+    assert read_attributes(span)["mcp.method.name"] == "tools/call"
+    points = {name: read_attributes(point)["mcp.method.name"] for name, point in receiver.points}
+    assert points == {
+        "mcp.server.operation.duration": "tools/call",
+        "mcp.client.operation.duration": "tools/list",
+    }
 
 
 def test_nothing_is_observed_when_neither_is_configured() -> None:

@@ -1,0 +1,1 @@
+"""MCP bundles (`.mcpb`, formerly `.dxt`): zip archives with a server and its manifest."""
