@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from agents.flow_labels.session_labels import label_session
 from agents.live_topics import wake_pages
 from agents.models import Approval, Session, SessionApproval
 from agents.session_wakeups import notify_of_answer, wake_session
@@ -64,6 +65,8 @@ def resolve_approval(
         governed=answer == "approve_session",
     ):
         _save_decision(principal, approval, is_approved=is_approved, message=message)
+        if message and approval.session is not None:
+            label_session(principal, approval.session)
         if is_approved:
             _create_approval_cell(approval)
         if answer == "approve_session":

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from agents.approvals.services import build_requester_fields
 from agents.elicitations.forms import ElicitationParams, clean_content, iterate_fields
+from agents.flow_labels.session_labels import label_session
 from agents.models import ElicitationRequest, PendingCall, Session
 from agents.session_wakeups import notify_of_answer, wake_session
 from bonobot.accounts.principals import Principal
@@ -129,6 +130,7 @@ def answer_request(
         if cleaned_content:
             elicitation.content = cleaned_content
             elicitation.save(update_fields=["content"])
+            label_session(principal, elicitation.session)
         _wake_session(elicitation.session_id)
     return elicitation
 

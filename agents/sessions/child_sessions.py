@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from django.conf import settings
 
+from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Agent, Inbox, Session, Step
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import build_bus_topic, notify_worker, run_locally
@@ -112,6 +113,7 @@ def start_child(
     ):
         child.save(force_insert=True)
         initialize(child)
+        label_session_with_texts(principal.actor, child)
     notify_worker(child_id)
     return child_id
 

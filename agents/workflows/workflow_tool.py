@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
+from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Session, Workflow, WorkflowRun
 from agents.sessions import child_sessions
 from agents.sessions.ask_agent_tool import build_tool_name, get_parent_session_id
@@ -49,6 +50,7 @@ def _start_child_run(
 
     def create_child_run(child: Session) -> None:
         create_run(child, workflow, arguments, RunOrigin(via=WorkflowRun.Via.AGENT))
+        label_session_with_texts(context.principal.actor, child, workflow)
 
     message = f"{workflow.name} {json.dumps(arguments, ensure_ascii=False)[:500]}"
     principal, call_id = context.principal, context.call_id

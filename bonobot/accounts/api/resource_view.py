@@ -6,7 +6,7 @@ other organizations are treated as missing. Writes may have an `Idempotency-Key`
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
@@ -27,6 +27,7 @@ from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.read_hooks import read_hooks
 from bonobot.accounts.roles import ALLOWED_ROLES, Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.pagination import StableCursorPagination
@@ -112,6 +113,7 @@ class ResourceView(GenericAPIView):
     def respond_page(self, rows: Any, serializer_class: type[Any], **context: Any) -> Response:
         """Return a response with one page of `rows`, filtered by the query."""
         page = self.paginate_queryset(self.filter_queryset(rows))
+        self.report_read(page or ())
         context = {"view": self, "request": self.request, **context}
         rows = api_serializers.limit_serializer_fields(
             serializer_class(page, many=True, context=context), self._selected_fields
@@ -129,6 +131,7 @@ class ResourceView(GenericAPIView):
     ) -> Response:
         """Return a response with one row; `owner` is the row to lock if it is another one."""
         context = {"view": self, "request": self.request, **context}
+        self.report_read([row])
         serializer = api_serializers.limit_serializer_fields(
             serializer_class(row, context=context), self._selected_fields
         )
@@ -136,6 +139,11 @@ class ResourceView(GenericAPIView):
         if isinstance(serializer, VersionedSerializer):
             self.shown_row, self.shown_parts = owner or row, serializer.parts
         return Response(data, status=status)
+
+    def report_read(self, rows: Sequence[Any]) -> None:
+        """Call the hooks of upper packages for rows that a response contains."""
+        for hook in read_hooks:
+            hook(self.principal, str(self.request.method), rows)
 
     def query_rows_to_lock(self) -> Any:
         """Return the rows to lock while the version is compared."""
