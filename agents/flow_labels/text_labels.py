@@ -109,7 +109,8 @@ def label_row_reader(principal: Principal, method: str, rows: Sequence[Any]) -> 
         sessions += Session.objects.filter(pk__in=session_ids)
     if sessions:
         label_reader(principal, *sessions)
-    label_text_reader(principal, *rows)
+    is_creation = method == "POST"  # a note, whose labels its writer chose
+    label_text_reader(principal, *(row for row in rows if not (is_creation and type(row) is Note)))
     _label_bulk_reader(principal, rows)
 
 
