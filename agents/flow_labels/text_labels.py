@@ -131,7 +131,7 @@ def _label_bulk_reader(principal: Principal, rows: Iterable[Any]) -> None:
             add_reader_labels(principal, labels, [*_iterate_keys(principal)], source)
 
 
-def label_skill_reader(principal: Principal, agent_id: UUID) -> None:
+def label_skill_reader(principal: Principal, agent_id: UUID | None) -> None:
     """Add the labels of an agent's skills to the token that reads one (2 queries)."""
     if principal.kind == "token":
         label_text_reader(principal, *Skill.objects.filter(assignments__agent=agent_id))

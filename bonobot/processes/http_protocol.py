@@ -184,7 +184,7 @@ class Protocol(HttpToolsProtocol):
         method = self.parser.get_method()
         if b"%b %b HTTP/" % (method, self.url) not in self._head_bytes:
             raise InvalidHead("The request isn't HTTP.")
-        if not TARGET.fullmatch(self.url):
+        if not TARGET.fullmatch(self.url) or (self.url == b"*" and method != b"OPTIONS"):
             raise InvalidHead("The target isn't a path.")
         if len(self.pipeline) >= MAX_PIPELINED:
             raise InvalidHead("Too many requests wait for responses.")

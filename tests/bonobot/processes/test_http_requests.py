@@ -45,6 +45,7 @@ MALFORMED = {
     "a request of RTSP": b"DESCRIBE /healthz RTSP/1.0\r\nHost: 127.0.0.1\r\n" + ENDS,
     "RTSP with a method of HTTP": HEAD.replace(b"HTTP/1.1", b"RTSP/1.0") + ENDS,
     "a request of Icecast": b"SOURCE /healthz ICE/1.0\r\nHost: 127.0.0.1\r\n" + ENDS,
+    "an asterisk that isn't of OPTIONS": HEAD.replace(b"/healthz", b"*") + ENDS,
     "two spaces": HEAD.replace(b"GET ", b"GET  ") + ENDS,
     "an endless trailer": POST.replace(b"/healthz", b"/api/agents")
     + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: "
@@ -102,6 +103,11 @@ def test_malformed_requests_are_refused(send_request: Callable[[bytes], bytes]) 
             response[:100],
         )
     assert send_request(HEAD + ENDS).startswith(b"HTTP/1.1 200")
+
+
+def test_options_of_the_server_are_answered(send_request: Callable[[bytes], bytes]) -> None:
+    request = HEAD.replace(b"GET /healthz", b"OPTIONS *") + ENDS
+    assert send_request(request).startswith(b"HTTP/1.1 404")
 
 
 def test_a_request_with_two_lengths_closes_the_connection(
