@@ -50,6 +50,8 @@ def resolve_approval(
     principal.require(Action.APPROVE_CALLS)
     _check_answer(principal, approval, answer, message)
     is_approved = answer != "deny"
+    if message and approval.session is not None:
+        label_session(principal, approval.session)  # before the change: see its lock order
     with record_change(
         **describe_row("approval", approval, approval.label),
         event=ANSWER_EVENT,
@@ -65,8 +67,6 @@ def resolve_approval(
         governed=answer == "approve_session",
     ):
         _save_decision(principal, approval, is_approved=is_approved, message=message)
-        if message and approval.session is not None:
-            label_session(principal, approval.session)
         if is_approved:
             _create_approval_cell(approval)
         if answer == "approve_session":

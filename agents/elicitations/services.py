@@ -112,6 +112,8 @@ def answer_request(
             remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
     cleaned_content = _clean_content(elicitation, content or {}) if answer == "accept" else {}
+    if cleaned_content:
+        label_session(principal, elicitation.session)  # before the change: see its lock order
     with record_change(
         **describe_row(
             "question", elicitation, make_visible(elicitation.message, MAX_SUMMARY_LENGTH)
@@ -130,7 +132,6 @@ def answer_request(
         if cleaned_content:
             elicitation.content = cleaned_content
             elicitation.save(update_fields=["content"])
-            label_session(principal, elicitation.session)
         _wake_session(elicitation.session_id)
     return elicitation
 

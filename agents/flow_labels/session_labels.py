@@ -3,6 +3,9 @@
 A token that writes to a session passes its labels on, and a token that reads a session gets the
 session's labels. People who read on a page hold no labels. Cells are only updated if labels are
 missing, so at most once a day for the same labels.
+
+Admissions lock the audit log first and then the cells. So label a session that may be running
+outside of `record_change`, which writes the audit log at its end.
 """
 
 import time

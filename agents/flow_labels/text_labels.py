@@ -6,9 +6,11 @@ person who rewrites a text clears them.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import QuerySet
 
 from agents.flow_labels.rules import HELD_LABELS, build_flow_key, build_flow_keys
@@ -74,8 +76,8 @@ def label_text(principal: Principal, row: TextRow, *, is_changed: bool = True) -
         pk=key, defaults={"organization_id": row.organization_id}
     )
     FlowCell.objects.filter(pk=key).update(labels=cell.labels | labels)
-    for session in _query_reading_sessions(row):
-        add_session_labels(principal.actor, session, labels)
+    # Afterwards, as admissions lock the audit log before the cells of sessions.
+    transaction.on_commit(partial(_label_reading_sessions, principal.actor, row, labels))
 
 
 def list_text_labels(row: TextRow) -> tuple[FlowLabel, ...]:
@@ -168,6 +170,11 @@ def _iterate_session_ids(rows: Iterable[Any]) -> Iterator[UUID]:
             yield row.session_id
         elif isinstance(row, Replay):
             yield row.recording.session_id
+
+
+def _label_reading_sessions(actor: Actor, row: TextRow, labels: int) -> None:
+    for session in _query_reading_sessions(row):
+        add_session_labels(actor, session, labels)
 
 
 def _query_reading_sessions(row: TextRow) -> Iterable[Session]:

@@ -101,6 +101,7 @@ def start_child(
         token_id=parent.token_id,
         token_calls_per_minute=parent.token_calls_per_minute,
     )
+    label_session_with_texts(principal.actor, child)
     with record_change(
         organization_id=parent.organization_id,
         actor=principal.actor,
@@ -113,7 +114,6 @@ def start_child(
     ):
         child.save(force_insert=True)
         initialize(child)
-        label_session_with_texts(principal.actor, child)
     notify_worker(child_id)
     return child_id
 

@@ -50,10 +50,11 @@ def _start_child_run(
 
     def create_child_run(child: Session) -> None:
         create_run(child, workflow, arguments, RunOrigin(via=WorkflowRun.Via.AGENT))
-        label_session_with_texts(context.principal.actor, child, workflow)
 
     message = f"{workflow.name} {json.dumps(arguments, ensure_ascii=False)[:500]}"
     principal, call_id = context.principal, context.call_id
+    # The child session has the labels of its parent.
+    label_session_with_texts(principal.actor, Session.objects.get(pk=parent_id), workflow)
     return child_sessions.start_child(
         principal, parent_id, call_id, workflow.agent_id, message, create_child_run
     )
