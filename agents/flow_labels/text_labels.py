@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 
 from agents.flow_labels.rules import HELD_LABELS, build_flow_key, build_flow_keys
 from agents.flow_labels.services import list_current_labels
@@ -72,10 +72,8 @@ def label_text(principal: Principal, row: TextRow, *, is_changed: bool = True) -
     labels = _load_writer_labels(principal)
     if not labels:
         return
-    cell, _ = FlowCell.objects.select_for_update().get_or_create(
-        pk=key, defaults={"organization_id": row.organization_id}
-    )
-    FlowCell.objects.filter(pk=key).update(labels=cell.labels | labels)
+    FlowCell.objects.get_or_create(pk=key, defaults={"organization_id": row.organization_id})
+    FlowCell.objects.filter(pk=key).update(labels=F("labels").bitor(labels))
     # Afterwards, as admissions lock the audit log before the cells of sessions.
     transaction.on_commit(partial(_label_reading_sessions, principal.actor, row, labels))
 
