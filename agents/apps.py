@@ -18,6 +18,7 @@ class AgentsConfig(AppConfig):
         from agents.sessions.workflow_executor import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
         from bonobot.accounts.invitations import register_join_hook
+        from bonobot.accounts.read_hooks import register_read_hook
         from bonobot.accounts.tokens.services import register_token_snippets
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.health import register_readiness_part
@@ -32,6 +33,7 @@ class AgentsConfig(AppConfig):
         self._register_restorable_kinds()
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
+        register_read_hook(LazyFunction("agents.flow_labels.text_labels.label_row_reader"))
         register_join_hook(LazyFunction("agents.services.grant_invited_agents"))
         register_protected_resources(
             ProtectedResources(

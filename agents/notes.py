@@ -20,6 +20,7 @@ from agents.models.notes import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.untrusted_text import make_storable
@@ -89,6 +90,7 @@ def save_agent_note(
     with transaction.atomic():
         if agent_notes.filter(title=title).update(**values, updated_at=timezone.now()):
             return agent_notes.get(title=title), False
+        lock_row(Agent(pk=agent_id))
         _check_note_limit(agent_notes.count())
         created_note = Note(
             organization_id=organization_id, agent_id=agent_id, title=title, **values
@@ -128,13 +130,16 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
             remedy="Change that note, or choose another title.",
         )
     action = "note_updated" if note else "note_created"
+    is_new = note is None
     if note is None:
-        _check_note_limit(agent.notes.count())
         note = Note(organization_id=agent.organization_id, agent=agent)
     labels = encode_labels(spec.labels) | _get_writer_labels(principal, agent)
     note.title, note.text, note.labels = title, text, labels
     note.written_by, note.session_id = principal.label, None
     with _record_change(principal, note, action, labels=list(decode_labels(labels))):
+        if is_new:
+            lock_row(agent)
+            _check_note_limit(agent.notes.count())
         note.save()
     return note
 

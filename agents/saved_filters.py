@@ -6,12 +6,15 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from agents.models import SavedFilter
 from agents.models.saved_filters import MAX_NAME_LENGTH, MAX_QUERY_LENGTH
+from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
@@ -60,25 +63,33 @@ def save_filter(principal: Principal, name: str, query: str, *, shared: bool) ->
         owner_id=UUID(principal.id)
     )
     row = own_filters.filter(name=name).first()
+    is_new = row is None
     if row is None:
-        if own_filters.count() >= MAX_FILTERS:
-            raise Conflict(
-                format_message(
-                    "You have {most} saved filters, which is the maximum.", most=MAX_FILTERS
-                ),
-                code="too_many_filters",
-                remedy="Delete a filter first.",
-            )
         row = SavedFilter(
             organization_id=principal.organization_id, owner_id=UUID(principal.id), name=name
         )
     is_audited = shared or row.shared
     row.query, row.shared = saved_query, shared
-    with _record_change(
+    change = _record_change(
         principal, row, "audit_filter_saved", {"query": saved_query}, audited=is_audited
-    ):
+    )
+    with transaction.atomic(), change:
+        if is_new:
+            lock_row(User(pk=UUID(principal.id)))
+            _check_filter_limit(own_filters)
         row.save()
     return row
+
+
+def _check_filter_limit(own_filters: Any) -> None:
+    if own_filters.count() >= MAX_FILTERS:
+        raise Conflict(
+            format_message(
+                "You have {most} saved filters, which is the maximum.", most=MAX_FILTERS
+            ),
+            code="too_many_filters",
+            remedy="Delete a filter first.",
+        )
 
 
 def delete_filter(principal: Principal, row: SavedFilter) -> None:

@@ -11,6 +11,7 @@ from django.utils.text import slugify
 
 from agents.builtin_tools.services import clean_toolset_spec
 from agents.builtin_tools.workspaces import delete_own_folder
+from agents.flow_labels.text_labels import label_text
 from agents.models import (
     Agent,
     AgentServer,
@@ -42,6 +43,10 @@ __all__ = [
     "set_agent_members",
     "update_agent",
 ]
+
+
+# What models and other agents read of an agent.
+MODEL_TEXTS = frozenset({"name", "description", "instructions", "output_schema"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,7 @@ def create_agent(principal: Principal, spec: AgentSpec) -> Agent:
     with record_change(**_build_audit_fields(principal, agent, "agent_created")):
         save_validated(agent)
         ToolPolicy.objects.create(organization_id=agent.organization_id, agent=agent)
+        label_text(principal, agent)
     return agent
 
 
@@ -97,6 +103,8 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
         **_build_audit_fields(principal, agent, "agent_updated", {"changed": changed_names})
     ):
         save_validated(agent)
+        if MODEL_TEXTS & {*changed_names}:
+            label_text(principal, agent, is_changed="instructions" in changed_names)
     if "enabled" in changed_names and not agent.enabled:
         cancel_sessions(principal, agent.sessions.all(), "The agent was disabled.")
     return agent

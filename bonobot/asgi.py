@@ -143,7 +143,7 @@ async def send_refusal(send: Send, status: int, text: bytes) -> None:
 
 def classify_path(path: str) -> str:
     """Return the area of a path for metrics."""
-    segment = path.split("/", 2)[1]
+    segment = path.removeprefix("/").partition("/")[0]  # or `*`, of OPTIONS
     return segment if segment in AREAS else "other"
 
 

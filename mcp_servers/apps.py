@@ -42,6 +42,7 @@ class McpServersConfig(AppConfig):
                 action="server_restored",
                 ignored_models=OBSERVED_MODELS,
                 after_restore=LazyFunction("mcp_servers.services.check_restored_server"),
+                finish=LazyFunction("mcp_servers.build_endpoint.delete_server_home"),
             )
         )
         register_restorable_kind(

@@ -1,5 +1,6 @@
 """Build endpoints from rows, with decrypted secrets."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,16 @@ def get_sandbox_folder(organization_id: UUID) -> Path:
     return Path(settings.BONOBOT_VAR) / "sandboxes" / str(organization_id)
 
 
+def _get_home(organization_id: UUID, server_id: UUID) -> Path:
+    """Return the home of a server: in a shared one, it could configure and read the others."""
+    return get_sandbox_folder(organization_id) / "homes" / str(server_id)
+
+
+def delete_server_home(organization_id: UUID, server_id: str) -> None:
+    """Delete the home of a server's sandbox on this host."""
+    shutil.rmtree(_get_home(organization_id, UUID(server_id)), ignore_errors=True)
+
+
 def _build_organization_sandbox(
     server: Server, args: tuple[str, ...], env: Mapping[str, str], bundle: BundleFolder | None
 ) -> sandbox.Sandbox | None:
@@ -128,7 +139,7 @@ def _build_organization_sandbox(
         if not rule.find_refusal(str(root))
     ]
     return sandbox.Sandbox(
-        home=str(get_sandbox_folder(server.organization_id) / "home"),
+        home=str(_get_home(server.organization_id, server.pk)),
         network=network,
         folders=sandbox.list_named_folders((*args, *env.values()), roots),
         hidden=_list_hidden_folders(),

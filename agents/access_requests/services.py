@@ -12,14 +12,16 @@ from django.utils import timezone
 from django.utils.translation import gettext as _t
 
 from agents.access_requests.provision_access import provision_access
+from agents.flow_labels.text_labels import label_text
 from agents.live_topics import wake_pages
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
 from bonobot.accounts import email as account_email
-from bonobot.accounts.models import User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.core.celery_tasks import enqueue_task_on_commit
+from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
@@ -73,6 +75,7 @@ def create_access_request(principal: Principal, spec: AccessRequestSpec) -> Acce
         details={"reason": reason},
     ):
         _save_once(principal, access_request)
+        label_text(principal, access_request)
         _notify_approvers(access_request)
         wake_pages(access_request.organization_id)
     return access_request
@@ -107,6 +110,7 @@ def answer_access_request(
     ):
         state = AccessRequest.State.APPROVED if is_approved else AccessRequest.State.DENIED
         _save_answer(principal, access_request, state, message)
+        label_text(principal, access_request, is_changed=False)
         if is_approved:
             provisioner = _build_provisioner(principal, access_request)
             details["provisioned"] = provision_access(provisioner, access_request)
@@ -196,6 +200,7 @@ def _build_target_key(kind: str, target: str, agent: Agent | None) -> str:
 
 def _save_once(principal: Principal, access_request: AccessRequest) -> None:
     """Insert a request within the limit; raises `Conflict` if the same one is pending."""
+    lock_row(Organization(pk=principal.organization_id))
     own_requests = AccessRequest.objects.for_organization(principal.organization_id).filter(
         requested_by_kind=principal.kind, requested_by_id=principal.id
     )

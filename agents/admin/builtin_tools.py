@@ -33,7 +33,7 @@ from bonobot.core.text.dollars import parse_number
 from mcp_servers.flow_labels.services import LABEL_NAMES
 
 MAX_NUMBER = 10**9
-STORE_NAMES = {"workspace": _("Workspace"), "notes": _("Notes")}
+STORE_NAMES = {"workspace": _("Workspace"), "notes": _("Notes"), "instructions": _("Instructions")}
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class TokenHeldLabelsView(TokenView):
 class AgentStoreSerializer(StrictSerializer):
     """A data store of an agent, and the flow labels that reading it adds."""
 
-    name = serializers.ChoiceField(["workspace", "notes"])
+    name = serializers.ChoiceField(["workspace", "notes", "instructions"])
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
 
 
@@ -87,18 +87,21 @@ class AgentStoreLabelsSerializer(StrictSerializer):
 
 
 class AgentStoreLabelsView(AgentView):
-    """The flow labels of an agent's notes and workspace."""
+    """The flow labels of an agent's notes, workspace and instructions."""
 
     rules = {"GET": READ, "DELETE": Action.APPROVE_DEFINITIONS}
 
     @describe_operation("get_agent_store_labels", answer=AgentStoreLabelsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Get the flow labels of an agent's notes and workspace."""
+        """Get the flow labels of an agent's notes, workspace, and instructions."""
         stores = list_agent_stores(self.get_agent(agent_id))
         return self.respond_row({"stores": stores}, AgentStoreLabelsSerializer)
 
     @describe_operation("clear_agent_store_labels", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
-        """Clear the flow labels of an agent's notes and workspace; recorded in the audit log."""
+        """Clear the flow labels of an agent's notes, workspace, and instructions.
+
+        The audit log records it.
+        """
         clear_agent_stores(self.principal, self.get_agent(agent_id))
         return Response(status=204)

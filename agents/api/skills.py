@@ -239,6 +239,7 @@ class RenderSkillView(SkillView):
         """Render a skill's text with its arguments filled in, without running it."""
         skill = self.get_skill(skill_id)
         arguments = self.read_body(RenderSkillBody).get("arguments", {})
+        self.report_read([skill])
         return Response({"text": render_skill(build_template(skill), arguments)})
 
 

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from agents.flow_labels.session_labels import label_session
 from agents.live_topics import wake_pages
 from agents.models import Approval, Session, SessionApproval
 from agents.session_wakeups import notify_of_answer, wake_session
@@ -49,6 +50,8 @@ def resolve_approval(
     principal.require(Action.APPROVE_CALLS)
     _check_answer(principal, approval, answer, message)
     is_approved = answer != "deny"
+    if message and approval.session is not None:
+        label_session(principal, approval.session)  # before the change: see its lock order
     with record_change(
         **describe_row("approval", approval, approval.label),
         event=ANSWER_EVENT,

@@ -1,7 +1,7 @@
 """The catalog of built-in tools, the tools of an agent, and how one is run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db.models import F
@@ -21,12 +21,13 @@ from agents.builtin_tools.toolsets.notes import FORGET, REMEMBER, SEARCH_NOTES
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, build_source_tool
 from agents.flow_labels.rules import HELD_LABELS
 from agents.flow_labels.services import list_current_labels
+from agents.flow_labels.text_labels import list_skill_labels
 from agents.models import Agent, AgentAssignment
 from agents.policies.decisions import EffectivePolicy, ToolFacts
 from agents.skills.templates import SkillTemplate, build_template
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
-from mcp_servers.flow_labels import decode_labels, encode_labels
+from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 
 BUILTIN_TOOLS: dict[str, BuiltinTool] = {
     tool.name: tool
@@ -79,6 +80,8 @@ class BuiltinToolCatalog:
     toolbox: AgentToolsets
     _has_resources: bool
     _tool_search_above: int
+    # Labels of the skills' texts, which tools that return skills add.
+    _skill_labels: tuple[FlowLabel, ...] = ()
 
     def iterate_tools(self, server_tool_count: int) -> Iterator[AgentBuiltinTool]:
         """Yield the built-in tools of an agent that has this many tools of servers."""
@@ -90,7 +93,11 @@ class BuiltinToolCatalog:
         )
         for tool in BUILTIN_TOOLS.values():
             if availability.is_available(tool):
-                yield build_agent_tool(tool, self.toolbox)
+                agent_tool = build_agent_tool(tool, self.toolbox)
+                if tool.needs_skills and self._skill_labels:
+                    labels = dict.fromkeys((*agent_tool.labels, *self._skill_labels))
+                    agent_tool = replace(agent_tool, labels=tuple(labels))
+                yield agent_tool
         for assignment in self.assignments:
             if assignment.callable_agent:
                 yield build_agent_tool(
@@ -111,17 +118,15 @@ class BuiltinToolCatalog:
 def load_builtin_tools(agent: Agent, effective_policy: EffectivePolicy) -> BuiltinToolCatalog:
     """Load an agent's built-in tools, skills, callable agents and workflows (queries)."""
     assignments = list(agent.assignments.select_related("skill", "callable_agent", "workflow"))
-    skills = [
-        build_template(assignment.skill)
-        for assignment in assignments
-        if assignment.skill and assignment.skill.enabled
-    ]
+    rows = [row.skill for row in assignments if row.skill and row.skill.enabled]
+    skills = [build_template(skill) for skill in rows]
     return BuiltinToolCatalog(
         assignments,
         {skill.name: skill for skill in sorted(skills, key=lambda item: item.name)},
         build_toolbox(agent),
         any(scope.resources for scope in effective_policy.scopes.values()),
         agent.tool_search_above,
+        list_skill_labels(agent.organization_id, [skill.pk for skill in rows]),
     )
 
 

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from agents.approvals.services import build_requester_fields
 from agents.elicitations.forms import ElicitationParams, clean_content, iterate_fields
+from agents.flow_labels.session_labels import label_session
 from agents.models import ElicitationRequest, PendingCall, Session
 from agents.session_wakeups import notify_of_answer, wake_session
 from bonobot.accounts.principals import Principal
@@ -111,6 +112,8 @@ def answer_request(
             remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
     cleaned_content = _clean_content(elicitation, content or {}) if answer == "accept" else {}
+    if cleaned_content:
+        label_session(principal, elicitation.session)  # before the change: see its lock order
     with record_change(
         **describe_row(
             "question", elicitation, make_visible(elicitation.message, MAX_SUMMARY_LENGTH)

@@ -25,10 +25,12 @@ from agents.policies.services import PolicySpec
 from agents.policies.shadow_mode import build_policy
 from agents.sessions.leases import get_heartbeat_deadline
 from agents.sessions.services import require_run_permission
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.celery_tasks import enqueue_task_on_commit
 from bonobot.core.crypto.organization_secrets import load_masker, mask_organization_secrets
+from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.core.text.canonical_json import to_canonical_json
@@ -74,6 +76,7 @@ def create_replay(principal: Principal, recording: Recording, overrides: ReplayO
     agent = recording.agent
     require_run_permission(principal, agent)
     new_replay = _build_replay(principal, recording, overrides)
+    organization = Organization(pk=recording.organization_id)
     with record_change(
         **describe_row("recording", recording, recording.title),
         actor=principal.actor,
@@ -85,14 +88,15 @@ def create_replay(principal: Principal, recording: Recording, overrides: ReplayO
         },
         governed=False,
     ):
+        lock_row(organization)
+        _check_open_replays(organization)
         new_replay.save(force_insert=True)
     enqueue_task_on_commit(REPLAY_TASK, str(new_replay.pk))
     return new_replay
 
 
-def _build_replay(principal: Principal, recording: Recording, overrides: ReplayOverrides) -> Replay:
-    organization_id = recording.organization_id
-    open_replays = Replay.objects.for_organization(organization_id).filter(
+def _check_open_replays(organization: Organization) -> None:
+    open_replays = Replay.objects.for_organization(organization.pk).filter(
         status__in=(Replay.Status.QUEUED, Replay.Status.RUNNING)
     )
     if open_replays.count() >= MAX_OPEN_REPLAYS:
@@ -101,6 +105,10 @@ def _build_replay(principal: Principal, recording: Recording, overrides: ReplayO
             code="too_many_replays",
             remedy="Wait until one finishes.",
         )
+
+
+def _build_replay(principal: Principal, recording: Recording, overrides: ReplayOverrides) -> Replay:
+    organization_id = recording.organization_id
     endpoint: ModelEndpoint | None = None
     changes: dict[str, Any] = {}
     if overrides.instructions is not None:
@@ -285,6 +293,8 @@ def create_recording(principal: Principal, session: Session) -> Recording:
         },
         governed=False,
     ):
+        lock_row(session.agent)
+        _check_recording_limit(session.agent_id)
         try:
             with transaction.atomic():
                 recording.save(force_insert=True)
@@ -333,7 +343,10 @@ def _check_recordable(session: Session) -> None:
             field="session_id",
             remedy="Record a session with an agent.",
         )
-    if Recording.objects.filter(agent=session.agent_id).count() >= MAX_RECORDINGS:
+
+
+def _check_recording_limit(agent_id: UUID) -> None:
+    if Recording.objects.filter(agent=agent_id).count() >= MAX_RECORDINGS:
         raise Conflict(
             format_message(
                 "The agent has {most} recordings, which is the maximum.", most=MAX_RECORDINGS

@@ -203,28 +203,36 @@ def _clear_labels(
 
 @dataclass(frozen=True, slots=True)
 class AgentStore:
-    """An agent's store, `workspace` or `notes`, and the labels that reading it may add."""
+    """An agent's store (`workspace`, `notes`, `instructions`) and the labels that it may add."""
 
     name: str
     labels: tuple[FlowLabel, ...]
 
 
 def list_agent_stores(agent: Agent) -> list[AgentStore]:
-    """Return an agent's stores with their current labels (2 queries)."""
+    """Return an agent's stores with their current labels (3 queries)."""
     workspace_labels = (
         Agent.objects.filter(pk=agent.pk).values_list("workspace_labels", flat=True).get()
     )
     note_labels = 0
     for labels in Note.objects.filter(agent=agent.pk).values_list("labels", flat=True):
         note_labels |= labels
+    text_labels = 0
+    for labels in FlowCell.objects.filter(pk=_get_text_key(agent)).values_list("labels", flat=True):
+        text_labels |= labels
     return [
         AgentStore("workspace", decode_labels(workspace_labels)),
         AgentStore("notes", decode_labels(note_labels)),
+        AgentStore("instructions", decode_labels(text_labels)),
     ]
 
 
+def _get_text_key(agent: Agent) -> str:
+    return build_flow_key(agent.organization_id, "text", agent.pk)
+
+
 def clear_agent_stores(principal: Principal, agent: Agent) -> None:
-    """Clear the labels of an agent's notes and workspace, effective from the next call.
+    """Clear the labels of an agent's notes, workspace and texts, effective from the next call.
 
     Raises `Forbidden` without the right to approve definitions.
     """
@@ -239,4 +247,5 @@ def clear_agent_stores(principal: Principal, agent: Agent) -> None:
         details |= {store.name: [*store.labels] for store in list_agent_stores(agent)}
         Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
         Note.objects.filter(agent=agent.pk).update(labels=0)
+        FlowCell.objects.filter(pk=_get_text_key(agent)).update(labels=0)
     agent.workspace_labels = 0

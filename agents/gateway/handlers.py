@@ -22,6 +22,7 @@ from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
 from agents.calls.results import MAX_ROUNDS, estimate_size
 from agents.calls.snapshots import CallSnapshot
 from agents.calls.types import CallRequest, Method, RelayOptions
+from agents.flow_labels.text_labels import label_skill_reader
 from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import (
@@ -129,6 +130,8 @@ class UpstreamCallHandlers:
             caller = await inbound.caller.refresh_if_changed()
             snapshot = await get_runtime().run_orm(caller.target.load_snapshot)
             if own_skill := read_own_skill(snapshot, uri):
+                agent_id, principal = snapshot.agent_id, caller.principal
+                await get_runtime().run_orm(label_skill_reader, principal, agent_id)
                 return own_skill
         resource = catalog.find_resource(uri)
         if resource is None:

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from django.conf import settings
 
+from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Agent, Inbox, Session, Step
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import build_bus_topic, notify_worker, run_locally
@@ -100,6 +101,7 @@ def start_child(
         token_id=parent.token_id,
         token_calls_per_minute=parent.token_calls_per_minute,
     )
+    label_session_with_texts(principal.actor, child)
     with record_change(
         organization_id=parent.organization_id,
         actor=principal.actor,

@@ -15,6 +15,7 @@ from agents.builtin_tools.workspaces import clean_attached_folder
 from agents.calls import pending_calls
 from agents.elicitations.services import withdraw_requests
 from agents.flow_labels.session_labels import label_session
+from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import (
     Agent,
     Approval,
@@ -95,7 +96,7 @@ def start_session(
         governed=False,
     ):
         session.save()
-        label_session(principal, session)
+        _label_message(principal, session)
         _add_to_inbox(principal, session, Inbox.Kind.MESSAGE, message)
     notify_worker(session.pk)
     return session
@@ -144,7 +145,7 @@ def send_message(
     _check_accepts_messages(session)
     endpoint = session.model_endpoint or session.agent.model_endpoint
     message = _build_message(session.organization_id, endpoint, text, attachments, output_schema)
-    label_session(principal, session)
+    _label_message(principal, session)
     with transaction.atomic():
         # Lock the session's row first, as a runner does that ends the run: the second of the two
         # sees what the first did, so no message stays unread.
@@ -178,7 +179,7 @@ def resend_message(
             message[name] = attachment_list
     if schema := replaced_step.payload.get("output_schema"):
         message["output_schema"] = schema
-    label_session(principal, session)
+    _label_message(principal, session)
     with transaction.atomic():
         if not _enqueue_session(session):
             raise Conflict(
@@ -190,6 +191,12 @@ def resend_message(
             principal, session, Inbox.Kind.MESSAGE, message | {"replaces": replaced_step.seq}
         )
     notify_worker(session.pk)
+
+
+def _label_message(principal: Principal, session: Session) -> None:
+    """Add the labels of a message's writer, and of the texts that the model reads before it."""
+    label_session(principal, session)
+    label_session_with_texts(principal.actor, session)
 
 
 def _enqueue_session(session: Session) -> bool:

@@ -11,6 +11,7 @@ from agents.assignments import (
     save_assignable,
     set_agents,
 )
+from agents.flow_labels.text_labels import label_text
 from agents.models import Skill, SkillVersion
 from agents.models.agents import build_agent_lookup as by_id_or_slug
 from agents.models.skills import SKILL_TEXTS
@@ -86,6 +87,7 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
             )
         if agents is not None:
             details["agents"] = set_agents(skill, agents)
+        label_text(principal, skill, is_changed=is_new)
     return skill
 
 

@@ -13,6 +13,7 @@ from agents.assignments import (
     set_agents,
 )
 from agents.flow_labels.session_labels import label_session
+from agents.flow_labels.text_labels import label_session_with_texts, label_text
 from agents.models import Agent, Session, Trigger, Workflow, WorkflowRun, WorkflowVersion
 from agents.models.agents import build_agent_lookup as by_id_or_slug
 from agents.models.workflows import MAX_SOURCE_LENGTH
@@ -120,6 +121,7 @@ def save_workflow(
             )
         if agents is not None:
             details["agents"] = set_agents(workflow, agents)
+        label_text(principal, workflow, is_changed=is_new_version)
     return workflow
 
 
@@ -246,6 +248,7 @@ def start_run(
     ):
         session.save(force_insert=True)
         run = create_run(session, workflow, inputs, origin)
+        label_session_with_texts(actor, session, workflow, origin.trigger)
     notify_worker(session.pk)
     return run
 

@@ -15,12 +15,14 @@ from django.db import transaction
 from django.utils import timezone
 
 from agents.assignments import record_assignment_change, save_assignable
+from agents.flow_labels.text_labels import label_text
 from agents.models import Trigger, Workflow
 from agents.workflows.definitions import iterate_pointers
 from agents.workflows.schedule_times import TriggerSchedule
 from agents.workflows.services import check_inputs
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 
@@ -80,17 +82,19 @@ def save_trigger(
     )
     _apply_trigger_spec(row, spec)
     secret = ""
-    if existing is None:
-        _check_trigger_limit(workflow)
-        if row.kind == Trigger.Kind.WEBHOOK and with_secret:
-            secret = _set_new_secret(row)
+    if existing is None and row.kind == Trigger.Kind.WEBHOOK and with_secret:
+        secret = _set_new_secret(row)
     details = {
         name: getattr(row, name) for name in ("kind", "enabled", *_SCHEDULE_FIELDS, "per_minute")
     }
     with _record_change(
         principal, row, "trigger_updated" if existing else "trigger_created", details
     ):
+        if existing is None:
+            lock_row(workflow)
+            _check_trigger_limit(workflow)
         save_assignable(row)
+        label_text(principal, row, is_changed=spec.inputs is not None)
     return row, secret
 
 

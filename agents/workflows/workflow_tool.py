@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
+from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Session, Workflow, WorkflowRun
 from agents.sessions import child_sessions
 from agents.sessions.ask_agent_tool import build_tool_name, get_parent_session_id
@@ -52,6 +53,8 @@ def _start_child_run(
 
     message = f"{workflow.name} {json.dumps(arguments, ensure_ascii=False)[:500]}"
     principal, call_id = context.principal, context.call_id
+    # The child session has the labels of its parent.
+    label_session_with_texts(principal.actor, Session.objects.get(pk=parent_id), workflow)
     return child_sessions.start_child(
         principal, parent_id, call_id, workflow.agent_id, message, create_child_run
     )

@@ -57,15 +57,21 @@ def charge_attempt(limit: AttemptLimit, *subject: str) -> None:
         row = Attempts.objects.filter(pk=key).first()
         verdict = admit_request(row.tat if row else 0, now, interval, limit.burst)
         if not verdict.allowed:
-            raise TooManyAttempts(
-                "There were too many attempts.",
-                remedy="Wait a moment, then try again.",
-                retry_after=verdict.retry_after / MICROSECONDS_PER_SECOND,
-            )
+            raise _build_error(verdict.retry_after / MICROSECONDS_PER_SECOND)
         if row is None and _create_attempts(key, verdict.tat, now):
             return
         if row is not None and Attempts.objects.filter(pk=key, tat=row.tat).update(tat=verdict.tat):
             return
+    # So many others attempt the same that this one couldn't be counted.
+    raise _build_error(interval / MICROSECONDS_PER_SECOND)
+
+
+def _build_error(retry_after_s: float) -> TooManyAttempts:
+    return TooManyAttempts(
+        "There were too many attempts.",
+        remedy="Wait a moment, then try again.",
+        retry_after=retry_after_s,
+    )
 
 
 def _create_attempts(key: str, tat: int, now: int) -> bool:

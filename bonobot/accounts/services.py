@@ -15,6 +15,7 @@ from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso.services import require_tested_sign_in
+from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
@@ -53,6 +54,7 @@ def update_member_role(principal: Principal, member: Membership, role: Role) -> 
     """Change a member's role; the last owner can't be demoted (code `last_owner`)."""
     principal.require(Action.MANAGE_MEMBERS)
     with _record_change(principal, member, "member_updated", role=role):
+        lock_row(member.organization)
         member.role = role
         member.save()
         _require_remaining_owner(member)
@@ -62,6 +64,7 @@ def remove_member(principal: Principal, member: Membership) -> None:
     """Delete a membership; the last owner can't leave (code `last_owner`)."""
     principal.require(Action.MANAGE_MEMBERS)
     with _record_change(principal, member, "member_removed", role=member.role):
+        lock_row(member.organization)
         member.delete()
         _require_remaining_owner(member)
 

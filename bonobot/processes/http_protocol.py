@@ -54,6 +54,8 @@ class Protocol(HttpToolsProtocol):
         self._awaited_part = ""  # the part that the deadline is for
         self._received = 0
         self._started_at = 0.0
+        # What arrived with the current head and before it; llhttp doesn't tell the protocol.
+        self._head_bytes = bytearray()
         # Bytes of the head, or of a body's lines between its data, that are incomplete.
         self._buffered = 0
         self._is_refused = False
@@ -75,6 +77,9 @@ class Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._received += len(data)
         self._buffered += len(data)
+        if self._missing_part != "head":
+            self._head_bytes.clear()
+        self._head_bytes += data
         try:
             self._feed(data)
         except httptools.HttpParserError:
@@ -175,7 +180,11 @@ class Protocol(HttpToolsProtocol):
     def _check_head(self, version: str) -> None:
         if version not in VERSIONS:
             raise InvalidHead("This version of HTTP isn't supported.")
-        if not TARGET.fullmatch(self.url):
+        # llhttp also accepts RTSP and ICE, with methods of their own and with HTTP's.
+        method = self.parser.get_method()
+        if b"%b %b HTTP/" % (method, self.url) not in self._head_bytes:
+            raise InvalidHead("The request isn't HTTP.")
+        if not TARGET.fullmatch(self.url) or (self.url == b"*" and method != b"OPTIONS"):
             raise InvalidHead("The target isn't a path.")
         if len(self.pipeline) >= MAX_PIPELINED:
             raise InvalidHead("Too many requests wait for responses.")

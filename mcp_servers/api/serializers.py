@@ -9,6 +9,7 @@ from rest_framework import serializers
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from mcp_servers.client_capabilities import MAX_TOKENS
+from mcp_servers.flow_labels.store_labels import StoredData
 from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth_client.queries import LOGIN_STATES, load_login_statuses
@@ -531,8 +532,12 @@ class ServerDetailSerializer(ServerSerializer):
 
     def get_stderr(self, server: Server) -> str:
         """Return the last 64 KiB of stderr; blank unless the caller manages servers."""
-        can_manage = self.context["view"].principal.may(Action.MANAGE_SERVERS)
-        return load_latest_output(server) if can_manage else ""
+        view = self.context["view"]
+        if not view.principal.may(Action.MANAGE_SERVERS):
+            return ""
+        output = load_latest_output(server)
+        view.report_read([StoredData(server)] if output else ())
+        return output
 
 
 class ToolSummarySerializer(StrictSerializer):

@@ -27,10 +27,33 @@ _PREFIXES = {
         *("LD_", "DYLD_", "NODE_", "PYTHON", "PERL", "RUBY", "BUNDLE_", "GEM_", "LUA_", "PHP"),
         *("DOTNET_", "COMPLUS_", "CORECLR_", "COR_PROFILER", "DENO_", "BUN_", "ELECTRON_", "BASH_"),
         *("GIT_", "JAVA_", "MALLOC_", "SHELLOPTS", "BASHOPTS", "OPENSSL_", "GCONV_"),
+        *(
+            "COR_",
+            "MONO_",
+            "ERL_",
+            "ELIXIR_",
+            "JULIA_",
+            "TS_NODE_",
+            "TSX_",
+            "PYTEST_",
+            "COVERAGE_P",
+        ),
+        *(
+            "COVERAGE_PROCESS_",
+            "OTEL_PYTHON_",
+            "KREW_",
+            "CLOUDSDK_PYTHON",
+            "LIBMYSQL_",
+            "CATALINA_",
+            "LEIN_",
+            "MISE_",
+        ),
+        *("GTK_", "QT_", "GIO_", "GST_", "VK_ICD_", "VK_LAYER_", "OCL_ICD_", "LIBGL_", "LIBVA_"),
+        *("DBUS_", "GSETTINGS_", "VOLTA_", "NVM_", "FNM_", "ASDF_", "MAGICK_"),
     ),
     CHOOSES_PACKAGES: (
         *("NPM_", "UV_", "PIP_", "PIPX_", "PNPM_", "YARN_", "COREPACK_", "CARGO_", "RUSTUP_"),
-        *("POETRY_", "CONDA_", "PLAYWRIGHT_", "PUPPETEER_", "NUGET_"),
+        *("POETRY_", "CONDA_", "PLAYWRIGHT_", "PUPPETEER_", "NUGET_", "PDM_", "COMPOSER_", "NIX_"),
     ),
     SANDBOX_FOLDER: ("XDG_",),
     EGRESS_BYPASS: ("GLOBAL_AGENT_",),
@@ -47,8 +70,21 @@ _NAMES = {
         *("TCLLIBPATH", "GUILE_LOAD_PATH", "LOCPATH", "NLSPATH", "GLIBC_TUNABLES", "TERMINFO"),
         *("TERMCAP", "TZDIR", "GETCONF_DIR", "HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS"),
         *("VIRTUAL_ENV", "CHROME_PATH", "CHROME_BIN", "DEBUGINFOD_URLS", "GTK_MODULES"),
-        *("QT_PLUGIN_PATH", "SQLITE_HISTORY", "PSQLRC", "MYSQL_HOME", "VIMINIT", "EXINIT"),
+        *("SQLITE_HISTORY", "PSQLRC", "MYSQL_HOME", "VIMINIT", "EXINIT", "INPUTRC"),
+        *("GCC_EXEC_PREFIX", "COMPILER_PATH", "LIBRARY_PATH", "CPATH", "MAKEFLAGS", "CC", "CXX"),
+        *("ANSIBLE_CONFIG", "ANSIBLE_LIBRARY", "GRADLE_USER_HOME", "MAVEN_ARGS", "SBT_OPTS"),
+        *("HADOOP_OPTS", "SPARK_HOME", "SPARK_SUBMIT_OPTS", "ANT_OPTS", "KUBECTL_EXTERNAL_DIFF"),
+        *("JUPYTER_CONFIG_DIR", "JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "GH_BROWSER"),
+        *("RUSTC", "OCAMLPARAM", "R_LIBS", "R_LIBS_USER", "R_ENVIRON", "R_ENVIRON_USER"),
+        *("PSMODULEPATH", "HGRCPATH", "SVN_SSH", "TERMINFO_DIRS", "JAVACMD", "JRE_HOME"),
+        *("JVM_ARGS", "SASL_PATH", "LDAPCONF", "LDAPRC", "ODBCINI", "ODBCSYSINI", "TNS_ADMIN"),
+        *("ORACLE_HOME", "ESBUILD_BINARY_PATH", "SWC_BINARY_PATH", "CHROME_DEVEL_SANDBOX"),
+        *("CHROMIUM_FLAGS", "CHROMIUM_USER_FLAGS", "GOOGLE_CHROME_BIN", "IPYTHONDIR"),
+        *("MPLCONFIGDIR", "CUDA_INJECTION64_PATH", "NVBLAS_CONFIG_FILE", "HDF5_PLUGIN_PATH"),
+        *("GDAL_DRIVER_PATH", "MAILCAPS", "GNUPGHOME", "AWS_DATA_PATH", "AZURE_EXTENSION_DIR"),
+        *("ASAN_OPTIONS", "LSAN_OPTIONS", "MSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"),
     ),
+    CHOOSES_PACKAGES: ("GOPROXY", "GOENV", "GOTOOLCHAIN", "TF_CLI_CONFIG_FILE"),
     SANDBOX_FOLDER: (
         *("HOME", "USERPROFILE", "HOMEDRIVE", "HOMEPATH", "APPDATA", "LOCALAPPDATA"),
         *("TMPDIR", "TMP", "TEMP", "PWD", "OLDPWD"),
@@ -68,6 +104,8 @@ _NAMES = {
         *("PGSYSCONFDIR", "NETRC", "BOTO_CONFIG", "CONTAINER_HOST", "CONTAINERS_CONF"),
     ),
 }
+# Ends of names of variables that name a program.
+_SUFFIXES = ("_PAGER", "_EDITOR", "_ASKPASS", "_WRAPPER", "_RSH", "_PRELOAD", "_PLUGINS")
 HARMLESS_NAMES = frozenset(("NODE_ENV", "NODE_NO_WARNINGS"))
 _BY_NAME = {name: reason for reason, names in _NAMES.items() for name in names}
 _BY_PREFIX = tuple(
@@ -82,6 +120,8 @@ def find_variable_danger(name: str) -> TranslatableMessage | None:
         return None
     if reason := _BY_NAME.get(upper):
         return reason
+    if upper.endswith(_SUFFIXES):
+        return LOADS_CODE
     return next((reason for prefix, reason in _BY_PREFIX if upper.startswith(prefix)), None)
 
 

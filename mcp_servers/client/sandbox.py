@@ -1,11 +1,11 @@
 """The sandbox of stdio servers.
 
 bubblewrap builds the file system from scratch: the system's programs and the server's own program,
-read-only; a home of the organization, with the caches of launchers; and the folders configured for
-the server. `BONOBOT_VAR`, keys, other organizations' folders and the home of the user that runs
-Bonobot are not included. The sandbox has its own process and network namespaces. It reaches the
-network only through Bonobot's egress proxy, which enforces the egress rules; database ports of the
-server are forwarded to it (`forwarded_ports`).
+read-only; a home of the server; and the folders configured for the server. `BONOBOT_VAR`, keys,
+other organizations' folders and the home of the user that runs Bonobot are not included. The
+sandbox has its own process and network namespaces. It reaches the network only through Bonobot's
+egress proxy, which enforces the egress rules; database ports of the server are forwarded to it
+(`forwarded_ports`).
 
 Without a working sandbox the server isn't started (`sandbox_unavailable`), unless the installation
 has only one organization.
@@ -28,7 +28,10 @@ from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
 # Files that programs need to start; below, those for name resolution.
 ETC_NAMES = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
-    *("ssl", "pki", "ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
+    *("ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
+    # Certificates, but not the folders of private keys next to them.
+    *("ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf"),
+    *("pki/ca-trust", "pki/java", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf"),
     *("chromium.d", "fonts"),  # for browsers
 )
 NETWORK_ETC_NAMES = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
@@ -80,7 +83,7 @@ REMEDY = "Allow this user to make user and mount namespaces, or run the server e
 class Sandbox:
     """The configuration of a sandbox.
 
-    `home` is a folder of the organization, created if missing. `folders` are writable and have the
+    `home` is a folder of the server, created if missing. `folders` are writable and have the
     same path inside; `programs` are read-only, by default what the command needs according to its
     path. `hidden` folders are never shown, even within a shown one, except for the read-only
     `bundle` (its folder). `required` means that nothing

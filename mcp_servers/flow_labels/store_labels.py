@@ -50,6 +50,13 @@ class WrittenLabels:
     cleared_by: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoredData:
+    """Data of a server's store that a response contains."""
+
+    server: Server
+
+
 @lru_cache(maxsize=4096)
 def build_store_key(organization_id: UUID, server_id: UUID) -> str:
     return f"flow:{organization_id}:server:{server_id}"

@@ -440,7 +440,7 @@ def test_the_stores_of_an_agent_keep_labels(
     assert reader.try_to_send() == APPROVAL_REQUIRED
     assert BOTH in [store.labels for store in list_agent_stores(agent_with_stores)]
     clear_agent_stores(factories.create_member(world.acme, Role.REVIEWER), agent_with_stores)
-    assert [store.labels for store in list_agent_stores(agent_with_stores)] == [(), ()]
+    assert [store.labels for store in list_agent_stores(agent_with_stores)] == [(), (), ()]
     later_reader = world.start_session()
     assert later_reader.session is not None
     call(*reads, session_id=later_reader.session.pk)

@@ -170,6 +170,7 @@ def test_rest_creates_updates_and_deletes_notes(acme, helper):
     actions = AuditRow.objects.filter(resource_type="note").order_by("seq")
     assert [row.action for row in actions] == [
         "note_created",
+        "text_labels_read",  # the token holds the labels of the note that it listed
         "note_updated",
         "note_updated",
         "note_deleted",

@@ -6,6 +6,7 @@ Each attack runs the preset's real program with the preset's arguments; only the
 
 import shutil
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -99,6 +100,8 @@ def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Sta
 def replace_launcher(command_line: Sequence[str], program: str) -> list[str]:
     """Replace the launcher of a command line with the installed program."""
     folder = NODE_SERVERS if command_line[0] == "npx" else FIRST_SDK.parent
+    if not (folder / program).exists():
+        folder = Path(sys.executable).parent
     path = PLATFORM_PROGRAMS.get(program, folder / program)
     package = next(n for n, word in enumerate(command_line) if n and "@" in word)
     return [str(path), *command_line[package + 1 :]]

@@ -34,13 +34,13 @@ def test_rest_shows_and_clears_store_labels(world: World) -> None:
     assert labels["labels"] == LABELS
     assert [entry["tool"] for entry in labels["written"]] == ["create_record"]
     stores = {entry["name"]: entry["labels"] for entry in reader.get(agent).json["stores"]}
-    assert stores == {"workspace": LABELS, "notes": []}
+    assert stores == {"workspace": LABELS, "notes": [], "instructions": []}
     for path in (server, agent):
         assert rest.as_role(world.acme, Role.OPERATOR).delete(path).status == 403
         assert reviewer.delete(path).status == 204
     assert reader.get(server).json["labels"] == []
     assert reader.get(server).json["written"][0]["cleared_by"]
-    assert [entry["labels"] for entry in reader.get(agent).json["stores"]] == [[], []]
+    assert [entry["labels"] for entry in reader.get(agent).json["stores"]] == [[], [], []]
     assert AuditRow.objects.filter(action="store_labels_cleared").count() == 2
 
 

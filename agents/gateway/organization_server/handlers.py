@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from agents.calls.results import estimate_size
+from agents.flow_labels.text_labels import label_text_reader
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import Declaration, build_skills_capability
 from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
@@ -46,19 +47,24 @@ from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 def list_prompts(principal: Principal) -> tuple[Declaration, ...]:
     """Return the skills as prompt declarations (one query)."""
     skills = Skill.objects.usable_by(principal).order_by("name")
+    label_text_reader(principal, *skills)
     return tuple(to_prompt(build_template(skill)) for skill in skills)
 
 
 def list_skills(principal: Principal) -> tuple[Declaration, ...]:
     """Return the skills as entries of the skills extension (one query)."""
     skills = Skill.objects.usable_by(principal).order_by("name")
+    label_text_reader(principal, *skills)
     return tuple(build_skill_entries(map(build_template, skills)))
 
 
 def find_skill(principal: Principal, name: str) -> SkillTemplate | None:
     """Find a usable skill by name (one query)."""
     skill = Skill.objects.usable_by(principal).filter(name=name).first()
-    return build_template(skill) if skill else None
+    if skill is None:
+        return None
+    label_text_reader(principal, skill)
+    return build_template(skill)
 
 
 def build_prompt_result(skill: SkillTemplate, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +156,7 @@ class OrganizationHandlers:
 
     async def get_info(self, inbound: GatewayRequest) -> EndpointInfo:
         """Return the instructions with a list of agents (one query)."""
-        agents = await get_runtime().run_orm(_list_agents, inbound.caller.principal)
+        agents = await get_runtime().run_orm(_read_agents, inbound.caller.principal)
         return EndpointInfo(
             {**CAPABILITIES, "extensions": {**build_skills_capability(), UI_EXTENSION: {}}},
             INSTRUCTIONS.replace("\n", " ") + _describe_agents(agents),
@@ -256,11 +262,19 @@ def load_tools(principal: Principal) -> dict[str, OrganizationTool]:
 
 
 def _list_tool_declarations(principal: Principal) -> tuple[Declaration, ...]:
+    _read_agents(principal)
     return tuple(tool.declaration for tool in load_tools(principal).values())
 
 
 def _list_agents(principal: Principal) -> list[Agent]:
     return list(Agent.objects.runnable_by(principal).order_by("slug"))
+
+
+def _read_agents(principal: Principal) -> list[Agent]:
+    """Return the agents, whose names and descriptions the principal reads."""
+    agents = _list_agents(principal)
+    label_text_reader(principal, *agents)
+    return agents
 
 
 def _describe_agents(agents: list[Agent]) -> str:

@@ -17,6 +17,7 @@ from django.db.models import Count, Q, QuerySet
 from agents.api.agents import AgentDetailView
 from agents.api.sessions import SessionDetailView
 from agents.api.workflows import WorkflowDetailView
+from agents.flow_labels.text_labels import label_text_reader
 from agents.gateway.catalog import Declaration
 from agents.gateway.organization_server.app_pages import read_page
 from agents.gateway.organization_server.management_tools import OperationRequest, perform_operation
@@ -52,6 +53,7 @@ def list_resources(principal: Principal) -> tuple[Declaration, ...]:
         return ()
     agents = Agent.objects.visible_to(principal).order_by("slug")
     workflows = Workflow.objects.visible_to(principal).order_by("name")
+    label_text_reader(principal, *agents, *workflows)
     return (
         *(_build_declaration("agents", row, row.slug, row.name) for row in agents),
         *(_build_declaration("workflows", row, row.name, row.name) for row in workflows),
@@ -81,6 +83,7 @@ def read_resource_contents(principal: Principal, address: str) -> dict[str, Any]
     match = _URI.fullmatch(address)
     if match is None:
         skills = Skill.objects.usable_by(principal).filter(name=find_skill_name(address))
+        label_text_reader(principal, *skills)
         return read_skill_file(map(build_template, skills), address)
     kind, name = match.groups()
     view, parameter = _VIEWS[kind]

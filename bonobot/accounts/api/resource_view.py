@@ -9,7 +9,7 @@ can ignore versions.
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -31,6 +31,7 @@ from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.read_hooks import read_hooks
 from bonobot.accounts.roles import ALLOWED_ROLES, Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.pagination import StableCursorPagination
@@ -218,6 +219,7 @@ class ResourceView(GenericAPIView):
     def respond_page(self, rows: Any, serializer_class: type[Any], **context: Any) -> Response:
         """Return a response with one page of `rows`, filtered by the query."""
         page = self.paginate_queryset(self.filter_queryset(rows))
+        self.report_read(page or ())
         context = {"view": self, "request": self.request, **context}
         rows = api_serializers.limit_serializer_fields(
             serializer_class(page, many=True, context=context), self._selected_fields
@@ -235,6 +237,7 @@ class ResourceView(GenericAPIView):
     ) -> Response:
         """Return a response with one row; `owner` is the row to lock if it is another one."""
         context = {"view": self, "request": self.request, **context}
+        self.report_read([row])
         serializer = api_serializers.limit_serializer_fields(
             serializer_class(row, context=context), self._selected_fields
         )
@@ -242,6 +245,11 @@ class ResourceView(GenericAPIView):
         if isinstance(serializer, VersionedSerializer):
             self.shown_row, self.shown_parts = owner or row, serializer.parts
         return Response(data, status=status)
+
+    def report_read(self, rows: Sequence[Any]) -> None:
+        """Call the hooks of upper packages for rows that a response contains."""
+        for hook in read_hooks:
+            hook(self.principal, str(self.request.method), rows)
 
     def query_rows_to_lock(self) -> Any:
         """Return the rows to lock while the version is compared."""

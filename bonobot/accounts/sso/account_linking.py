@@ -19,6 +19,7 @@ from bonobot.accounts.external_issuers.jwt_validation import find_claimed_role
 from bonobot.accounts.models import Identity, Membership, Provider, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso.oidc_client import ProviderUser
+from bonobot.core.db.transactions import lock_row
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.admin_changes import (
@@ -264,11 +265,13 @@ def _update_role(sign_in: _ProviderSignIn, user: User) -> None:
     member = Membership.objects.get(user=user, organization=sign_in.organization_id)
     if member.role == role:
         return
-    if member.role == Role.OWNER and not accounts.has_other_owner(member):
-        return
-    with _record_change(sign_in, user, "member_updated", role=role):
-        member.role = role
-        member.save()
+    with transaction.atomic():
+        lock_row(member.organization)
+        if member.role == Role.OWNER and not accounts.has_other_owner(member):
+            return
+        with _record_change(sign_in, user, "member_updated", role=role):
+            member.role = role
+            member.save()
 
 
 def _update_last_use(sign_in: _ProviderSignIn, user: User) -> None:

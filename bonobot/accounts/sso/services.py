@@ -17,6 +17,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso import oidc_client
 from bonobot.core.crypto.stored_secrets import check_kept_secrets
+from bonobot.core.db.transactions import lock_row
 from bonobot.core.http.egress import EgressDenied
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
@@ -85,14 +86,14 @@ def update_provider(principal: Principal, provider: Provider, **values: Any) -> 
     ]
     if not changed_names:
         return
-    if "enabled" in changed_names and not provider.enabled:
-        _require_other_provider(provider)
     with _record_change(
         principal,
         provider,
         "identity_provider_updated",
         {name: values[name] for name in changed_names},
     ):
+        if "enabled" in changed_names and not provider.enabled:
+            _require_other_provider(provider)
         if "url" in changed_names:
             Identity.objects.filter(provider=provider).delete()
         _save_provider(provider)
@@ -101,8 +102,8 @@ def update_provider(principal: Principal, provider: Provider, **values: Any) -> 
 def delete_provider(principal: Principal, provider: Provider) -> None:
     """Delete a provider; accounts and memberships are kept."""
     principal.require(Action.MANAGE_ORGANIZATION)
-    _require_other_provider(provider)
     with _record_change(principal, provider, "identity_provider_deleted", {}):
+        _require_other_provider(provider)
         provider.delete()
 
 
@@ -140,6 +141,8 @@ def require_tested_sign_in(organization: Organization) -> None:
 
 
 def _require_other_provider(provider: Provider) -> None:
+    lock_row(provider.organization)
+    provider.organization.refresh_from_db()
     other_providers = Provider.objects.enabled().filter(organization=provider.organization_id)
     if (
         provider.organization.single_sign_on

@@ -152,6 +152,15 @@ def lock_rows(rows: Rows, *, order: Iterable[str] = ("pk",), deleting: bool = Fa
     return list(_lock_in_order(rows, order, deleting=deleting).values_list("pk", flat=True))
 
 
+def lock_row(row: Any) -> None:
+    """Lock one row until the caller's transaction ends (a query).
+
+    Lock the owner of rows before they are counted for a limit: otherwise concurrent requests see
+    the same number, and all pass.
+    """
+    lock_rows(type(row)._base_manager.filter(pk=row.pk))
+
+
 def update_in_order(rows: Rows, *, order: Iterable[str] = ("pk",), **values: Any) -> int:
     """Lock rows in this order, update them and return how many (a query)."""
     with transaction.atomic():

@@ -224,9 +224,9 @@ class AuditExportView(ResourceView):
         Verify a complete export in JSON Lines with `bonobot audit verify --file`.
         """
         form: ExportFormat = "csv" if self.request.query_params.get("form") == "csv" else "jsonl"
-        return build_download(
-            self.filter_queryset(AuditRow.objects.for_organization(self.organization_id)), form
-        )
+        rows = self.filter_queryset(AuditRow.objects.for_organization(self.organization_id))
+        self.report_read([rows])
+        return build_download(rows, form)
 
 
 class AuditEntryView(ResourceView):

@@ -107,7 +107,7 @@ def test_the_list_uses_the_same_queries_for_any_number_of_agents(
     operator.get("agents")
     for number in range(10):
         factories.create_agent(acme, f"agent-{number}")
-    with django_assert_num_queries(2):  # the token, the agents
+    with django_assert_num_queries(3):  # the token, the agents, their labels
         assert len(operator.get("agents").json["results"]) == 11
 
 

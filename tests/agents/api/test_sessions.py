@@ -184,7 +184,7 @@ def test_the_list_uses_the_same_queries_for_any_number_of_sessions(
 ):
     for _ in range(10):
         operator.post("agents/helper/sessions", START_BODY)
-    with django_assert_num_queries(2):  # the token, the sessions with their agents
+    with django_assert_num_queries(3):  # the token, the sessions with their agents, their labels
         assert len(operator.get("sessions").json["results"]) == 10
 
 

@@ -67,6 +67,8 @@ ATTACKS: dict[str, Any] = {
     "for another address of ours": lambda issuer: issuer.token(f"{settings.BONOBOT_URL}/mcp"),
     "for a longer address": lambda issuer: issuer.token(f"{RESOURCE}/"),
     "for nobody": lambda issuer: issuer.token([]),
+    "bound to a key": lambda issuer: issuer.token(RESOURCE, cnf={"jkt": "x" * 43}),
+    "bound to a certificate": lambda issuer: issuer.token(RESOURCE, cnf={"x5t#S256": "x" * 43}),
     "without an audience": lambda issuer: issuer.token(None),
     "an audience that is none": lambda issuer: issuer.token({"a": RESOURCE}),
     "of another issuer": lambda issuer: issuer.token(RESOURCE, iss="https://login.example.com"),

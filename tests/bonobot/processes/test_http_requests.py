@@ -42,6 +42,11 @@ MALFORMED = {
     "a tunnel": b"CONNECT 127.0.0.1:80 HTTP/1.1\r\nHost: 127.0.0.1\r\n" + ENDS,
     "an unknown version": HEAD.replace(b"1.1", b"2.0") + ENDS,
     "no version": b"GET /healthz\r\n\r\n",
+    "a request of RTSP": b"DESCRIBE /healthz RTSP/1.0\r\nHost: 127.0.0.1\r\n" + ENDS,
+    "RTSP with a method of HTTP": HEAD.replace(b"HTTP/1.1", b"RTSP/1.0") + ENDS,
+    "a request of Icecast": b"SOURCE /healthz ICE/1.0\r\nHost: 127.0.0.1\r\n" + ENDS,
+    "an asterisk that isn't of OPTIONS": HEAD.replace(b"/healthz", b"*") + ENDS,
+    "two spaces": HEAD.replace(b"GET ", b"GET  ") + ENDS,
     "an endless trailer": POST.replace(b"/healthz", b"/api/agents")
     + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: "
     + b"a" * MIB
@@ -100,6 +105,11 @@ def test_malformed_requests_are_refused(send_request: Callable[[bytes], bytes]) 
     assert send_request(HEAD + ENDS).startswith(b"HTTP/1.1 200")
 
 
+def test_options_of_the_server_are_answered(send_request: Callable[[bytes], bytes]) -> None:
+    request = HEAD.replace(b"GET /healthz", b"OPTIONS *") + ENDS
+    assert send_request(request).startswith(b"HTTP/1.1 404")
+
+
 def test_a_request_with_two_lengths_closes_the_connection(
     send_request: Callable[[bytes], bytes],
 ) -> None:
@@ -131,8 +141,9 @@ def test_a_valid_request_is_handled_in_one_part_or_many(request_bytes: bytes) ->
         assert asyncio.run(handle_bytes(parts))[0] == expected
 
 
-def test_pipelined_requests_are_answered_in_order_up_to_an_invalid_one() -> None:
-    handled, response = asyncio.run(handle_bytes([VALID[0] + VALID[3] + b"broken\r\n\r\n"]))
+@pytest.mark.parametrize("invalid", [b"broken\r\n\r\n", b"GET /a RTSP/1.0\r\n\r\n"])
+def test_pipelined_requests_are_answered_in_order_up_to_an_invalid_one(invalid: bytes) -> None:
+    handled, response = asyncio.run(handle_bytes([VALID[0] + VALID[3] + invalid]))
     assert [request[1] for request in handled] == [b"/a", b"/b"]
     assert response.count(b"HTTP/1.1 ") == response.count(b"HTTP/1.1 200") == 2
 

@@ -95,6 +95,18 @@ async def test_files_of_bonobot_and_its_user_are_invisible(
 
 
 @pytest.mark.sandbox
+async def test_certificates_are_visible_but_no_folder_of_private_keys(
+    connections: ConnectionPool, workspace: Path
+) -> None:
+    endpoint = build_sandboxed_endpoint(workspace)
+    look = "[p for p in {!r} if __import__('os').path.exists(p)]"
+    keys = ["/etc/ssl/private", "/etc/pki/tls/private", "/etc/pki/consumer"]
+    keys += ["/etc/pki/entitlement", "/etc/pki/nssdb", "/etc/letsencrypt", "/etc/docker"]
+    assert await evaluate(connections, endpoint, look.format(keys)) == "[]"
+    certificates = ["/etc/ssl/certs", "/etc/pki/ca-trust"]
+    assert await evaluate(connections, endpoint, look.format(certificates)) != "[]"
+
+
 async def test_only_its_folders_home_and_tmp_are_writable(
     connections: ConnectionPool, workspace: Path
 ) -> None:

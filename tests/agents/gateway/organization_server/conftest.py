@@ -11,11 +11,14 @@ from uuid import UUID
 import pytest
 from jsonschema import Draft202012Validator
 
-from agents.models import Session
+from agents.models import Agent, Session
 from agents.sessions.worker import SessionRunner
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
+from tests import factories, rest
 from tests.agents.conftest import run_to_rest, runner
 from tests.agents.gateway.conftest import GatewayClient, Reply
+from tests.agents.labeled_stores import Caller, World, create_world
 
 __all__ = ["run_to_rest", "runner"]
 
@@ -76,3 +79,37 @@ async def _run_queued_sessions(runner: SessionRunner) -> None:
 
 def _list_queued_sessions() -> list[UUID]:
     return list(Session.objects.filter(status=Session.Status.QUEUED).values_list("pk", flat=True))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An organization, a client with an owner's token, and its interfaces."""
+
+    world: World
+    program: Caller
+    rest: rest.RestClient
+    client: Client
+    gateway_client: GatewayClient
+    text: str
+
+    def create_session(self) -> Session:
+        """Create an answered session."""
+        return factories.create_answered_session(self.world.helper)
+
+    def get_caller(self, session: Session) -> Caller:
+        """Return the caller of a session."""
+        return Caller(self.world.administrator, session.agent, session)
+
+
+@pytest.fixture
+def world(acme: Organization, helper: Agent) -> Iterator[World]:
+    with create_world(acme, helper) as new_world:
+        yield new_world
+
+
+@pytest.fixture
+def scene(world: World, gateway_client: GatewayClient) -> Scene:
+    program, text = world.issue_organization_token()
+    return Scene(
+        world, program, rest.RestClient(text), Client(gateway_client, text), gateway_client, text
+    )

@@ -3,60 +3,23 @@
 The other ways to launder labels are in `tests/agents/test_flow_label_laundering.py`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from agents.api.sessions import stream_events
 from agents.flow_labels.services import list_session_labels
 from agents.gateway.organization_server.resources import build_uri
-from agents.models import Agent, Session, WorkflowRun
+from agents.models import Session, WorkflowRun
 from agents.sessions import services as sessions
 from agents.workflows.services import run_workflow
-from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, FlowCell
 from tests import factories, rest
-from tests.agents.gateway.conftest import GatewayClient
-from tests.agents.gateway.organization_server.conftest import PATH, Client
-from tests.agents.labeled_stores import APPROVAL_REQUIRED, BOTH, Caller, World, create_world
+from tests.agents.gateway.organization_server.conftest import PATH, Scene
+from tests.agents.labeled_stores import APPROVAL_REQUIRED, BOTH
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@dataclass(frozen=True)
-class Scene:
-    """An organization, a client with an owner's token, and its interfaces."""
-
-    world: World
-    program: Caller
-    rest: rest.RestClient
-    client: Client
-    gateway_client: GatewayClient
-    text: str
-
-    def create_session(self) -> Session:
-        """Create an answered session."""
-        return factories.create_answered_session(self.world.helper)
-
-    def get_caller(self, session: Session) -> Caller:
-        """Return the caller of a session."""
-        return Caller(self.world.administrator, session.agent, session)
-
-
-@pytest.fixture
-def world(acme: Organization, helper: Agent) -> Iterator[World]:
-    with create_world(acme, helper) as new_world:
-        yield new_world
-
-
-@pytest.fixture
-def scene(world: World, gateway_client: GatewayClient) -> Scene:
-    program, text = world.issue_organization_token()
-    return Scene(
-        world, program, rest.RestClient(text), Client(gateway_client, text), gateway_client, text
-    )
 
 
 def start(scene: Scene) -> Session:

@@ -1,0 +1,216 @@
+"""Flow labels of texts that models read: instructions, skills, workflows, triggers and requests.
+
+A token that writes such a text passes its labels on to the text. Sessions whose model reads it
+start with them, and a token that reads it gets them. The text of a person has no labels, so a
+person who rewrites a text clears them.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, QuerySet
+
+from agents.flow_labels.rules import HELD_LABELS, build_flow_key, build_flow_keys
+from agents.flow_labels.services import list_current_labels
+from agents.flow_labels.session_labels import (
+    LabelOrigin,
+    add_reader_labels,
+    add_session_labels,
+    label_reader,
+)
+from agents.models import (
+    AccessRequest,
+    Agent,
+    AgentAssignment,
+    Approval,
+    ElicitationRequest,
+    Note,
+    Recording,
+    Replay,
+    Session,
+    SessionApproval,
+    Skill,
+    SkillVersion,
+    Trigger,
+    Workflow,
+    WorkflowRun,
+    WorkflowVersion,
+)
+from bonobot.accounts.principals import Principal
+from bonobot.ledger.models import AuditRow, FlowCell
+from bonobot.ledger.types import Actor
+from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
+from mcp_servers.flow_labels.store_labels import StoredData, get_store_labels
+
+FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+TextRow = AccessRequest | Agent | Skill | Trigger | Workflow
+# Rows with texts, and the field with the ID of the text that has their labels.
+_TEXT_ID_FIELDS: dict[type[Any], str] = {
+    **dict.fromkeys((AccessRequest, Agent, Skill, Trigger, Workflow), "pk"),
+    SkillVersion: "skill_id",
+    WorkflowVersion: "workflow_id",
+}
+# Rows with content of a session, which `session_id` names.
+_SESSION_ROWS = (
+    *(Approval, AuditRow, ElicitationRequest, Recording, SessionApproval, WorkflowRun),
+)
+
+
+def label_text(principal: Principal, row: TextRow, *, is_changed: bool = True) -> None:
+    """Add the labels of the token that writes a text; a person's new text has none.
+
+    Call it in the transaction of the change, before its audit entry is written.
+    """
+    key = _build_text_key(row.organization_id, row.pk)
+    if principal.kind != "token":
+        if is_changed:
+            FlowCell.objects.filter(pk=key).update(labels=0)
+        return
+    labels = _load_writer_labels(principal)
+    if not labels:
+        return
+    FlowCell.objects.get_or_create(pk=key, defaults={"organization_id": row.organization_id})
+    FlowCell.objects.filter(pk=key).update(labels=F("labels").bitor(labels))
+    # Afterwards, as admissions lock the audit log before the cells of sessions.
+    transaction.on_commit(partial(_label_reading_sessions, principal.actor, row, labels))
+
+
+def list_text_labels(row: TextRow) -> tuple[FlowLabel, ...]:
+    """Return the labels of a text (one query)."""
+    return decode_labels(_load_text_labels(row.organization_id, [row.pk]))
+
+
+def label_session_with_texts(actor: Actor, session: Session, *rows: TextRow | None) -> None:
+    """Add the labels of what a session's model reads (2 queries).
+
+    These are the texts of its agent, and of the agent's skills, workflows and callable agents,
+    and `rows`.
+    """
+    columns = ("skill_id", "workflow_id", "callable_agent_id")
+    assignments = AgentAssignment.objects.filter(agent=session.agent_id).values_list(*columns)
+    text_ids = {text_id for assignment in assignments for text_id in assignment if text_id}
+    text_ids |= {session.agent_id, *(row.pk for row in rows if row is not None)}
+    add_session_labels(actor, session, _load_text_labels(session.organization_id, text_ids))
+
+
+def label_row_reader(principal: Principal, method: str, rows: Sequence[Any]) -> None:
+    """Add the labels of rows to the token that reads them (at most 3 queries).
+
+    A response to a write shows a session to its writer, who already passed on its own labels.
+    """
+    if principal.kind != "token" or not rows:
+        return
+    sessions = [row for row in rows if isinstance(row, Session)] if method == "GET" else []
+    session_ids = {*_iterate_session_ids(rows)}
+    if session_ids:
+        sessions += Session.objects.filter(pk__in=session_ids)
+    if sessions:
+        label_reader(principal, *sessions)
+    is_creation = method == "POST"  # a note, whose labels its writer chose
+    label_text_reader(principal, *(row for row in rows if not (is_creation and type(row) is Note)))
+    _label_bulk_reader(principal, rows)
+
+
+def _label_bulk_reader(principal: Principal, rows: Iterable[Any]) -> None:
+    """Add the labels of what isn't rows: an exported audit log, and a server's error output."""
+    organization_id = principal.organization_id
+    for row in rows:
+        if isinstance(row, QuerySet):
+            prefix = build_flow_key(organization_id, "session", "")
+            labels = _load_labels(FlowCell.objects.filter(pk__startswith=prefix))
+            source = LabelOrigin("audit", "", "")
+        elif isinstance(row, StoredData):
+            labels = encode_labels(get_store_labels(row.server))
+            source = LabelOrigin("mcp_server", str(row.server.pk), row.server.name)
+        else:
+            continue
+        if labels:
+            add_reader_labels(principal, labels, [*_iterate_keys(principal)], source)
+
+
+def label_skill_reader(principal: Principal, agent_id: UUID | None) -> None:
+    """Add the labels of an agent's skills to the token that reads one (2 queries)."""
+    if principal.kind == "token":
+        label_text_reader(principal, *Skill.objects.filter(assignments__agent=agent_id))
+
+
+def list_skill_labels(organization_id: UUID, skill_ids: Collection[UUID]) -> tuple[FlowLabel, ...]:
+    """Return the labels of the texts of skills (one query)."""
+    return decode_labels(_load_text_labels(organization_id, skill_ids) if skill_ids else 0)
+
+
+def label_text_reader(principal: Principal, *rows: Any) -> None:
+    """Add the labels of texts and notes to the token that reads them (one query)."""
+    if principal.kind != "token":
+        return
+    text_ids = {*_iterate_text_ids(rows)}
+    labels = _load_text_labels(principal.organization_id, text_ids) if text_ids else 0
+    for row in rows:
+        labels |= row.labels & HELD_LABELS if isinstance(row, Note) else 0
+    if labels:
+        source: Any = next(row for row in rows if isinstance(row, (Note, *_TEXT_ID_FIELDS)))
+        name = LabelOrigin(source._meta.model_name, str(source.pk), str(source)[:255])
+        add_reader_labels(principal, labels, [*_iterate_keys(principal)], name)
+
+
+def _iterate_text_ids(rows: Iterable[Any]) -> Iterator[UUID]:
+    for row in rows:
+        if field := _TEXT_ID_FIELDS.get(type(row)):
+            yield getattr(row, field)
+
+
+def _iterate_session_ids(rows: Iterable[Any]) -> Iterator[UUID]:
+    for row in rows:
+        if isinstance(row, _SESSION_ROWS) and row.session_id:
+            yield row.session_id
+        elif isinstance(row, Replay):
+            yield row.recording.session_id
+
+
+def _label_reading_sessions(actor: Actor, row: TextRow, labels: int) -> None:
+    for session in _query_reading_sessions(row):
+        add_session_labels(actor, session, labels)
+
+
+def _query_reading_sessions(row: TextRow) -> Iterable[Session]:
+    """Return the unfinished sessions whose model may already have read a text."""
+    unfinished: Any = Session.objects.exclude(status__in=FINISHED_STATUSES)
+    if isinstance(row, Agent):
+        return unfinished.filter(agent=row)  # type: ignore[no-any-return]
+    if isinstance(row, Skill | Workflow):
+        agents = row.assignments.values("agent")
+        return unfinished.filter(agent__in=agents)  # type: ignore[no-any-return]
+    return ()
+
+
+def _iterate_keys(principal: Principal) -> Iterator[str]:
+    """Yield the keys of a token, and of the agents that it is limited to."""
+    for agent_id in principal.agent_ids or (None,):
+        yield from build_flow_keys(principal, agent_id=agent_id)
+
+
+def _load_writer_labels(principal: Principal) -> int:
+    labels = 0
+    for agent_id in principal.agent_ids or (None,):
+        current_labels = list_current_labels(principal, session_id=None, agent_id=agent_id)
+        labels |= encode_labels(current_labels)
+    return labels
+
+
+def _load_text_labels(organization_id: UUID, text_ids: Iterable[UUID]) -> int:
+    keys = [_build_text_key(organization_id, text_id) for text_id in text_ids]
+    return _load_labels(FlowCell.objects.filter(pk__in=keys))
+
+
+def _load_labels(cells: Any) -> int:
+    labels = 0
+    for bits in cells.values_list("labels", flat=True).distinct():
+        labels |= bits & HELD_LABELS
+    return labels
+
+
+def _build_text_key(organization_id: UUID, text_id: UUID) -> str:
+    return build_flow_key(organization_id, "text", text_id)
