@@ -157,9 +157,9 @@ class MembershipForm(forms.ModelForm):
     """A username and a role; a text field, as users of other organizations must not be listed."""
 
     username = forms.CharField(
-        label=_("User name"),
+        label=_("Username"),
         widget=TextInput(attrs={"autocomplete": "off"}),
-        help_text=_("The user name for signing in."),
+        help_text=_("The name for signing in."),
     )
 
     class Meta:
