@@ -240,7 +240,10 @@ _MAX_RESULTS = 20
 _BEGINNING = r"(?<![^\W_])"  # of a word
 # Words of questions, which a section about their subject may lack.
 _UNSEARCHED_WORDS = frozenset(
-    "a an and are can do does for from how i in is it my of on or the to what where with".split()
+    (
+        *("a", "an", "and", "are", "can", "do", "does", "for", "from", "how", "i", "in", "is"),
+        *("it", "my", "of", "on", "or", "the", "to", "what", "where", "with"),
+    )
 )
 _MAX_MENTIONS = 5  # of a word in the text of a section that count
 _EXCERPT_BEFORE, _EXCERPT_AFTER = 60, 160

@@ -241,7 +241,13 @@ def test_a_search_without_an_index_scans_up_to_the_limit(
 
 @pytest.mark.parametrize(
     "query",
-    [{}, {"outcome__in": "refused"}, {"code": "nothing"}, {"session_id": str(uuid4())}, {"o": "-8"}],
+    [
+        {},
+        {"outcome__in": "refused"},
+        {"code": "nothing"},
+        {"session_id": str(uuid4())},
+        {"o": "-8"},
+    ],
 )
 def test_a_search_with_an_index_lists_all_results(
     entries: list[AuditRow], auditor: admin_client.AdminClient, query: dict[str, str]
