@@ -494,7 +494,7 @@ class AuditAdmin(ScopedAdmin):
             if key
         }
         return {
-            "entries": entries,
+            "entries": audit_list.mark_turns(entries),
             "chips": audit_list.list_chips(request.GET, names),
             "query": request.GET.urlencode(),
             "further": describe_search_limit(request),

@@ -20,6 +20,7 @@ from mcp_servers.models import Server
 
 MAX_NAME, MAX_DETAIL = 60, 160
 MAX_NAMES = 3
+MAX_SERVERS = 3  # more failing servers are one item
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class AttentionItem:
     since: datetime | None = None
 
 
-def describe_approvals(pending: Sequence[Approval], count: int) -> Iterator[AttentionItem]:
+def describe_approvals(
+    pending: Sequence[Approval], count: int, *, may_answer: bool
+) -> Iterator[AttentionItem]:
     """Yield an item for the calls that wait for a person; `pending` are the first to expire."""
     if not count or not pending:
         return
@@ -50,7 +53,7 @@ def describe_approvals(pending: Sequence[Approval], count: int) -> Iterator[Atte
         ngettext("%(n)s pending approval", "%(n)s pending approvals", count) % {"n": f"{count:,}"},
         _join_parts([*parts, expiry]),
         reverse("admin:agents_approval_changelist"),
-        _("Open inbox"),
+        _("Open inbox") if may_answer else _("View approvals"),
         min(row.created_at for row in pending),
     )
 
@@ -102,9 +105,23 @@ def describe_logins(logins: Iterable[tuple[Server, Any]]) -> Iterator[AttentionI
         )
 
 
-def describe_servers(servers: Iterable[Any]) -> Iterator[AttentionItem]:
-    """Yield an item for each failing server, with the page of its remedy."""
-    for server in servers:
+def describe_servers(servers: Iterable[Any], count: int, url: str) -> Iterator[AttentionItem]:
+    """Yield an item for each failing server, with the page of its remedy, or one for many.
+
+    `servers` are the first of `count` servers, which the list at `url` has.
+    """
+    listed = list(servers)
+    if count > MAX_SERVERS:
+        yield AttentionItem(
+            "cancel",
+            "bad",
+            _("%(n)s servers are failing or need credentials") % {"n": f"{count:,}"},
+            _join_names((server.name for server in listed), count),
+            url,
+            _("View servers"),
+        )
+        return
+    for server in listed:
         needs_credentials = server.status == Server.Status.NEEDS_REAUTH
         name = make_visible(server.name, MAX_NAME)
         button, page = _suggest_remedy(server)
@@ -122,7 +139,9 @@ def describe_servers(servers: Iterable[Any]) -> Iterator[AttentionItem]:
         )
 
 
-def describe_reviews(reviews: Sequence[dict[str, Any]], count: int) -> Iterator[AttentionItem]:
+def describe_reviews(
+    reviews: Sequence[dict[str, Any]], count: int, *, may_review: bool
+) -> Iterator[AttentionItem]:
     """Yield an item for definitions to review; `reviews` are the servers with the most."""
     if not count or not reviews:
         return
@@ -140,7 +159,7 @@ def describe_reviews(reviews: Sequence[dict[str, Any]], count: int) -> Iterator[
         % {"n": f"{count:,}"},
         _join_parts(parts),
         f"{url}?state=waiting" if len(reviews) == 1 else f"{changelist}?waiting=yes",
-        _("Review"),
+        _("Review") if may_review else _("View definitions"),
     )
 
 
@@ -227,10 +246,11 @@ def _suggest_remedy(server: Server) -> tuple[str, str]:
     return _("Enter credentials"), "configuration"
 
 
-def _join_names(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str], count: int | None = None) -> str:
+    """Return the first names, and how many more there are (of `count`, if not all are given)."""
     distinct = list(dict.fromkeys(make_visible(name, MAX_NAME) for name in names))
     shown = ", ".join(distinct[:MAX_NAMES])
-    more = len(distinct) - MAX_NAMES
+    more = (count or len(distinct)) - MAX_NAMES
     return _("%(names)s, and %(n)d more") % {"names": shown, "n": more} if more > 0 else shown
 
 

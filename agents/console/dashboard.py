@@ -47,10 +47,13 @@ def build_dashboard(
     shown_servers = _list_servers(servers)
     progress = load_onboarding_progress(organization_id)
     sessions = Session.objects.for_organization(organization_id).select_related("agent")
+    server_counts = _count_servers(servers)
     return {
-        "server_counts": _count_servers(servers),
+        "server_counts": server_counts,
         "servers": [(server, build_last_day(server)) for server in shown_servers[:MAX_ITEMS]],
-        "attention": list(_list_attention(principal, pending, progress, shown_servers)),
+        "attention": list(
+            _list_attention(principal, pending, progress, shown_servers, server_counts)
+        ),
         "activity": CallActivity(organization_id, range_slug),
         "ranges": RANGES,
         "recent": sessions.order_by("-created_at")[:MAX_ITEMS],
@@ -64,8 +67,10 @@ def _list_attention(
     pending: PendingCounts,
     progress: OnboardingProgress,
     servers: list[Server],
+    server_counts: dict[str, Any],
 ) -> Iterator[AttentionItem]:
     """Yield what needs attention, most urgent first."""
+    failing = [server for server in servers if server.status in FAILING_STATES]
     organization_id = principal.organization_id
     logins = list_pending_logins(principal, MAX_ITEMS)
     login_ids = {server.pk for server, _login in logins}
@@ -74,7 +79,11 @@ def _list_attention(
     )
     return chain(
         attention.describe_processes(_list_ended_processes(principal)),
-        attention.describe_approvals(_list_pending_approvals(organization_id), pending.calls),
+        attention.describe_approvals(
+            _list_pending_approvals(organization_id),
+            pending.calls,
+            may_answer=principal.may(Action.APPROVE_CALLS),
+        ),
         attention.describe_elicitations(pending.questions),
         attention.describe_access_requests(
             _list_access_requests(principal) if pending.access_requests else [],
@@ -82,9 +91,9 @@ def _list_attention(
         ),
         attention.describe_logins(logins),
         attention.describe_servers(
-            server
-            for server in servers
-            if server.status in FAILING_STATES and server.pk not in login_ids
+            (server for server in failing if server.pk not in login_ids),
+            server_counts["failing"] - sum(server.pk in login_ids for server in failing),
+            server_counts["failing_url"],
         ),
         attention.describe_quarantine(
             quarantined.select_related("agent").order_by("-quarantined_at")[:MAX_ITEMS]
@@ -92,7 +101,11 @@ def _list_attention(
         attention.describe_notifications(
             progress.untold if principal.may(Action.VIEW_AUDIT) else 0
         ),
-        attention.describe_reviews(_list_pending_reviews(organization_id), pending.definitions),
+        attention.describe_reviews(
+            _list_pending_reviews(organization_id),
+            pending.definitions,
+            may_review=principal.may(Action.APPROVE_DEFINITIONS),
+        ),
         attention.describe_budgets(_list_budgets(organization_id)),
     )
 

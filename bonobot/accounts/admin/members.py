@@ -186,6 +186,7 @@ class MembershipAdmin(ServiceFormAdmin):
     list_display = ("person", "full_name", "role", "has_factor", "made_at")
     actions = ("offer_chosen", "reset_chosen")
     list_filter = ("role",)
+    ordering = ("user__username",)
     list_select_related = ("user",)
     search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
     change_list_template = "admin/people/members.html"
