@@ -343,7 +343,7 @@ class UsageReader:
                 rows = rows.filter(opened_at__lt=self.span.until + timedelta(days=1))
             columns = UsageEntry._fields[:-1]
             found = list(rows.values_list(*columns)[: MAX_TIMED_ENTRIES + 1])
-            entries = [UsageEntry(*row, 1) for row in found]
+            entries = [UsageEntry._make((*row, 1)) for row in found]
             self.successes[cache_key] = (
                 [entry for entry in entries if entry.event_type == "call"]
                 if len(entries) <= MAX_TIMED_ENTRIES
