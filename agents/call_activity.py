@@ -19,8 +19,14 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.models import Agent
 from bonobot.accounts.admin_base import svg_charts
-from bonobot.accounts.admin_base.svg_charts import Sparkline, build_sparkline
-from bonobot.accounts.templatetags.display import dollars, milliseconds
+from bonobot.accounts.admin_base.svg_charts import (
+    Chart,
+    ChartColumn,
+    ChartValue,
+    Sparkline,
+    build_sparkline,
+)
+from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
 from bonobot.core.i18n.localization import format_day
 from bonobot.ledger.admin.usage import build_time_filters
 from bonobot.ledger.usage import query_rollups
@@ -190,6 +196,15 @@ class ActivityInterval:
         return self.line.calls - self.line.errors - self.line.refused
 
     @property
+    def chart_values(self) -> tuple[ChartValue, ...]:
+        """The calls by outcome."""
+        return (
+            ChartValue(_("succeeded"), thousands(self.succeeded), "bar"),
+            ChartValue(_("denied"), thousands(self.line.refused), "denied"),
+            ChartValue(_("failed"), thousands(self.line.errors), "failed"),
+        )
+
+    @property
     def title(self) -> str:
         """Return the time span: of hours in the reader's time zone, of longer steps in UTC."""
         length = self.ends - self.begins
@@ -212,7 +227,7 @@ class ActivityInterval:
 class CallActivity:
     """The calls of an organization, or of one of its agents, within a range.
 
-    At most 9 queries in all.
+    At most 12 queries in all.
     """
 
     def __init__(
@@ -243,7 +258,7 @@ class CallActivity:
         step = self.range.step
         starts = [self.since + index * step for index in range((self.now - self.since) // step + 1)]
         lines = {start: UsageLine() for start in starts}
-        for (begins,), line in self.reader.load_lines("begins", **self.filters).items():
+        for (begins,), line in self.reader.load_lines("begins", timed=True, **self.filters).items():
             lines[min(starts[-1], self.since + (begins - self.since) // step * step)].add_line(line)
         return [
             ActivityInterval(start, start + step, line, self.build_audit_url(start, start + step))
@@ -264,7 +279,9 @@ class CallActivity:
         midnight = truncate_time(query_rollups.to_utc(until), "day")
         edges = [since, until] if self.range.days == 1 else [since, midnight, until]
         return query_rollups.sum_lines(
-            replace(self.reader, span=ReportSpan(begins, ends, "hour")).load_total(**self.filters)
+            replace(self.reader, span=ReportSpan(begins, ends, "hour")).load_total(
+                timed=True, **self.filters
+            )
             for begins, ends in pairwise(edges)
             if begins < ends
         )
@@ -283,25 +300,30 @@ class CallActivity:
         urls = {
             "calls": self.build_audit_url(),
             "failed": self.build_audit_url(outcome__in=",".join(ERROR_OUTCOMES)),
-            "duration": self.build_audit_url(outcome__in="ok", o=-8),
+            "duration": self.build_audit_url(outcome__in="ok"),
             "cost": self.build_audit_url(kind="model"),
         }
         lines = [step.line for step in self.steps]
         return build_tiles(lines, self.total, self.previous_total, urls)
 
     @property
-    def chart(self) -> dict[str, Any]:
-        """Calls over time by outcome, with the labels of both axes."""
+    def chart(self) -> Chart:
+        """Calls over time by outcome."""
         axis = svg_charts.choose_axis(max(step.line.calls for step in self.steps))
         stacks = [
             [("", step.succeeded), ("warn", step.line.refused), ("bad", step.line.errors)]
             for step in self.steps
         ]
-        return {
-            "axis": axis,
-            "columns": list(zip(svg_charts.build_bars(stacks, axis[0]), self.steps, strict=True)),
-            "labels": svg_charts.place_labels([step.label for step in self.steps]),
-        }
+        bars = svg_charts.build_bars(stacks, axis[0])
+        return Chart(
+            title=_("Calls"),
+            axis=[thousands(label) for label in axis],
+            columns=[
+                ChartColumn(bar, step.title, step.url, step.chart_values)
+                for bar, step in zip(bars, self.steps, strict=True)
+            ],
+            labels=svg_charts.place_labels([step.label for step in self.steps]),
+        )
 
     @cached_property
     def refusals(self) -> list[dict[str, Any]]:
@@ -316,8 +338,8 @@ class CallActivity:
         )
         return [
             {
-                "code": code,
-                "rule": rule,
+                "title": rule or code,
+                "note": code if rule and rule != code else "",
                 "n": line.refused,
                 "url": self.build_audit_url(
                     outcome__in="refused", code=code, **({"rule": rule} if rule else {})
@@ -333,7 +355,7 @@ class CallActivity:
         failed = [(code, line.errors) for (code,), line in lines.items() if line.errors]
         return [
             {
-                "code": code,
+                "title": code,
                 "n": n,
                 "url": self.build_audit_url(outcome__in=",".join(ERROR_OUTCOMES), code=code),
             }
@@ -344,7 +366,7 @@ class CallActivity:
     def tools(self) -> list[dict[str, Any]]:
         """The busiest tools."""
         lines = self.reader.load_lines(
-            "server_id", "tool_name", limit=MAX_ITEMS, event_type="call", **self.filters
+            "server_id", "tool_name", limit=MAX_ITEMS, timed=True, event_type="call", **self.filters
         )
         return [
             {

@@ -138,11 +138,11 @@ def create_calls(
     """Write completed calls of the last two days, without digests: they can't be verified."""
     rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)  # the model's own manager refuses
     first = 1_000_000 + rows.filter(organization_id=organization.pk).count()
-    calls = _build_calls(organization.pk, agent, servers, range(first, first + count))
+    calls = build_calls(organization.pk, agent, servers, range(first, first + count))
     rows.bulk_create(calls, batch_size=BATCH_SIZE)
 
 
-def _build_calls(
+def build_calls(
     organization_id: UUID, agent: Agent, servers: list[Server], sequence_numbers: range
 ) -> Iterator[AuditRow]:
     now = timezone.now()

@@ -426,7 +426,7 @@ def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
 
 @ApprovalAdmin.add_object_action("answer", needs=Action.APPROVE_CALLS)
 def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Approve once, approve for the session, or deny with a comment."""
+    """Approve a call, approve for the session, or deny with a comment."""
     posted = visit.request.POST
     chosen_answer, message = posted.get("answer", ""), posted.get("message", "").strip()
     if chosen_answer == "approve_changed":

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.contrib.admin import FieldListFilter
 from django.contrib.admin import ModelAdmin as DjangoModelAdmin
-from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
+from django.contrib.admin.views.main import PAGE_VAR
 from django.db.models import Field, Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -34,6 +34,7 @@ from agents.saved_filters import (
 )
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
+from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import (
@@ -222,9 +223,10 @@ def _redirect_to_list(query: str) -> HttpResponseRedirect:
 TIME_PARAMETER = audit_list.TIME_PARAMETER
 UNTIL_PARAMETER = f"{TIME_PARAMETER}_to"
 # Query parameters that filter nothing: page, export format, Django admin flags.
-IGNORED_PARAMETERS = audit_list.PLAIN_PARAMETERS - {ORDER_VAR}
-# Orderings by the first column, the time, which the indexes support.
-TIME_ORDERINGS = frozenset({"", "1", "-1"})
+IGNORED_PARAMETERS = audit_list.PLAIN_PARAMETERS
+# Rows that the pages of one list have; older ones are in a list that ends where it does. A count
+# of more would read as many rows in random places of the table.
+MAX_PAGED = 1_000
 
 
 class AuditPeriodFilter(DateTimeRangeFilter):
@@ -261,17 +263,34 @@ def describe_search_limit(request: HttpRequest) -> dict[str, Any] | None:
     since: datetime | None = getattr(request, "looked_since", None)
     if since is None:
         return None
-    parameters = {name: request.GET.getlist(name) for name in request.GET if name != PAGE_VAR}
-    before = timezone.localtime(since - audit_search.TIME_RESOLUTION)
-    parameters |= {
-        f"{UNTIL_PARAMETER}_0": [f"{before:%Y-%m-%d}"],
-        f"{UNTIL_PARAMETER}_1": [f"{before:%H:%M:%S.%f}"],
-    }
     return {
         "since": since,
         "rows": audit_search.MAX_ROWS_SCANNED,
-        "query": urlencode(parameters, doseq=True),
+        "query": _build_query_until(request, since - audit_search.TIME_RESOLUTION),
     }
+
+
+def build_older_query(request: HttpRequest, changelist: Any) -> str:
+    """Return the query for the rows after the last page; blank if there are none, or more pages.
+
+    Its first row is the last one of this page, since others may have the same time.
+    """
+    paginator, rows = changelist.paginator, list(changelist.result_list)
+    is_last_page = changelist.page_num >= paginator.num_pages
+    if not (is_last_page and paginator.more and rows):
+        return ""
+    return _build_query_until(request, rows[-1].opened_at)
+
+
+def _build_query_until(request: HttpRequest, until: datetime) -> str:
+    """Return the list's query with another end of the period, on its first page."""
+    parameters = {name: request.GET.getlist(name) for name in request.GET if name != PAGE_VAR}
+    local = timezone.localtime(until)
+    parameters |= {
+        f"{UNTIL_PARAMETER}_0": [f"{local:%Y-%m-%d}"],
+        f"{UNTIL_PARAMETER}_1": [f"{local:%H:%M:%S.%f}"],
+    }
+    return urlencode(parameters, doseq=True)
 
 
 def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
@@ -283,9 +302,7 @@ def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
         if not filled or name in IGNORED_PARAMETERS or name.startswith(f"{TIME_PARAMETER}_"):
             continue
         column = name.removesuffix("__exact").removesuffix("__in")
-        if name == ORDER_VAR:
-            has_unindexed |= filled[-1] not in TIME_ORDERINGS
-        elif column == "outcome" and filled == [audit_list.PENDING]:
+        if column == "outcome" and filled == [audit_list.PENDING]:
             indexed["code"] = APPROVAL_REQUIRED_CODE
         elif column in audit_search.INDEXED_COLUMNS and len(filled) == 1 and "," not in filled[0]:
             indexed[column] = filled[0]
@@ -365,7 +382,7 @@ class AuditAdmin(ScopedAdmin):
     """The active organization's audit rows."""
 
     needs_to_view = (Action.VIEW_AUDIT,)
-    list_display = ("opened_at", "action")
+    list_display = ("opened_at",)  # the only order that indexes support
     list_filter = (
         AuditOutcomeFilter,
         AuditKindFilter,
@@ -397,6 +414,17 @@ class AuditAdmin(ScopedAdmin):
             rows = rows.filter(audit_list.hide_answered_requests(organization_id, request))
             rows = limit_search(request, organization_id, rows)
         return rows, False
+
+    def get_paginator(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Any],
+        per_page: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> BoundedPaginator:
+        """Return a paginator that counts few rows."""
+        return BoundedPaginator(queryset, per_page, *args, limit=MAX_PAGED, **kwargs)
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
         extra_lookups = {
@@ -466,10 +494,11 @@ class AuditAdmin(ScopedAdmin):
             if key
         }
         return {
-            "entries": entries,
+            "entries": audit_list.mark_turns(entries),
             "chips": audit_list.list_chips(request.GET, names),
             "query": request.GET.urlencode(),
             "further": describe_search_limit(request),
+            "older_query": build_older_query(request, changelist),
         }
 
     def _build_tools(self, principal: Principal, request: HttpRequest) -> dict[str, Any]:

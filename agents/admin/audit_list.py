@@ -1,9 +1,10 @@
 """What the audit log shows: rows with approvers, filters, calls over time, and one entry."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -30,6 +31,7 @@ PENDING = "pending"
 FOR_SESSION = "session"  # `approval_id` of a call that an approval of the session covers
 DEFAULT_SPAN = timedelta(hours=24)
 MAX_PENDING = 200
+MAX_TURN_CALLS = 50
 MAX_REQUESTS_READ = 1_000
 ENTRY_PARAMETER = "entry"
 TIME_PARAMETER = "opened_at"
@@ -73,11 +75,15 @@ CHIP_TITLES = {
 
 @dataclass(frozen=True)
 class ShownEntry:
-    """An entry as a row: its outcome for readers, who approved it, and what it is about."""
+    """An entry as a row: its outcome for readers, who approved it, and what it is about.
+
+    `turn_part` is its place among neighbors of the same model turn: `start`, `middle` or `end`.
+    """
 
     row: AuditRow
     outcome: str
     approved_by: str = ""
+    turn_part: str = ""
 
     @property
     def title(self) -> str:
@@ -124,6 +130,23 @@ def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[Sh
     listed = list(rows)
     approvals = _load_approvals(organization_id, listed)
     return [_describe_entry(row, approvals.get(row.pk)) for row in listed]
+
+
+def mark_turns(entries: Sequence[ShownEntry]) -> list[ShownEntry]:
+    """Return the entries with their places in groups: a model turn and its calls."""
+    marked = []
+    for _turn, group in groupby(entries, key=_get_turn_id):
+        members = list(group)
+        parts = ["start", *("middle" for _ in members[2:]), "end"] if len(members) > 1 else [""]
+        marked += [
+            replace(entry, turn_part=part) for entry, part in zip(members, parts, strict=True)
+        ]
+    return marked
+
+
+def _get_turn_id(entry: ShownEntry) -> UUID:
+    """Return the model turn of an entry; without one, its own ID, which no other has."""
+    return entry.row.parent_id or entry.row.pk
 
 
 def _load_approvals(
@@ -390,6 +413,7 @@ class EntryDetails:
     approval: Approval | None
     turn: AuditRow | None
     turn_step: Step | None
+    turn_calls: list[ShownEntry]
     result: str | None
 
     @property
@@ -403,8 +427,20 @@ class EntryDetails:
         return maybe_json(self.result) if self.result else highlight_json(self.closed)
 
 
+def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
+    """Return the calls of a model turn, oldest first (at most three queries)."""
+    if turn is None or turn.event_type != "model" or turn.session_id is None:
+        return []
+    # The index of sessions finds them.
+    calls = AuditRow.objects.for_organization(turn.organization_id).filter(
+        session_id=turn.session_id, parent_id=turn.pk, opened_at__gte=turn.opened_at
+    )
+    rows = calls.order_by("opened_at", "seq").defer("opened", "closed")[:MAX_TURN_CALLS]
+    return describe_entries(turn.organization_id, rows)
+
+
 def load_entry_details(row: AuditRow) -> EntryDetails:
-    """Return the details of an entry (at most six queries)."""
+    """Return the details of an entry (at most nine queries)."""
     opened, closed = parse_details(row.opened), parse_details(row.closed)
     approvals = _load_approvals(row.organization_id, [row])
     approval = approvals.get(row.pk)
@@ -427,5 +463,6 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         approval=approval if isinstance(approval, Approval) else None,
         turn=turn,
         turn_step=steps_by_call.get(row.parent_id) if row.parent_id else None,
+        turn_calls=_load_turn_calls(row if row.event_type == "model" else turn),
         result=str(own_step.payload["text"]) if own_step and own_step.payload.get("text") else None,
     )

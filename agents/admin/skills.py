@@ -95,11 +95,12 @@ class SkillAdmin(AssignableAdmin):
 
     @display(description=_("skill"), ordering="name", header=True)
     def skill(self, skill: Skill) -> tuple[str, str]:
-        return make_visible(str(skill), 80), skill.name
+        title = make_visible(str(skill), 80)
+        return title, "" if title == skill.name else skill.name
 
     @display(description=_("description"))
     def about(self, skill: Skill) -> str:
-        return make_visible(skill.description, 120)
+        return make_visible(skill.description, 120) or "–"
 
     @display(description=_("agents"))
     def had_by(self, skill: Skill) -> str:

@@ -122,7 +122,7 @@ class WorkflowAdmin(AssignableAdmin):
 
     @display(description=_("description"))
     def about(self, workflow: Workflow) -> str:
-        return make_visible(workflow.description, 120)
+        return make_visible(workflow.description, 120) or "–"
 
     @display(description=_("runs as"), ordering="agent__name")
     def runs_as(self, workflow: Workflow) -> str:

@@ -1,4 +1,4 @@
-"""Search of screens, actions and objects for the command palette.
+"""Search of screens, actions, objects and the documentation for the command palette.
 
 Finds only what the person may open, in at most 6 queries.
 """
@@ -6,6 +6,7 @@ Finds only what the person may open, in at most 6 queries.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import Q, QuerySet
 from django.urls import reverse
@@ -15,11 +16,14 @@ from agents.console.navigation import Navigation, NavigationItem
 from agents.models import Agent, Session, Skill, Workflow
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.documentation.pages import search_pages
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
 
 MAX_RESULTS_PER_TYPE = 6
 MAX_QUERY_LENGTH = 100
+MIN_DOCUMENTATION_QUERY = 3  # characters; fewer are found in most sections
+MAX_DOCUMENTATION_RESULTS = 3
 # Actions with a page of their own: (title, icon, URL name, required action).
 PALETTE_ACTIONS: tuple[tuple[Any, str, str, Action], ...] = (
     (_("Add server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
@@ -55,6 +59,28 @@ def search_palette(principal: Principal, navigation: Navigation, query: str) -> 
         entry for entry in local_entries if all(word in entry.title.lower() for word in words)
     ]
     return [*matches, *(_search_objects(principal, words) if words else ())]
+
+
+def search_documentation(query: str) -> list[PaletteEntry]:
+    """Return a link to the documentation's search for a query, after its best sections."""
+    text = query[:MAX_QUERY_LENGTH].strip()
+    url = reverse("documentation")
+    if not text:
+        return [PaletteEntry(str(_("Documentation")), str(_("documentation")), "menu_book", url)]
+    results = (
+        search_pages(text, MAX_DOCUMENTATION_RESULTS)
+        if len(text) >= MIN_DOCUMENTATION_QUERY
+        else []
+    )
+    sections = [
+        PaletteEntry(
+            result.section.heading.title, result.section.page_title, "article", result.section.url
+        )
+        for result in results
+    ]
+    title = _("Search documentation: %(text)s") % {"text": make_visible(text, 60)}
+    link = f"{url}?{urlencode({'q': text})}"
+    return [*sections, PaletteEntry(title, str(_("documentation")), "menu_book", link)]
 
 
 def _list_screens(navigation: Navigation) -> Iterator[PaletteEntry]:

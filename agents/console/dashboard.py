@@ -4,9 +4,8 @@ The number of queries is fixed: counts are grouped and lists are short.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 from uuid import UUID
@@ -14,22 +13,18 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.urls import reverse
-from django.utils.timesince import timeuntil
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from agents.access_requests.services import NEEDS_TO_ANSWER
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
+from agents.console import attention
+from agents.console.attention import AttentionItem
 from agents.console.onboarding import OnboardingProgress, load_onboarding_progress
 from agents.console.pending_counts import PendingCounts
 from agents.models import AccessRequest, Approval, Budget, Session
 from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import amount, in_words
-from bonobot.core.i18n.localization import localize_text
-from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
 from mcp_servers.health.queries import build_last_day, prefetch_last_day
 from mcp_servers.models import Definition, Server
@@ -43,226 +38,6 @@ MAX_BUDGETS = 200
 MAX_OPEN_STEPS = 3  # with fewer open steps, the setup is one line
 
 
-MAX_NAME, MAX_DETAIL = 60, 160
-MAX_NAMES = 3
-
-
-@dataclass(frozen=True)
-class AttentionItem:
-    """Something that a person should look at: what, since when, and the button that opens it."""
-
-    icon: str
-    tone: str
-    title: str
-    detail: str
-    url: str
-    button: str
-    since: datetime | None = None
-
-
-def describe_approvals(pending: Sequence[Approval], count: int) -> Iterator[AttentionItem]:
-    """Yield an item for the calls that wait for a person; `pending` are the first to expire."""
-    if not count or not pending:
-        return
-    if count == 1:
-        parts = [pending[0].label, str(pending[0].agent or pending[0].requested_by)]
-    else:
-        parts = [_join_names(str(row.agent or row.requested_by) for row in pending)]
-    expiry = _("next expires in %(time)s") % {"time": timeuntil(pending[0].expires_at, depth=1)}
-    yield AttentionItem(
-        "inbox",
-        "warn",
-        ngettext("%(n)s pending approval", "%(n)s pending approvals", count) % {"n": f"{count:,}"},
-        _join_parts([*parts, expiry]),
-        reverse("admin:agents_approval_changelist"),
-        _("Open inbox"),
-        min(row.created_at for row in pending),
-    )
-
-
-def describe_elicitations(count: int) -> Iterator[AttentionItem]:
-    """Yield an item for what servers request from a person."""
-    if count:
-        yield AttentionItem(
-            "contact_support",
-            "warn",
-            ngettext("%(n)s elicitation request", "%(n)s elicitation requests", count)
-            % {"n": f"{count:,}"},
-            _("Servers wait for an answer."),
-            reverse("admin:agents_elicitationrequest_changelist"),
-            _("View requests"),
-        )
-
-
-def describe_access_requests(
-    pending: Sequence[AccessRequest], count: int
-) -> Iterator[AttentionItem]:
-    """Yield an item for the access requests that wait for an answer; `pending` are the oldest."""
-    if not count or not pending:
-        return
-    yield AttentionItem(
-        "key",
-        "warn",
-        ngettext("%(n)s access request", "%(n)s access requests", count) % {"n": f"{count:,}"},
-        _join_names(f"{row.target} ({row.requested_by})" for row in pending),
-        reverse("admin:agents_accessrequest_changelist") + "?state=waiting",
-        _("View requests"),
-        pending[0].created_at,
-    )
-
-
-def describe_logins(logins: Iterable[tuple[Server, Any]]) -> Iterator[AttentionItem]:
-    """Yield an item for each server that a person has to sign in to."""
-    for server, login in logins:
-        name = make_visible(server.name, MAX_NAME)
-        yield AttentionItem(
-            "login",
-            "warn",
-            _("Sign in to %(name)s") % {"name": name},
-            _("Sign in to use its tools.")
-            if login.per == "user"
-            else _("Its tools can't be called until someone signs in for the organization."),
-            reverse("oauth:start", args=[server.pk]),
-            _("Sign in"),
-        )
-
-
-def describe_servers(servers: Iterable[Any]) -> Iterator[AttentionItem]:
-    """Yield an item for each failing server, with the page of its remedy."""
-    for server in servers:
-        needs_credentials = server.status == Server.Status.NEEDS_REAUTH
-        name = make_visible(server.name, MAX_NAME)
-        button, page = _suggest_remedy(server)
-        ongoing = [outage for outage in server.latest_outages if outage.ended_at is None]
-        yield AttentionItem(
-            "key_off" if needs_credentials else "cancel",
-            "warn" if needs_credentials else "bad",
-            _("%(name)s needs new credentials") % {"name": name}
-            if needs_credentials
-            else _("%(name)s is failing") % {"name": name},
-            make_visible(localize_text(server.status_detail).replace("`", ""), MAX_DETAIL),
-            reverse(f"admin:mcp_servers_server_{page}", args=[server.pk]),
-            button,
-            ongoing[0].began_at if ongoing else None,
-        )
-
-
-def describe_reviews(reviews: Sequence[dict[str, Any]], count: int) -> Iterator[AttentionItem]:
-    """Yield an item for definitions to review; `reviews` are the servers with the most."""
-    if not count or not reviews:
-        return
-    parts = []
-    for row in reviews[:MAX_NAMES]:
-        counts = ((_("%(n)d new"), row["n"] - row["changed"]), (_("%(n)d changed"), row["changed"]))
-        numbers = ", ".join(text % {"n": number} for text, number in counts if number)
-        parts.append(f"{make_visible(row['server__name'], MAX_NAME)}: {numbers}")
-    url = reverse("admin:mcp_servers_server_definitions", args=[reviews[0]["server_id"]])
-    changelist = reverse("admin:mcp_servers_server_changelist")
-    yield AttentionItem(
-        "rule",
-        "review",
-        ngettext("%(n)s definition to review", "%(n)s definitions to review", count)
-        % {"n": f"{count:,}"},
-        _join_parts(parts),
-        f"{url}?state=waiting" if len(reviews) == 1 else f"{changelist}?waiting=yes",
-        _("Review"),
-    )
-
-
-def describe_budgets(budgets: Iterable[tuple[Budget, BudgetUse]]) -> Iterator[AttentionItem]:
-    """Yield an item for each budget that is used up to its warning level, fullest first."""
-    near = [
-        (100 * (use.spent + use.reserved) // (row.limit or 1), row, use)
-        for row, use in budgets
-        if (use.spent + use.reserved) * 100 >= row.warn_at * row.limit
-    ]
-    for percent, row, use in sorted(near, key=lambda item: -item[0]):
-        owner = str(row.agent or row.server or _("The organization"))
-        unit = "" if row.unit == "microusd" else f" {in_words(row.unit)}"
-        numbers = {
-            "spent": amount(use.spent, row.unit),
-            "limit": amount(row.limit, row.unit) + unit,
-            "period": in_words(row.period),
-        }
-        yield AttentionItem(
-            "account_balance_wallet",
-            "bad" if percent >= 100 else "warn",
-            _("%(name)s at %(percent)s of budget")
-            % {"name": make_visible(owner, MAX_NAME), "percent": f"{percent}%"},
-            _("%(spent)s of %(limit)s %(period)s") % numbers,
-            reverse("admin:agents_budget_change", args=[row.pk]),
-            _("View budget"),
-        )
-
-
-def describe_quarantine(sessions: Iterable[Session]) -> Iterator[AttentionItem]:
-    """Yield an item for each quarantined session."""
-    for session in sessions:
-        parts = [str(session), str(session.agent), _("Its worker ended repeatedly while it ran.")]
-        yield AttentionItem(
-            "report",
-            "bad",
-            _("Quarantined session"),
-            _join_parts(parts),
-            reverse("admin:agents_session_change", args=[session.pk]),
-            _("Open session"),
-            session.quarantined_at,
-        )
-
-
-def describe_notifications(failed: int) -> Iterator[AttentionItem]:
-    """Yield an item for notifications that weren't delivered in the last day."""
-    if failed:
-        yield AttentionItem(
-            "notifications_off",
-            "bad",
-            ngettext("%(n)s undelivered notification", "%(n)s undelivered notifications", failed)
-            % {"n": f"{failed:,}"},
-            _("Check the receiver's response, fix the notification channel, then retry."),
-            f"{reverse('admin:notices_notification_changelist')}?state__in=failed",
-            _("View notifications"),
-        )
-
-
-def describe_processes(processes: Iterable[ProcessStatus]) -> Iterator[AttentionItem]:
-    """Yield an item for each process of `bonobot up` that ended."""
-    titles = {
-        "stopped": _("Process %(name)s ended too often and isn't restarted"),
-        "restarting": _("Process %(name)s ended and will be restarted"),
-    }
-    for process in processes:
-        title = titles.get(process.state) or _("Process %(name)s ended and was restarted")
-        yield AttentionItem(
-            "restart_alt",
-            "warn" if process.state == "running" else "bad",
-            title % {"name": process.name},
-            _("Last end: %(end)s. Restarts: %(restarts)s.")
-            % {"end": process.last_end, "restarts": process.restarts},
-            reverse("admin:settings_check"),
-            _("Check settings"),
-        )
-
-
-def _suggest_remedy(server: Server) -> tuple[str, str]:
-    """Return the words and the page of the remedy for a failing server."""
-    if server.status == Server.Status.ERROR:
-        return _("View history"), "health"
-    if server.interactive:
-        return _("Sign in again"), "change"
-    return _("Enter credentials"), "configuration"
-
-
-def _join_names(names: Iterable[str]) -> str:
-    distinct = list(dict.fromkeys(make_visible(name, MAX_NAME) for name in names))
-    shown = ", ".join(distinct[:MAX_NAMES])
-    more = len(distinct) - MAX_NAMES
-    return _("%(names)s, and %(n)d more") % {"names": shown, "n": more} if more > 0 else shown
-
-
-def _join_parts(parts: Iterable[str]) -> str:
-    return " · ".join(make_visible(part, MAX_DETAIL) for part in parts)
-
-
 def build_dashboard(
     principal: Principal, pending: PendingCounts, range_slug: str = ""
 ) -> dict[str, Any]:
@@ -272,10 +47,13 @@ def build_dashboard(
     shown_servers = _list_servers(servers)
     progress = load_onboarding_progress(organization_id)
     sessions = Session.objects.for_organization(organization_id).select_related("agent")
+    server_counts = _count_servers(servers)
     return {
-        "server_counts": _count_servers(servers),
+        "server_counts": server_counts,
         "servers": [(server, build_last_day(server)) for server in shown_servers[:MAX_ITEMS]],
-        "attention": list(_list_attention(principal, pending, progress, shown_servers)),
+        "attention": list(
+            _list_attention(principal, pending, progress, shown_servers, server_counts)
+        ),
         "activity": CallActivity(organization_id, range_slug),
         "ranges": RANGES,
         "recent": sessions.order_by("-created_at")[:MAX_ITEMS],
@@ -289,8 +67,10 @@ def _list_attention(
     pending: PendingCounts,
     progress: OnboardingProgress,
     servers: list[Server],
+    server_counts: dict[str, Any],
 ) -> Iterator[AttentionItem]:
     """Yield what needs attention, most urgent first."""
+    failing = [server for server in servers if server.status in FAILING_STATES]
     organization_id = principal.organization_id
     logins = list_pending_logins(principal, MAX_ITEMS)
     login_ids = {server.pk for server, _login in logins}
@@ -298,25 +78,35 @@ def _list_attention(
         quarantined_at__isnull=False
     )
     return chain(
-        describe_processes(_list_ended_processes(principal)),
-        describe_approvals(_list_pending_approvals(organization_id), pending.calls),
-        describe_elicitations(pending.questions),
-        describe_access_requests(
+        attention.describe_processes(_list_ended_processes(principal)),
+        attention.describe_approvals(
+            _list_pending_approvals(organization_id),
+            pending.calls,
+            may_answer=principal.may(Action.APPROVE_CALLS),
+        ),
+        attention.describe_elicitations(pending.questions),
+        attention.describe_access_requests(
             _list_access_requests(principal) if pending.access_requests else [],
             pending.access_requests,
         ),
-        describe_logins(logins),
-        describe_servers(
-            server
-            for server in servers
-            if server.status in FAILING_STATES and server.pk not in login_ids
+        attention.describe_logins(logins),
+        attention.describe_servers(
+            (server for server in failing if server.pk not in login_ids),
+            server_counts["failing"] - sum(server.pk in login_ids for server in failing),
+            server_counts["failing_url"],
         ),
-        describe_quarantine(
+        attention.describe_quarantine(
             quarantined.select_related("agent").order_by("-quarantined_at")[:MAX_ITEMS]
         ),
-        describe_notifications(progress.untold if principal.may(Action.VIEW_AUDIT) else 0),
-        describe_reviews(_list_pending_reviews(organization_id), pending.definitions),
-        describe_budgets(_list_budgets(organization_id)),
+        attention.describe_notifications(
+            progress.untold if principal.may(Action.VIEW_AUDIT) else 0
+        ),
+        attention.describe_reviews(
+            _list_pending_reviews(organization_id),
+            pending.definitions,
+            may_review=principal.may(Action.APPROVE_DEFINITIONS),
+        ),
+        attention.describe_budgets(_list_budgets(organization_id)),
     )
 
 

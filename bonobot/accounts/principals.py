@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from bonobot.accounts.models import Membership, Organization, Token, User
+from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.roles import (
-    ALLOWED_ROLES,
     Action,
     Role,
     TokenScope,
@@ -76,17 +76,7 @@ class Principal:
     def require(self, action: Action) -> None:
         """Raise `Forbidden`, or `InsufficientScope`, unless this principal may do `action`."""
         if not self.has_role_for(action):
-            raise Forbidden(
-                format_message(
-                    "The role `{role}` doesn't have the permission `{action}`.",
-                    role=self.role,
-                    action=action,
-                ),
-                rule=f"role:{action}",
-                remedy=format_message(
-                    "Contact someone who has permission: {who_may}.", who_may=ALLOWED_ROLES[action]
-                ),
-            )
+            raise build_permission_error(self.role, action)
         if self.scopes is not None and not is_action_in_scope(self.scopes, action):
             raise InsufficientScope(*list_scopes_with_action(action))
 

@@ -139,7 +139,13 @@ def show_added_servers(
     servers = _load_servers(principal, request.GET.get("servers", ""))
     if request.method == "POST":
         _approve_selected(request, principal, servers)
-        return HttpResponseRedirect(build_added_url(destination, servers))
+        failures_key = request.GET.get("failures", "")
+        is_finished = not failures_key and all(_is_ready(server) for server in servers)
+        return HttpResponseRedirect(
+            str(destination.onward)
+            if destination.onward and is_finished
+            else build_added_url(destination, servers, failures_key)
+        )
     added_rows = [
         AddedServer(server, load_new_definitions(server) if server.discovered_at else None)
         for server in servers
@@ -164,6 +170,15 @@ def show_added_servers(
         unknown=unknown_count,
         may_approve=may_approve,
         is_pending=may_approve and bool(unknown_count or selected_count),
+    )
+
+
+def _is_ready(server: Server) -> bool:
+    """Return whether a server is connected and none of its definitions is pending review."""
+    return (
+        server.discovered_at is not None
+        and not server.status_code
+        and not server.definitions.awaiting_review().exists()
     )
 
 

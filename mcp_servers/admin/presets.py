@@ -386,7 +386,7 @@ class PresetAdmin(ScopedAdmin):
         return render_screen(
             request,
             "servers/preset_edit.html",
-            title=make_visible(preset.name) if preset else _("New preset"),
+            title=make_visible(preset.name) if preset else _("Create preset"),
             opts=self.opts,
             form=form,
             preset=preset,

@@ -9,6 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import Governed, GovernedQuerySet
+from mcp_servers.presets.logos import LOGOS
 
 STDIO = "stdio"
 
@@ -106,6 +107,11 @@ class Preset(Governed):
                 name="preset_slug_of_platform",
             ),
         )
+
+    @property
+    def logo(self) -> str:
+        """The symbol of the service's logo; blank for an organization's own preset."""
+        return "" if self.organization_id else LOGOS.get(self.slug, "")
 
     def __str__(self) -> str:
         return self.name

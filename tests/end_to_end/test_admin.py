@@ -152,7 +152,6 @@ def add_by_pasting(page: Page, url: str) -> None:
 def attach_and_allow_two_tools(page: Page) -> None:
     """Attach the server to the agent and allow two of its tools, all on one screen."""
     page.get_by_role("navigation", name="Page sections").get_by_text("Tools", exact=True).click()
-    page.locator("summary", has_text="Attach server").click()
     page.locator(".bb-attach-menu").get_by_label("everything").check()
     page.get_by_role("button", name="Attach selected").click()
     for name in ("echo", "get-sum"):

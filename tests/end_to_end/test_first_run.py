@@ -1,7 +1,6 @@
 """From an empty organization to an agent that used a tool, in a large and a small browser."""
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 
@@ -66,9 +65,7 @@ def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: P
     expect(panel).to_contain_text("IANA timezone")
     check_layout(anna, "approve")
     panel.get_by_role("button", name="Approve 2").click()
-    expect(anna.locator("body")).to_contain_text("Nothing to review.")
-    anna.get_by_role("link", name="Next: Add a model").click()
-
+    expect(anna.get_by_role("heading", name="Add model")).to_be_visible()
     anna.get_by_role("textbox", name="Name").fill("Nobody's")
     anna.get_by_role("textbox", name="URL").fill("http://127.0.0.1:9/v1")
     anna.get_by_role("textbox", name="Model").fill("m")
@@ -77,9 +74,7 @@ def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: P
     expect(anna.locator("body")).to_contain_text("model_unreachable", timeout=PATIENCE_MS)
     check_layout(anna, "model-failed")
     anna.get_by_role("button", name="Use offline model").click()
-    expect(anna.locator("body")).to_contain_text("Responded in", timeout=PATIENCE_MS)
-    anna.get_by_role("link", name=re.compile("Next: Create an agent")).click()
-
+    expect(anna.locator("body")).to_contain_text("The offline model was added.")
     anna.get_by_role("textbox", name="Name").fill("Clock")
     anna.get_by_role("combobox", name="Model").select_option(label="Offline")
     check_layout(anna, "agent")

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
 from agents.console.admin import settings_check
-from agents.console.command_palette import search_palette
+from agents.console.command_palette import search_documentation, search_palette
 from agents.console.dashboard import build_dashboard
 from agents.console.live_updates import select_topics, stream_changes
 from agents.console.navigation import (
@@ -238,6 +238,7 @@ class BonobotAdminSite(AdminSite):
             request,
             "palette.html",
             found=search_palette(resolve_principal(request), navigation, query),
+            documentation=search_documentation(query),
         )
 
     def stream_live_updates(self, request: HttpRequest) -> HttpResponseBase:

@@ -159,7 +159,7 @@ class IdentityProviderAdmin(TokenSignerAdmin):
     add_label = _("Add identity provider")
     empty_icon = "login"
     empty_text = _(
-        "People sign in with user name and password. Add your identity provider so that "
+        "People sign in with username and password. Add your identity provider so that "
         "they can sign in with their usual account."
     )
     problem_fields = {"client_secret": "secret"}

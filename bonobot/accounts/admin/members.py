@@ -156,9 +156,9 @@ class MembershipForm(forms.ModelForm):
     """A username and a role; a text field, as users of other organizations must not be listed."""
 
     username = forms.CharField(
-        label=_("User name"),
+        label=_("Username"),
         widget=TextInput(attrs={"autocomplete": "off"}),
-        help_text=_("The user name for signing in."),
+        help_text=_("The name for signing in."),
     )
 
     class Meta:
@@ -185,6 +185,7 @@ class MembershipAdmin(ServiceFormAdmin):
     list_display = ("person", "full_name", "role", "has_factor", "made_at")
     actions = ("offer_chosen", "reset_chosen")
     list_filter = ("role",)
+    ordering = ("user__username",)
     list_select_related = ("user",)
     search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
     change_list_template = "admin/people/members.html"

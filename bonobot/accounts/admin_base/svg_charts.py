@@ -7,6 +7,7 @@ numbers as text, so the image is hidden from screen readers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 WIDTH, HEIGHT = 100, 100
 GAP = 0.3  # between bars, as a fraction of a step
@@ -48,6 +49,35 @@ class Sparkline:
 
     line: str
     area: str
+
+
+@dataclass(frozen=True)
+class ChartValue:
+    """A value of a column with its title; `tone` is the color of its part of the bar."""
+
+    title: Any
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class ChartColumn:
+    """A bar with its rows' URL, and the values that are shown when the pointer is on it."""
+
+    bar: ChartBar
+    title: str
+    url: str
+    values: tuple[ChartValue, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Bars over time, with the labels of both axes; see `admin/parts/chart.html`."""
+
+    title: Any
+    axis: list[str]
+    columns: list[ChartColumn]
+    labels: list[ChartLabel]
 
 
 def choose_axis(highest: int) -> list[int]:

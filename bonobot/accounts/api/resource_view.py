@@ -30,9 +30,10 @@ from bonobot.accounts.api import idempotency_keys
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization, StoredResponse
+from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.read_hooks import read_hooks
-from bonobot.accounts.roles import ALLOWED_ROLES, Action, TokenScope
+from bonobot.accounts.roles import Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.parsers import PROBLEM_JSON, BoundedJSONParser, JSONContentNegotiation
@@ -363,16 +364,7 @@ class ResourceView(GenericAPIView):
                 remedy="Use an organization token instead.",
             )
         actions = list_required_actions(self.rules.get(method))
-        raise Forbidden(
-            format_message(
-                "The role `{role}` doesn't have permission for this.", role=principal.role
-            ),
-            rule=f"role:{actions[0]}" if actions else "role",
-            remedy=format_message(
-                "Contact someone who has permission: {who_may}.",
-                who_may=format_allowed_roles(actions),
-            ),
-        )
+        raise build_permission_error(principal.role, *actions)
 
 
 def build_url_patterns(views_by_path: Mapping[str, type[APIView]]) -> list[URLPattern]:
@@ -383,11 +375,6 @@ def list_required_actions(rule: Rule | None) -> tuple[Action, ...]:
     if rule is None:
         return ()
     return rule if isinstance(rule, tuple) else (rule,)
-
-
-def format_allowed_roles(actions: tuple[Action, ...]) -> str:
-    roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
-    return ", ".join(dict.fromkeys(roles)) or "none"
 
 
 def require_row(row: Row | None, kind: str, name: object, *, field: str = "") -> Row:

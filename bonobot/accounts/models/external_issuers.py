@@ -29,7 +29,7 @@ class Issuer(GovernedModel):
         _("issuer"),
         max_length=512,
         unique=True,
-        help_text=_("Must match iss in its tokens exactly."),
+        help_text=_("The issuer's URL, exactly as in the claim iss of its tokens."),
     )
     audience = models.CharField(
         _("audience"),

@@ -28,7 +28,9 @@ class Provider(SavesChangedFields, OrganizationModel):
 
     name = models.CharField(_("name"), max_length=255, help_text=_("Shown on the sign-in page."))
     url = models.CharField(
-        _("issuer"), max_length=512, help_text=_("Must match iss in its tokens exactly.")
+        _("issuer"),
+        max_length=512,
+        help_text=_("The issuer's URL, exactly as in the claim iss of its tokens."),
     )
     client_id = models.CharField(_("client ID"), max_length=255)
     client_secret = SealedTextField(_("client secret"), blank=True, default="")

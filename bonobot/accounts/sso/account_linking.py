@@ -183,7 +183,7 @@ def _create_user(sign_in: _ProviderSignIn) -> User:
         _create_identity(sign_in, user)
         return user
     raise SignInRefused(
-        "sso_no_name", "No user name is available for the new account.", "Try again."
+        "sso_no_name", "No username is available for the new account.", "Try again."
     )
 
 

@@ -237,6 +237,15 @@ def _draw_diagram(source: str) -> str:
 
 MAX_QUERY = 200
 _MAX_RESULTS = 20
+_BEGINNING = r"(?<![^\W_])"  # of a word
+# Words of questions, which a section about their subject may lack.
+_UNSEARCHED_WORDS = frozenset(
+    (
+        *("a", "an", "and", "are", "can", "do", "does", "for", "from", "how", "i", "in", "is"),
+        *("it", "my", "of", "on", "or", "the", "to", "what", "where", "with"),
+    )
+)
+_MAX_MENTIONS = 5  # of a word in the text of a section that count
 _EXCERPT_BEFORE, _EXCERPT_AFTER = 60, 160
 _HEADING_LINE = re.compile(r"^(?P<marks>#{1,6}) (?P<title>.+)$")
 _ERROR_CODE = re.compile(r"[a-z]_[a-z]")
@@ -269,34 +278,59 @@ class SearchResult:
     excerpt: SafeString
 
 
-def search_pages(query: str) -> list[SearchResult]:
-    """Return the sections that contain all words of a query, the most relevant ones first."""
-    words = [word.strip("`\"'.,?!") for word in query[:MAX_QUERY].lower().split()]
-    words = list(dict.fromkeys(word for word in words if word))
-    if not words:
+def search_pages(query: str, most: int = _MAX_RESULTS) -> list[SearchResult]:
+    """Return the sections that contain all words of a query, the most relevant ones first.
+
+    A word of a query matches the beginnings of words, so that `rat` finds "rate", not "operate".
+    """
+    typed = [word.strip("`\"'.,?!") for word in query[:MAX_QUERY].lower().split()]
+    words = [word for word in dict.fromkeys(typed) if word]
+    words = [word for word in words if word not in _UNSEARCHED_WORDS] or words
+    patterns = [_build_pattern(word) for word in words]
+    if not patterns:
         return []
     sections = [section for name in _list_searched_pages(query) for section in split_page(name)]
-    found = [(_rank(section, words), section) for section in sections]
+    found = [(_rank(section, patterns), section) for section in sections]
     ranked = sorted((item for item in found if item[0]), key=lambda item: -item[0])
-    pattern = re.compile("|".join(re.escape(word) for word in words), re.IGNORECASE)
+    any_word = re.compile("|".join(pattern.pattern for pattern in patterns), re.IGNORECASE)
     return [
-        SearchResult(section, _build_excerpt(section.text, pattern))
-        for _rank_value, section in ranked[:_MAX_RESULTS]
+        SearchResult(section, _build_excerpt(section.text, any_word))
+        for _rank_value, section in ranked[:most]
     ]
 
 
-def _rank(section: Section, words: list[str]) -> int:
-    """Return how well a section matches; 0 if a word is missing."""
-    title, page_title = section.heading.title.lower(), section.page_title.lower()
-    text = section.text.lower()
+def _build_pattern(word: str) -> re.Pattern[str]:
+    """Return a pattern for the beginnings of words; `_` separates words, as in error codes."""
+    return re.compile((_BEGINNING if word[0].isalnum() else "") + re.escape(word), re.IGNORECASE)
+
+
+def _rank(section: Section, patterns: list[re.Pattern[str]]) -> int:
+    """Return how well a section matches; 0 if a word is missing.
+
+    A section with a word in its title comes before all that only have it in their text.
+    """
     total = 0
-    for word in words:
-        points = 20 * (word in title) + 8 * (word in page_title) + min(text.count(word), 5)
+    for pattern in patterns:
+        mentions = min(len(pattern.findall(section.text)), _MAX_MENTIONS)
+        points = mentions + sum(
+            weight
+            for title, weight in ((section.heading.title, 60), (section.page_title, 20))
+            if pattern.search(title)
+        )
         if not points:
             return 0
         total += points
     # Release notes mention everything.
-    return 1 if section.page == "changelog" else total + 1
+    if section.page == "changelog":
+        return 1
+    if section.page in GENERATED_PAGES:
+        # Settings and codes are described where they are listed.
+        total += 10 * sum("_" in pattern.pattern.removeprefix(_BEGINNING) for pattern in patterns)
+    # Of two titles with all words, the one without others is meant.
+    title = section.heading.title
+    if all(pattern.search(title) for pattern in patterns):
+        total += 20 * len(patterns) // max(len(title.split()), len(patterns))
+    return total
 
 
 def _build_excerpt(text: str, pattern: re.Pattern[str]) -> SafeString:

@@ -459,7 +459,7 @@ def _parse_host(url: str) -> str:
         raise _build_bad_url_error("The URL must start with https:// or http://.")
     if parsed.userinfo:
         raise _build_bad_url_error(
-            "The URL contains a user name or password.", "Send credentials in a header instead."
+            "The URL contains a username or password.", "Send credentials in a header instead."
         )
     if parsed.port is not None and not 0 < parsed.port < 65536:
         raise _build_bad_url_error(format_message("{port} isn't a valid port.", port=parsed.port))

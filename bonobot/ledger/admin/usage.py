@@ -15,8 +15,10 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.accounts.admin_base.responses import add_problem_to_form, render_screen
+from bonobot.accounts.admin_base.svg_charts import Chart, ChartColumn, ChartValue
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.templatetags.display import dollars, thousands
 from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.i18n.localization import format_day
 from bonobot.core.problems import Problem
@@ -134,7 +136,7 @@ def _list_groups(request: HttpRequest, principal: Principal, by: str) -> list[di
     ]
 
 
-def _build_chart(principal: Principal, report: UsageReport) -> dict[str, Any] | None:
+def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
     """Return the days of a report as bars, of costs if there are any, otherwise of calls.
 
     None for a report of several organizations, or of a single day.
@@ -154,20 +156,29 @@ def _build_chart(principal: Principal, report: UsageReport) -> dict[str, Any] | 
     axis = svg_charts.choose_axis(max(numbers))
     kind = "model" if has_costs else "call"
     bars = svg_charts.build_bars([[("", number)] for number in numbers], axis[0])
-    return {
-        "has_costs": has_costs,
-        "axis": axis,
-        "columns": [
-            {
-                "bar": bar,
-                "title": format_day(day),
-                "line": line,
-                "url": _build_audit_url(report, *_get_day_span(day), kind=kind),
-            }
+    return Chart(
+        title=_("Cost") if has_costs else _("Calls and model turns"),
+        axis=[dollars(label) if has_costs else thousands(label) for label in axis],
+        columns=[
+            ChartColumn(
+                bar,
+                format_day(day),
+                _build_audit_url(report, *_get_day_span(day), kind=kind),
+                _build_values(line),
+            )
             for bar, (day, line) in zip(bars, steps, strict=True)
         ],
-        "labels": svg_charts.place_labels([format_day(day) for day, _line in steps]),
-    }
+        labels=svg_charts.place_labels([format_day(day) for day, _line in steps]),
+    )
+
+
+def _build_values(line: UsageLine) -> tuple[ChartValue, ...]:
+    return (
+        ChartValue(_("Cost"), dollars(line.cost_microusd), "bar"),
+        ChartValue(_("Calls"), thousands(line.calls), "none"),
+        ChartValue(_("Model turns"), thousands(line.turns)),
+        ChartValue(_("Tokens"), thousands(line.tokens)),
+    )
 
 
 def _build_rows(report: UsageReport) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@ A rollup is specific to agent, server, tool, outcome and more, so there may be n
 calls. A summary has one dimension: per hour or day, a row for each active agent (or tool, …).
 
 A call counts in the hour in which it was requested, once it has ended; a refusal counts with its
-repeats. Durations are counted in fixed buckets, so percentiles can be computed for any sum of rows.
+repeats. Durations are counted in fixed buckets, so percentiles can be estimated for any sum of
+rows; a line can also have the durations of a few calls, of which percentiles are exact.
 """
 
 from bisect import bisect_left
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b, sha256
+from math import ceil
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -216,7 +218,10 @@ DIMENSIONS = (
 
 @dataclass(slots=True)
 class UsageLine:
-    """A line of a report; `duration_counts` are those of successful calls."""
+    """A line of a report; `duration_counts` are those of successful calls.
+
+    `durations` (ms) are used instead of the buckets if it has those of all successful calls.
+    """
 
     calls: int = 0
     ok: int = 0
@@ -227,6 +232,7 @@ class UsageLine:
     output_tokens: int = 0
     cost_microusd: int = 0
     duration_counts: list[int] = field(default_factory=lambda: [0] * BUCKET_COUNT)
+    durations: list[int] = field(default_factory=list)
     agent_name: str = ""
     server_name: str = ""
 
@@ -239,18 +245,25 @@ class UsageLine:
                 self.duration_counts, other.duration_counts, strict=True
             )
         ]
+        self.durations = [*self.durations, *other.durations]
         self.agent_name = other.agent_name or self.agent_name
         self.server_name = other.server_name or self.server_name
 
     @property
     def p50(self) -> float | None:
         """The median duration in milliseconds."""
-        return estimate_quantile(self.duration_counts, 0.5)
+        return self._get_quantile(0.5)
 
     @property
     def p95(self) -> float | None:
         """The 95th percentile in milliseconds."""
-        return estimate_quantile(self.duration_counts, 0.95)
+        return self._get_quantile(0.95)
+
+    def _get_quantile(self, share: float) -> float | None:
+        """Return the duration (ms) that `share` of the calls didn't exceed, exactly if known."""
+        if self.durations and len(self.durations) == sum(self.duration_counts):
+            return float(sorted(self.durations)[ceil(share * len(self.durations)) - 1])
+        return estimate_quantile(self.duration_counts, share)
 
     @property
     def tokens(self) -> int:

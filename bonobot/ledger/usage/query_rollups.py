@@ -10,8 +10,8 @@ ones, the result is exact; otherwise all rows have to be summed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from bonobot.ledger.usage.aggregation import (
     UsageDimension,
     UsageEntry,
     UsageLine,
+    build_kind,
     build_line,
     fold_entries,
     hash_subject,
@@ -126,6 +127,9 @@ REPORT_COLUMNS = frozenset(
     {"begins", "organization_id", "event_type", "agent_id", "server_id", "tool_name", "model"}
     | {"code", "rule"}
 )
+# Entries whose durations are read: percentiles of more are estimated from buckets.
+MAX_TIMED_ENTRIES = 1_000
+TIMED_FILTERS = ("agent_id", "server_id")
 MAX_LINES, MAX_ORGANIZATIONS = 1_000, 1_000_000
 # The columns that lines are ranked by.
 RANKING_COLUMNS = {"call": ("calls",), "model": ("turns",)}
@@ -194,11 +198,15 @@ class UsageReader:
     tail: Sequence[UsageEntry] = ()
     complete: bool = True  # False: there are more uncounted entries than `tail`
     summed_since: datetime | None = None
+    successes: dict[Any, Sequence[UsageEntry]] = field(default_factory=dict, compare=False)
 
     def load_lines(
-        self, *by: str, limit: int = MAX_LINES, **filters: Any
+        self, *by: str, limit: int = MAX_LINES, timed: bool = False, **filters: Any
     ) -> dict[LineKey, UsageLine]:
-        """Return the lines by key, most calls first (one query)."""
+        """Return the lines by key, most calls first (one query).
+
+        With `timed`, percentiles are exact if few calls match (another query, once for filters).
+        """
         if unknown_columns := set(by) - REPORT_COLUMNS:
             raise ValueError(f"A report can't be by {sorted(unknown_columns)}.")
         span = self.span if "begins" in by else self.span.to_days_if_whole()
@@ -206,13 +214,17 @@ class UsageReader:
         for key, line in self._iterate_uncounted(span, by, filters):
             lines.setdefault(key, UsageLine()).add_line(line)
         ordered_lines = sorted(lines.items(), key=lambda item: (-item[1].calls, -item[1].turns))
-        return dict(ordered_lines[:limit])
+        selected_lines = dict(ordered_lines[:limit])
+        if timed:
+            for key, entry in self._iterate_timed(span, by, filters):
+                if key in selected_lines and entry.duration_ms is not None:
+                    selected_lines[key].durations.append(entry.duration_ms)
+        return selected_lines
 
-    def load_total(self, **filters: Any) -> UsageLine:
-        """Return the total of all lines (one query)."""
-        return sum_lines(
-            self.load_lines("organization_id", limit=MAX_ORGANIZATIONS, **filters).values()
-        )
+    def load_total(self, *, timed: bool = False, **filters: Any) -> UsageLine:
+        """Return the total of all lines (one query, or two: see `load_lines`)."""
+        lines = self.load_lines("organization_id", limit=MAX_ORGANIZATIONS, timed=timed, **filters)
+        return sum_lines(lines.values())
 
     def _load_counted_lines(
         self, span: ReportSpan, by: Sequence[str], limit: int, filters: Mapping[str, Any]
@@ -301,6 +313,43 @@ class UsageReader:
         else:  # so that indexes, which start with the organization, are used
             rows = rows.filter(organization_id__in=RollupCursor.objects.values("organization_id"))
         return rows.filter(begins__lt=span.until) if span.until else rows
+
+    def _iterate_timed(
+        self, span: ReportSpan, by: Sequence[str], filters: Mapping[str, Any]
+    ) -> Iterator[tuple[LineKey, UsageEntry]]:
+        """Yield the successful calls of the span with their keys; none if there are many."""
+        for entry in self._load_successes(filters):
+            begins = truncate_time(entry.opened_at, span.grain)
+            names = {"agent_name": entry.agent_name, "server_name": entry.server_name}
+            facts = {**build_kind(entry)._asdict(), **names, "begins": begins}
+            is_wanted = all(facts[name] == value for name, value in filters.items())
+            if span.contains(begins) and is_wanted:
+                yield tuple(facts[name] for name in by), entry
+
+    def _load_successes(self, filters: Mapping[str, Any]) -> Sequence[UsageEntry]:
+        """Return the successful calls of the span with filters that have an index (one query).
+
+        Empty if there are more than `MAX_TIMED_ENTRIES` entries of calls and model turns.
+        """
+        indexed = {name: filters[name] for name in TIMED_FILTERS if name in filters}
+        cache_key = (self.span, *indexed.items())
+        if self.organization_id is None:
+            return ()
+        if cache_key not in self.successes:
+            rows = AuditRow.objects.for_organization(self.organization_id).filter(
+                outcome=AuditRow.Outcome.OK, opened_at__gte=self.span.since, **indexed
+            )
+            if self.span.until:
+                rows = rows.filter(opened_at__lt=self.span.until + timedelta(days=1))
+            columns = UsageEntry._fields[:-1]
+            found = list(rows.values_list(*columns)[: MAX_TIMED_ENTRIES + 1])
+            entries = [UsageEntry._make((*row, 1)) for row in found]
+            self.successes[cache_key] = (
+                [entry for entry in entries if entry.event_type == "call"]
+                if len(entries) <= MAX_TIMED_ENTRIES
+                else ()
+            )
+        return self.successes[cache_key]
 
     def _iterate_uncounted(
         self, span: ReportSpan, by: Sequence[str], filters: Mapping[str, Any]

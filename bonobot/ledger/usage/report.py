@@ -122,7 +122,7 @@ def build_usage_report(
     load_organization_names: Callable[[], Mapping[UUID, str]] = dict,
     limit: int = query_rollups.MAX_LINES,
 ) -> UsageReport:
-    """Return a report of an organization (5 queries); raises `InvalidInput`.
+    """Return a report of an organization (6 queries); raises `InvalidInput`.
 
     It has up to `limit` lines, those with the most calls. A report by organization has only this
     one, or with `all_organizations` all of them, with the loaded names.
@@ -141,12 +141,12 @@ def build_usage_report(
     )
     filters = build_filters(query)
     columns, group_filters = GROUPS[query.by]
-    lines = reader.load_lines(*columns, limit=limit, **filters, **group_filters)
+    lines = reader.load_lines(*columns, limit=limit, timed=True, **filters, **group_filters)
     return UsageReport(
         query=query,
         since=span.since,
         until=span.until or now,
-        total=reader.load_total(**filters, **group_filters),
+        total=reader.load_total(timed=True, **filters, **group_filters),
         entries=list(
             _build_entries(query.by, lines, load_organization_names() if by_organization else {})
         ),

@@ -657,6 +657,11 @@
     queryAll("[data-parts]").forEach(refreshPart);
     queryAll("[data-palette]").forEach(setUpPalette);
     queryAll("[data-countdown]").forEach(showCountdown);
+    // The labels of cards on phones: pseudo-elements have no first letter.
+    for (const cell of queryAll("#result_list [data-label]")) {
+      const label = cell.dataset.label;
+      cell.dataset.label = label.charAt(0).toUpperCase() + label.slice(1);
+    }
     for (const container of queryAll("[data-live]")) if (container.dataset.rests !== "true") followSession(container);
     // On a phone the current tab may be outside of the visible row.
     const rows = ".bb-tabs, .bb-segments, .bb-settings-navigation";

@@ -2,7 +2,7 @@
 
 import json
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.db.models import QuerySet
@@ -10,7 +10,8 @@ from django.http import HttpResponse
 from django.utils import timezone, translation
 from pytest_django import DjangoAssertNumQueries
 
-from agents.admin import audit
+from agents.admin import audit, audit_list
+from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
@@ -18,7 +19,7 @@ from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
-from tests import admin_client, factories
+from tests import admin_client, factories, large_organization
 from tests.audit_actions import get_title
 from tests.screens import create_objects
 
@@ -179,6 +180,37 @@ def test_a_search_shows_how_far_it_scanned_and_continues(
     assert len(pages) >= 3
 
 
+def test_pages_count_few_rows_and_continue_before_the_last_one(
+    acme: Organization, auditor: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MAX_PAGED", 100)
+    created = {create_entry(acme, name=f"web{number}").pk for number in range(120)}
+    url = admin_client.build_url("ledger_auditrow_changelist") + "?p=2&outcome__in=ok"
+    response = auditor.client.get(url)
+    shown = {row.pk for row in response.context_data["cl"].result_list}
+    assert response.context_data["cl"].paginator.more
+    older = auditor.client.get(f"{url.partition('?')[0]}?{response.context_data['older_query']}")
+    rows = {row.pk for row in older.context_data["cl"].result_list}
+    first_page = auditor.client.get(url.replace("p=2&", ""))
+    first = {row.pk for row in first_page.context_data["cl"].result_list}
+    assert created <= shown | rows | first
+    assert older.context_data["older_query"] == ""
+    assert "outcome__in=ok" in response.context_data["older_query"]
+
+
+@pytest.mark.parametrize("order", ["1", "-1", "2"])
+def test_the_list_is_ordered_only_by_time(
+    acme: Organization, auditor: admin_client.AdminClient, order: str
+) -> None:
+    for action in ("server_created", "agent_created", "server_created"):
+        create_entry(acme, action)
+    response = auditor.client.get(
+        admin_client.build_url("ledger_auditrow_changelist"), {"o": order}
+    )
+    times = [row.opened_at for row in response.context_data["cl"].result_list]
+    assert times == sorted(times, reverse=True)
+
+
 def test_a_search_that_covers_its_period_has_no_continuation(
     entries: list[AuditRow], auditor: admin_client.AdminClient
 ) -> None:
@@ -199,7 +231,6 @@ def test_a_search_that_covers_its_period_has_no_continuation(
         {"rule": "nothing"},
         {"resource_id": "nothing"},
         {"outcome__in": "refused,error"},
-        {"o": "-8"},
     ],
 )
 def test_a_search_without_an_index_scans_up_to_the_limit(
@@ -211,7 +242,13 @@ def test_a_search_without_an_index_scans_up_to_the_limit(
 
 @pytest.mark.parametrize(
     "query",
-    [{}, {"outcome__in": "refused"}, {"code": "nothing"}, {"session_id": str(uuid4())}, {"o": "1"}],
+    [
+        {},
+        {"outcome__in": "refused"},
+        {"code": "nothing"},
+        {"session_id": str(uuid4())},
+        {"o": "-8"},
+    ],
 )
 def test_a_search_with_an_index_lists_all_results(
     entries: list[AuditRow], auditor: admin_client.AdminClient, query: dict[str, str]
@@ -313,6 +350,52 @@ def test_calls_over_time_have_each_call_once_and_link_to_their_period(
     html = auditor.get("ledger_auditrow_changelist", outcome__in="error", kind="call")
     assert "kind=call&amp;opened_at_from_0=" in html.replace("outcome__in=error&amp;", "")
     assert "data-histogram" not in auditor.get("ledger_auditrow_changelist", q="pay")
+
+
+def test_neighbors_of_one_model_turn_are_marked_as_a_group() -> None:
+    turn, other = uuid4(), uuid4()
+    rows = [
+        AuditRow(id=uuid4(), parent_id=turn, event_type="call"),
+        AuditRow(id=uuid4(), parent_id=turn, event_type="call"),
+        AuditRow(id=turn, event_type="model"),
+        AuditRow(id=uuid4(), event_type="change"),
+        AuditRow(id=uuid4(), parent_id=other, event_type="call"),
+        AuditRow(id=other, event_type="model"),
+    ]
+    marked = audit_list.mark_turns([audit_list.ShownEntry(row, "ok") for row in rows])
+    assert [entry.turn_part for entry in marked] == ["start", "middle", "end", "", "start", "end"]
+
+
+def test_the_panel_of_a_turn_and_of_its_calls_lists_the_calls(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    session = factories.create_answered_session(factories.create_agent(acme))
+    turn = create_turn_entry(acme, "", "model", session_id=session.pk)
+    calls = [
+        create_turn_entry(acme, name, "call", session_id=session.pk, parent_id=turn)
+        for name in ("first_tool", "second_tool")
+    ]
+    for pk in (turn, calls[0]):
+        page = auditor.get("ledger_auditrow_changelist", entry=str(pk))
+        panel = page[page.index("Calls of this turn") :]
+        assert panel.index("first_tool") < panel.index("second_tool")
+        assert admin_client.build_url("ledger_auditrow_change", calls[1]) in panel
+
+
+def create_turn_entry(
+    organization: Organization, tool: str, event_type: str, **fields: Any
+) -> UUID:
+    """Write an entry of a call or model turn, without digests."""
+    agent = Agent.objects.get(organization=organization)
+    server = admin_client.create_web_server(organization, f"web-{uuid4().hex[:8]}")
+    [row] = large_organization.build_calls(organization.pk, agent, [server], range(1))
+    values = {"tool_name": tool, "resource_name": tool, "event_type": event_type, "outcome": "ok"}
+    for name, value in (values | fields).items():
+        setattr(row, name, value)
+    row.seq = AuditRow.objects.for_organization(organization.pk).count() + 5_000_000
+    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)
+    rows.bulk_create([row])
+    return row.pk
 
 
 def test_a_script_gets_only_the_rows_or_the_panel(

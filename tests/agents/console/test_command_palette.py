@@ -56,6 +56,15 @@ def test_a_search_without_results_shows_a_message(acme: Organization) -> None:
     assert "No results" in admin_client.sign_in(acme, Role.OWNER).get("palette", q="<script>%_")
 
 
+def test_typed_text_is_searched_in_the_documentation_too(acme: Organization) -> None:
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    page = member.get("palette", q="access requests")
+    assert 'data-goes="/docs/approvals#access-requests"' in page
+    assert 'data-goes="/docs/?q=access+requests"' in page
+    assert "Search documentation: access requests" in admin_client.get_text(page)
+    assert 'data-goes="/docs/"' in member.get("palette")
+
+
 def test_a_search_uses_few_queries(acme: Organization, django_assert_max_num_queries) -> None:
     owner = admin_client.sign_in(acme, Role.OWNER)
     with django_assert_max_num_queries(15):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from agents.console.onboarding import (
@@ -122,7 +123,7 @@ def test_a_model_is_saved_and_tested_and_errors_are_corrected_in_place(
     assert "Responded in" in page
     assert ModelEndpoint.objects.get().kind == "offline"
     page = administrator.post("first_run", step="model", do="offline")
-    assert "Responded in" in page
+    assert "The offline model was added." in page
     assert ModelEndpoint.objects.count() == 2
 
 
@@ -163,6 +164,20 @@ def test_an_agent_can_be_created_without_servers(acme: Organization) -> None:
     assert not Agent.objects.get().agent_servers.exists()
 
 
+def test_the_next_step_opens_when_all_definitions_are_approved(acme: Organization) -> None:
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    server = admin_client.create_web_server(acme, "docs")
+    tools = [admin_client.declare_tool(server, name) for name in ("search", "read")]
+    Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now())
+    url = f"{admin_client.build_url('first_run_added')}?servers={server.pk.hex}"
+    first, second = (f"{tool.pk}:{tool.digest}" for tool in tools)
+    assert "1 definition to review" in owner.send(url, {"seen": first})
+    page = owner.send(url, {"seen": second})
+    assert "1 definition approved." in page
+    assert admin_client.find_links(page, "?step=model")
+    assert "Use offline model" in page
+
+
 def test_servers_can_be_added_every_way_and_return_to_the_step(acme: Organization) -> None:
     owner = admin_client.sign_in(acme, Role.OWNER)
     for page_name in ("presets", "paste", "openapi", "operations", "form"):
@@ -173,7 +188,7 @@ def test_servers_can_be_added_every_way_and_return_to_the_step(acme: Organizatio
     assert 'value="add">Add and connect' in page
     text = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
     page = owner.post("first_run_paste", text=text, do="add")
-    assert f"{admin_client.build_url('first_run')}?step=approve" in page
+    assert admin_client.find_links(page, admin_client.build_url("first_run"))
     assert Server.objects.get().name == "docs"
     page = owner.get("first_run", step="connect", connect=Server.objects.get().pk)
     assert "data-connect" in page

@@ -1,5 +1,8 @@
 """The table of roles and permissions."""
 
+import pytest
+
+from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.roles import PLATFORM_ONLY, ROLE_ACTIONS, Action, Role, may
 
 
@@ -22,3 +25,13 @@ def test_read_only_roles_cant_change_anything():
 
 def test_no_role_has_a_permission_that_owners_lack():
     assert all(ROLE_ACTIONS[role] <= ROLE_ACTIONS[Role.OWNER] for role in Role)
+
+
+@pytest.mark.parametrize("action", Action)
+def test_a_refusal_says_what_isnt_allowed_and_who_can_change_that(action: Action):
+    error = build_permission_error(Role.MEMBER, action)
+    assert error.rule == f"role:{action}"
+    assert str(error.detail).startswith("You don't have permission to ")
+    allowed = [role for role in Role if may(role, action)]
+    assert ("platform administrator" in str(error.remedy)) == (action in PLATFORM_ONLY)
+    assert all(role in str(error.remedy) for role in allowed)

@@ -1,21 +1,26 @@
 """The shipped catalog is valid, and each entry can be added."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.placeholders import list_placeholders
 from mcp_servers.launchers import check_launcher
+from mcp_servers.models import Preset
 from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.catalog import CatalogEntry, fill_preset, load_catalog, parse_catalog
+from mcp_servers.presets.logos import LOGOS
 from mcp_servers.scanning import scan_definition
 from mcp_servers.scanning.attack_resemblance import RULE as RESEMBLES
 
 LAUNCHERS = {"npx", "uvx"}
 ICONS = Path("bonobot/static/bonobot/presets/icons.svg")
+LOGO_SYMBOLS = Path("bonobot/static/bonobot/presets/logos.svg")
 every_entry = pytest.mark.parametrize("entry", load_catalog(), ids=lambda entry: entry.slug)
 
 
@@ -157,3 +162,17 @@ def test_an_invalid_catalog_is_reported_with_its_location(
     with pytest.raises(ValueError, match="wrong at") as caught:
         parse_catalog(json.dumps(document))
     assert f"`{location}" in str(caught.value)
+
+
+def test_each_logo_belongs_to_a_preset_and_is_in_the_file() -> None:
+    symbols = set(re.findall(r'<symbol id="([^"]+)"', LOGO_SYMBOLS.read_text(encoding="utf-8")))
+    assert symbols == set(LOGOS.values())
+    assert set(LOGOS) <= {entry.slug for entry in load_catalog()}
+    assert "CC0" in LOGO_SYMBOLS.with_name("logos-license.md").read_text(encoding="utf-8")
+
+
+def test_only_presets_of_the_catalog_have_a_logo() -> None:
+    organization_id = uuid4()
+    assert Preset(slug="github").logo == "github"
+    assert Preset(slug="github", organization_id=organization_id).logo == ""
+    assert Preset(slug="filesystem").logo == ""

@@ -79,6 +79,7 @@ def test_each_section_that_can_be_found_has_an_anchor_on_its_page() -> None:
         ("access requests", "/docs/approvals#access-requests"),
         ("BONOBOT_URL", "/docs/reference/settings#"),
         ("denied_by_policy", "/docs/reference/refusals#error-codes"),
+        ("How do I add a server?", "/docs/start#3-add-your-own-server"),
         ("bonobot mcp add-operation", "/docs/reference/commands#bonobot-mcp-add-operation"),
     ],
 )
@@ -94,6 +95,33 @@ def test_a_search_needs_all_words_and_treats_them_as_text() -> None:
     assert pages.search_pages("approvals zebracrossing") == []
     assert pages.search_pages("(.*)+[") == []
     assert pages.search_pages(" ` ") == []
+
+
+def test_a_word_is_found_at_the_beginning_of_words_only() -> None:
+    for result in pages.search_pages("rat"):
+        section = result.section
+        text = f"{section.text} {section.heading.title} {section.page_title}"
+        assert re.search(r"(?<![^\W_])rat", text, re.I)
+    assert not any("operate" in mark for mark in _list_marks("rat"))
+    assert "approvals" in {mark.lower() + "s" for mark in _list_marks("approval")}
+
+
+def _list_marks(query: str) -> list[str]:
+    return [
+        mark
+        for result in pages.search_pages(query)
+        for mark in re.findall("<mark>(.*?)</mark>", result.excerpt)
+    ]
+
+
+@pytest.mark.parametrize("query", ["policy", "approval", "budget", "audit"])
+def test_sections_with_the_word_in_their_title_come_first(query: str) -> None:
+    in_title = [
+        re.search(rf"\b{query}", result.section.heading.title, re.I) is not None
+        for result in pages.search_pages(query)
+    ]
+    assert in_title[0]
+    assert in_title == sorted(in_title, reverse=True)
 
 
 @pytest.mark.django_db

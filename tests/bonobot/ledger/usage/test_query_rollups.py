@@ -99,3 +99,36 @@ def test_lists_are_the_same_for_each_method(
 
 def dimensions() -> list[UsageDimension]:
     return [dimension for dimension in DIMENSIONS if dimension.name in ("agent", "tool")]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_percentiles_of_few_calls_are_exact(is_counted: bool) -> None:
+    organization = factories.create_organization()
+    server = admin_client.create_web_server(organization)
+    agent = factories.create_agent(organization)
+    large_organization.create_calls(organization, agent, [server], 20)
+    if is_counted:
+        build_rollups.count_organization(organization.pk)
+    span = ReportSpan(datetime.now(UTC) - timedelta(days=3), None, "hour")
+    span = span.expand_to_days()
+    reader = query_rollups.open_reader(organization.pk, span)
+    # The calls take 0 to 19 ms; those of 0 and 10 ms failed or were denied.
+    total = reader.load_total(timed=True, agent_id=agent.pk)
+    assert (total.p50, total.p95) == (9, 19)
+    tools = reader.load_lines("tool_name", timed=True, event_type="call")
+    assert {line.p95 for line in tools.values()} == {None, *map(float, sorted(total.durations))}
+
+
+@pytest.mark.django_db
+def test_percentiles_of_many_calls_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_rollups, "MAX_TIMED_ENTRIES", 10)
+    organization = factories.create_organization()
+    server = admin_client.create_web_server(organization)
+    large_organization.create_calls(
+        organization, factories.create_agent(organization), [server], 20
+    )
+    span = ReportSpan(datetime.now(UTC) - timedelta(days=3), None, "day").expand_to_days()
+    total = query_rollups.open_reader(organization.pk, span).load_total(timed=True)
+    assert total.durations == []
+    assert total.p95 == pytest.approx(18, abs=2)
