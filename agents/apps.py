@@ -14,14 +14,13 @@ class AgentsConfig(AppConfig):
     def ready(self) -> None:
         """Register the hooks of lower packages: directories, gauges, tools and panels."""
         from agents.agent_directory import ModelAgentDirectory, ModelAttachedAgents
-        from agents.builtin_tools.types import register_tool_source
+        from agents.builtin_tools.tool_sources import register_tool_source
         from agents.sessions.workflow_executor import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.invitations import register_join_hook
-        from bonobot.accounts.read_hooks import register_read_hook
-        from bonobot.accounts.tokens.services import register_token_snippets
+        from bonobot.accounts.hooks import register_join_hook, register_read_hook
+        from bonobot.accounts.tokens.client_snippets import register_token_snippets
         from bonobot.core.extension_points import LazyFunction
-        from bonobot.monitoring.health import register_readiness_part
+        from bonobot.monitoring.readiness_parts import register_readiness_part
         from bonobot.monitoring.row_gauges import register_row_gauges
         from bonobot.oauth_server.protected_resources import (
             ProtectedResources,
@@ -52,7 +51,7 @@ class AgentsConfig(AppConfig):
         register_workflow_executor(LazyFunction("agents.workflows.executor.execute_workflow"))
 
     def _register_restorable_kinds(self) -> None:
-        from bonobot.accounts.deletions.services import RestorableKind, register_restorable_kind
+        from bonobot.accounts.deletions.kinds import RestorableKind, register_restorable_kind
         from bonobot.accounts.roles import Action
         from bonobot.core.extension_points import LazyFunction
         from mcp_servers.apps import OBSERVED_MODELS

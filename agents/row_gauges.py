@@ -8,7 +8,7 @@ from django.db.models import Count, Min, Q
 from agents.budgets.services import load_budget_use
 from agents.models import Approval, Budget, Inbox, Runner, Session
 from agents.sessions import leases
-from bonobot.monitoring.health import ReadinessPart
+from bonobot.monitoring.readiness_parts import ReadinessPart
 from bonobot.monitoring.row_gauges import (
     GaugeFamily,
     GaugeSample,

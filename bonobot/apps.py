@@ -29,7 +29,9 @@ class BonobotConfig(AppConfig):
 
         register_command_groups()
 
-        register_readiness_check(LazyFunction("bonobot.monitoring.health.find_readiness_problem"))
+        register_readiness_check(
+            LazyFunction("bonobot.monitoring.database_state.find_readiness_problem")
+        )
 
         if settings.BONOBOT_TRACES:
             from bonobot.core.telemetry import tracing

@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import F
 
 from agents.builtin_tools.services import build_toolbox
+from agents.builtin_tools.tool_sources import build_source_tool
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets import fetch, filesystem, git, search_files, shell
 from agents.builtin_tools.toolsets.default_tools import (
@@ -18,7 +19,7 @@ from agents.builtin_tools.toolsets.default_tools import (
 )
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS_TOOL
 from agents.builtin_tools.toolsets.notes import FORGET, REMEMBER, SEARCH_NOTES
-from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, build_source_tool
+from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
 from agents.flow_labels.rules import HELD_LABELS
 from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.text_labels import list_skill_labels

@@ -1,12 +1,9 @@
-"""The types of built-in tools: the tool, its call context, its hints.
-
-The tools that start sessions import the call pipeline, so upper packages register them.
-"""
+"""The types of built-in tools: the tool, its call context, its hints."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from agents.builtin_tools.toolset_options import AgentToolsets
@@ -225,17 +222,3 @@ class BuiltinTool:
         ):
             labels += [FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT]
         return tuple(dict.fromkeys(labels))
-
-
-ToolSource = Callable[[Any], BuiltinTool]
-_tool_sources: dict[str, ToolSource] = {}
-
-
-def register_tool_source(kind: Literal["agent", "workflow"], build_tool: ToolSource) -> None:
-    """Register the function that builds the tool of a callable agent or attached workflow."""
-    _tool_sources[kind] = build_tool
-
-
-def build_source_tool(kind: Literal["agent", "workflow"], source: Any) -> BuiltinTool:
-    """Return the tool of a callable agent or attached workflow."""
-    return _tool_sources[kind](source)

@@ -32,7 +32,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.jobs import schedules
-from bonobot.monitoring import health
+from bonobot.monitoring import database_state, health
 from bonobot.processes.process_status import read_statuses
 from mcp_servers.client.child_process import CONTAINMENT_TOOLS, NAMESPACE, choose_containment
 from mcp_servers.client.environment_rules import list_variables_needing_exception
@@ -77,11 +77,11 @@ def inspect_database() -> Iterator[SettingsFinding]:
     """Check the database and its migrations."""
     started_at = time.monotonic()
     try:
-        pending = health.count_unapplied_migrations()
+        pending = database_state.count_unapplied_migrations()
         version = ".".join(map(str, connection.get_database_version()))
     except DatabaseError as error:
         fix = format_message("Start the database or correct `DATABASE_URL`.")
-        reason = health.explain_database_error(error)
+        reason = database_state.explain_database_error(error)
         yield SettingsFinding("database", "failed", f"{connection.display_name}: {reason}", fix)
         return
     took_ms = (time.monotonic() - started_at) * 1000

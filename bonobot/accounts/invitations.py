@@ -6,7 +6,7 @@ link is mailed, or returned to the inviter.
 """
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,11 +25,11 @@ from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email as account_email
 from bonobot.accounts.attempt_limits import INVITE_EMAIL, INVITE_ORGANIZATION, charge_attempt
+from bonobot.accounts.hooks import join_hooks
 from bonobot.accounts.models import Invitation, Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.tokens.services import generate_token_key, hash_secret, is_matching_secret
-from bonobot.core.extension_points import ExtensionList
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
@@ -38,15 +38,6 @@ from bonobot.ledger.types import Actor
 # The session key for the link of an invitation until it is accepted.
 INVITATION_SESSION_KEY = "invitation"
 MAX_AGENTS = 100
-
-
-# Called in the transaction in which a user joins; `AgentsConfig.ready` registers one.
-join_hooks: ExtensionList[Callable[[Invitation, User], None]] = ExtensionList()
-
-
-def register_join_hook(hook: Callable[[Invitation, User], None]) -> None:
-    """Register a function to call when a user joins an organization."""
-    join_hooks.register(hook)
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,14 @@ a time, so that requests don't pile up on a hanging database.
 import asyncio
 import json
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError, connection
-from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
@@ -33,84 +31,29 @@ from django_celery_beat.models import PeriodicTask
 from bonobot.accounts.models import Token
 from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.crypto.sealed_values import can_unseal
-from bonobot.core.extension_points import ExtensionList
-from bonobot.core.i18n.messages import format_count
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import SYNC_INTERVAL_S
+from bonobot.monitoring import database_state
+from bonobot.monitoring.readiness_parts import ReadinessPart, probe_registered_parts
 
 LIVENESS_PATH = "/healthz"
-_ready = threading.Event()
-
-
-State = Literal["ok", "failed"]
-
-
-@dataclass(frozen=True)
-class ReadinessPart:
-    """A part of the report and its state."""
-
-    name: str
-    state: State
-    detail: str
-
-
-_probes: ExtensionList[Callable[[], ReadinessPart]] = ExtensionList()
-
-
-def register_readiness_part(probe: Callable[[], ReadinessPart]) -> None:
-    """Register a probe; it may use the database and is called only if that is reachable."""
-    _probes.register(probe)
-
-
-def probe_registered_parts() -> Iterator[ReadinessPart]:
-    """Yield the results of the registered probes."""
-    for probe in _probes:
-        yield probe()
-
-
-def find_readiness_problem() -> str:
-    """Return why this process isn't ready, blank if it is (queries the database until then)."""
-    if not _ready.is_set():
-        try:
-            pending = count_unapplied_migrations()
-        except DatabaseError:
-            return "the database doesn't respond"
-        if pending:
-            return f"{format_count(pending, 'unapplied migration')}. Run: bonobot migrate"
-        _ready.set()
-    return ""
-
-
-def count_unapplied_migrations() -> int:
-    """Return the number of unapplied migrations; raises `DatabaseError` if unreachable."""
-    connection.ensure_connection()
-    executor = MigrationExecutor(connection)
-    return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
-
-
-def explain_database_error(error: DatabaseError) -> str:
-    """Return why the database is unreachable; the error of a pool only says that it timed out."""
-    shown_error: Exception = error
-    if connection.vendor == "postgresql":
-        backend: Any = connection.Database  # type: ignore[attr-defined]  # psycopg
-        try:
-            backend.connect(**connection.get_connection_params()).close()
-        except backend.Error as cause:
-            shown_error = cause
-    return " ".join(str(shown_error).split())
 
 
 @login_not_required
 def answer_healthz(request: HttpRequest) -> JsonResponse:
     """Answer `/healthz` as a Django view, for servers like `runserver`."""
-    status, body = _build_healthz_response(find_readiness_problem())
+    status, body = _build_healthz_response(database_state.find_readiness_problem())
     return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
 
 
 async def respond_healthz(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
     """Answer an ASGI request for `/healthz`."""
-    problem = "" if _ready.is_set() else await get_runtime().run_orm(find_readiness_problem)
+    problem = (
+        ""
+        if database_state.is_ready()
+        else await get_runtime().run_orm(database_state.find_readiness_problem)
+    )
     status, body = _build_healthz_response(problem)
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -207,7 +150,7 @@ def _probe_database() -> Iterator[ReadinessPart]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     yield ReadinessPart("database", "ok", "answers")
-    problem = find_readiness_problem()
+    problem = database_state.find_readiness_problem()
     yield ReadinessPart("migrations", "failed" if problem else "ok", problem or "all applied")
 
 

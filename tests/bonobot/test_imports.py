@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -106,3 +107,20 @@ def test_the_web_process_loads_no_package_that_it_does_not_use() -> None:
     assert not modules & {"markdown", "requests", "urllib3"}
     assert connection.vendor == "postgresql" or "psycopg" not in modules
     assert "agents.gateway.transports" in modules
+
+
+def test_a_command_that_only_reads_says_that_the_database_isnt_migrated(tmp_path: Path) -> None:
+    environment = build_environment(
+        {"BONOBOT_VAR": str(tmp_path), "DATABASE_URL": f"sqlite:///{tmp_path / 'empty.sqlite3'}"}
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "bonobot", "mcp", "list"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "database_unavailable" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -138,7 +138,8 @@ def test_the_keyboard_reaches_lists_and_the_command_palette(olga: Page, acme: Or
 
     olga.keyboard.press("Control+k")
     olga.keyboard.type("web2")
-    expect(olga.get_by_role("option")).to_have_count(1)
+    expect(olga.get_by_role("option").first).to_contain_text("web2")
+    expect(olga.get_by_role("option").last).to_contain_text("Search documentation")
     olga.keyboard.press("Enter")
     expect(olga.get_by_role("heading", name="web2", exact=True)).to_be_visible()
 

@@ -71,7 +71,7 @@ def test_two_thousand_tools_are_managed_by_their_servers(
         count = group.locator("[data-part^=count]")
         expect(count).to_have_text(f"0 of {TOOLS} can be called", timeout=PATIENCE_MS)
         row = group.locator("[data-find-item]", has_text="tool007")
-        row.get_by_text("ask", exact=True).click()
+        row.get_by_text("Ask", exact=True).click()
         expect(row).to_contain_text("requires approval", timeout=PATIENCE_MS)
         faults = check_page(page)
         take_screenshot(page, "policy-many-desk")

@@ -29,10 +29,10 @@ from rest_framework.views import APIView
 from bonobot.accounts.api import idempotency_keys
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.hooks import read_hooks
 from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.read_hooks import read_hooks
 from bonobot.accounts.roles import Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.pagination import StableCursorPagination

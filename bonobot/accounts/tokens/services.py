@@ -13,7 +13,7 @@ The OAuth protocol itself is in `oauth_server`.
 
 import hmac
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,6 @@ from bonobot.accounts.principals import Principal, build_token_principal, build_
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within
 from bonobot.accounts.tokens import constraints
 from bonobot.accounts.tokens.constraints import clean_constraints, is_in_networks, parse_networks
-from bonobot.core.extension_points import ExtensionPoint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
@@ -42,13 +41,6 @@ GRANT_TERM_NAMES = frozenset({"name", "networks", "calls_per_minute"})
 # The last use is saved at most once in this time, so that reads don't become writes.
 LAST_USE_INTERVAL = timedelta(minutes=1)
 MAX_ADDRESS_LENGTH = 64
-
-
-# Takes a token and its text; returns the context of the panel shown with it.
-TokenSnippetsBuilder = Callable[[Token, str], dict[str, Any]]
-_build: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
-    "builder of client snippets", registered_by="agents"
-)
 
 
 class InvalidToken(Problem):
@@ -365,12 +357,3 @@ def list_user_grants(user_id: UUID) -> list[Token]:
     """Return a user's active grants in all organizations, newest first."""
     grants = Token.objects.active().filter(user_id=user_id).exclude(digest="")
     return list(grants.select_related("organization").order_by("-created_at"))
-
-
-def register_token_snippets(build: TokenSnippetsBuilder) -> None:
-    _build.register(build)
-
-
-def build_token_snippets(token: Token, text: str) -> dict[str, Any]:
-    """Return the snippets' context; raises `ImproperlyConfigured` if none is registered."""
-    return _build.get()(token, text)

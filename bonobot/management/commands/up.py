@@ -21,7 +21,7 @@ from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Problem, ServiceUnavailable
 from bonobot.ledger.writer import writer_thread
 from bonobot.management.command_groups import COMMAND_HELPS
-from bonobot.monitoring import health
+from bonobot.monitoring import database_state, health
 from bonobot.processes.process_status import delete_statuses, write_statuses
 from bonobot.processes.programs import (
     LOOPBACK_ADDRESSES,
@@ -115,7 +115,7 @@ class Command(BaseCommand):
     def prepare_database(self, *, demo: bool) -> dict[str, str]:
         """Migrate, load presets, create the demo in an empty database; return its login."""
         try:
-            pending = health.count_unapplied_migrations()
+            pending = database_state.count_unapplied_migrations()
         except OperationalError as error:
             detail = f"The database is unavailable: {error}".strip()
             remedy = (

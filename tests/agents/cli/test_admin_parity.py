@@ -55,7 +55,7 @@ def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
     stores = bonobot("agents", "store-labels", agent.slug, "--json").json["stores"]
     assert stores[0] == {"name": "workspace", "labels": ["private_data"]}
     cleared = bonobot("agents", "clear-store-labels", agent.slug, "--json").json["stores"]
-    assert [row["labels"] for row in cleared] == [[], []]
+    assert [row["labels"] for row in cleared] == [[], [], []]
     assert "store_labels_cleared" in list_recorded_actions()
 
 

@@ -14,7 +14,7 @@ from pytest_django import Settings
 
 from agents.console import settings_check
 from agents.console.settings_check import SettingsFinding
-from bonobot.monitoring import health
+from bonobot.monitoring import database_state, health
 from bonobot.processes.process_status import ProcessStatus, read_statuses, write_statuses
 from mcp_servers.client.child_process import GROUP, NAMESPACE
 from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
@@ -91,7 +91,7 @@ def test_the_database_passes_here(db: None) -> None:
 
 
 def test_missing_migrations_fail(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "count_unapplied_migrations", lambda: 2)
+    monkeypatch.setattr(database_state, "count_unapplied_migrations", lambda: 2)
     assert get_states(settings_check.inspect_database)["migrations"] == "failed"
 
 
@@ -99,7 +99,7 @@ def test_an_unavailable_database_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def raise_error() -> int:
         raise OperationalError("refused")
 
-    monkeypatch.setattr(health, "count_unapplied_migrations", raise_error)
+    monkeypatch.setattr(database_state, "count_unapplied_migrations", raise_error)
     assert get_states(settings_check.inspect_database) == {"database": "failed"}
 
 
@@ -132,7 +132,7 @@ def test_a_refused_database_connection_is_explained(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         connection, "get_connection_params", lambda: {**params, "dbname": "nowhere-x"}
     )
-    assert "nowhere-x" in health.explain_database_error(
+    assert "nowhere-x" in database_state.explain_database_error(
         OperationalError("couldn't get a connection")
     )
 

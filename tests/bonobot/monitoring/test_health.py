@@ -8,13 +8,13 @@ from django.db import OperationalError
 from django.test import RequestFactory
 
 from bonobot import asgi
-from bonobot.monitoring import health
+from bonobot.monitoring import database_state, health
 from tests.processes import Web
 
 
 @pytest.fixture(autouse=True)
 def _clear_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
-    health._ready.clear()
+    database_state._ready.clear()
 
 
 def get_health() -> tuple[int, dict[str, str]]:
@@ -27,7 +27,7 @@ def test_a_process_with_all_migrations_is_ready(db: None) -> None:
 
 
 def test_missing_migrations_are_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "count_unapplied_migrations", lambda: 3)
+    monkeypatch.setattr(database_state, "count_unapplied_migrations", lambda: 3)
     status, body = get_health()
     assert status == 503
     assert body["status"] == "starting"
@@ -38,7 +38,7 @@ def test_an_unavailable_database_means_not_ready(monkeypatch: pytest.MonkeyPatch
     def fail() -> int:
         raise OperationalError("connection refused at 10.0.0.5 for user bonobot")
 
-    monkeypatch.setattr(health, "count_unapplied_migrations", fail)
+    monkeypatch.setattr(database_state, "count_unapplied_migrations", fail)
     assert get_health() == (503, {"status": "starting", "detail": "the database doesn't respond"})
 
 
@@ -48,7 +48,7 @@ def test_liveness_needs_no_database_once_ready(db: None, monkeypatch: pytest.Mon
     def fail_if_called() -> int:
         raise AssertionError("the database was queried again")
 
-    monkeypatch.setattr(health, "count_unapplied_migrations", fail_if_called)
+    monkeypatch.setattr(database_state, "count_unapplied_migrations", fail_if_called)
     assert get_health()[0] == 200
 
 
@@ -56,7 +56,7 @@ def test_an_application_that_was_not_ready_becomes_ready(
     db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as starting:
-        starting.setattr(health, "count_unapplied_migrations", lambda: 1)
+        starting.setattr(database_state, "count_unapplied_migrations", lambda: 1)
         assert get_health()[0] == 503
     assert get_health()[0] == 200
 

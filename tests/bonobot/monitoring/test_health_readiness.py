@@ -22,7 +22,7 @@ from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import schedules
 from bonobot.jobs.celery_beat import BonobotScheduler
-from bonobot.monitoring import health
+from bonobot.monitoring import database_state, health
 from bonobot.monitoring.probe_server import ProbeServer
 
 # The runtime's threads close their connections.
@@ -93,7 +93,9 @@ def test_an_unavailable_database_is_unready_and_its_address_hidden(
 def test_missing_migrations_are_unready(
     complete_installation: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "find_readiness_problem", lambda: "3 migrations aren't applied")
+    monkeypatch.setattr(
+        database_state, "find_readiness_problem", lambda: "3 migrations aren't applied"
+    )
     names = ("database", "migrations", "broker", "loop")
     assert get_readiness() == (
         503,
@@ -185,7 +187,7 @@ def test_a_hanging_database_is_reported_and_queried_once(monkeypatch: pytest.Mon
 def test_readiness_uses_a_fixed_number_of_queries(
     complete_installation: None, django_assert_max_num_queries: Any
 ) -> None:
-    health.find_readiness_problem()
+    database_state.find_readiness_problem()
     get_readiness()
     with django_assert_max_num_queries(3):  # the database, beat, workers; keys once a minute
         get_readiness()
