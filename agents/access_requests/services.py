@@ -16,7 +16,7 @@ from agents.flow_labels.text_labels import label_text
 from agents.live_topics import wake_pages
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
-from bonobot.accounts import email as account_email
+from bonobot.accounts import email_delivery
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
@@ -323,14 +323,14 @@ def send_answer_email(access_request_id: UUID) -> bool:
     access_request = AccessRequest.objects.filter(
         pk=access_request_id, requested_by_kind="user", answered_at__isnull=False
     ).first()
-    if access_request is None or not account_email.can_send():
+    if access_request is None or not email_delivery.can_send():
         return False
     users = User.objects.filter(pk=access_request.requested_by_id, is_active=True)
     user = users.exclude(email="").first()
     if user is None:
         return False
     is_approved = access_request.state == AccessRequest.State.APPROVED
-    with account_email.override_language(user):
+    with email_delivery.override_language(user):
         values = {
             "target": make_visible(access_request.target, 120),
             "who": make_visible(access_request.answered_by, 120),
@@ -344,5 +344,5 @@ def send_answer_email(access_request_id: UUID) -> bool:
         if access_request.message:
             paragraphs.append(make_visible(access_request.message, 2_000))
         paragraphs.append(build_page_url(access_request))
-        account_email.send_email(user.email, subject % values, paragraphs)
+        email_delivery.send_email(user.email, subject % values, paragraphs)
     return True

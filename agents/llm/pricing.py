@@ -3,7 +3,8 @@
 An endpoint's own price is used first (with its cache prices for the parts of the input that the
 provider read from its cache or wrote to it), then the published prices bundled with `genai_prices`,
 looked up by the provider's URL (a local server's `gpt-4o` isn't OpenAI's). Otherwise the price is
-None (unknown), which a cost budget must refuse.
+None (unknown), which a cost budget must refuse. Prices of new models come with a newer version of
+`genai-prices` in the lock file.
 """
 
 import json

@@ -23,7 +23,7 @@ from django.utils import timezone, translation
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email as account_email
+from bonobot.accounts import email_delivery
 from bonobot.accounts.attempt_limits import INVITE_EMAIL, INVITE_ORGANIZATION, charge_attempt
 from bonobot.accounts.hooks import join_hooks
 from bonobot.accounts.models import Invitation, Membership, User
@@ -198,8 +198,8 @@ def _deliver_invitation(
     principal: Principal, invitation: Invitation, secret: str
 ) -> SentInvitation:
     path = reverse("account_invitation", args=[f"{invitation.key}_{secret}"])
-    link = account_email.build_absolute_url(path)
-    if not account_email.can_send():
+    link = email_delivery.build_absolute_url(path)
+    if not email_delivery.can_send():
         return SentInvitation(invitation, link)
     try:
         with translation.override(_choose_language(invitation)):
@@ -217,7 +217,7 @@ def _send_email(principal: Principal, invitation: Invitation, link: str) -> None
         "where": invitation.organization.name,
         "until": date_format(invitation.expires_at, "DATETIME_FORMAT"),
     }
-    account_email.send_email(
+    email_delivery.send_email(
         invitation.email,
         _t("Join %(where)s on Bonobot") % context,
         (

@@ -15,7 +15,7 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email as account_email
+from bonobot.accounts import email_delivery
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
@@ -35,13 +35,13 @@ def send_reset_emails(accounts: Iterable[UUID | str]) -> int:
     """Mail a link to each active account with an email address; return their number."""
     users = User.objects.filter(pk__in=list(accounts), is_active=True).exclude(email="")
     for user in users:
-        with account_email.override_language(user):
+        with email_delivery.override_language(user):
             _send_reset_email(user)
     return len(users)
 
 
 def _send_reset_email(user: User) -> None:
-    account_email.send_email(
+    email_delivery.send_email(
         user.email,
         _t("New password for Bonobot"),
         (
@@ -62,7 +62,7 @@ def send_reset_link(principal: Principal, user: User) -> str:
     `Conflict` (code `email_not_configured`) and `ServiceUnavailable`.
     """
     require_account_control(principal, user)
-    can_mail = bool(user.email) and account_email.can_send()
+    can_mail = bool(user.email) and email_delivery.can_send()
     if not can_mail and not principal.platform_admin:
         raise Conflict(
             "No message can be sent to this user.",
@@ -89,6 +89,6 @@ def send_reset_link(principal: Principal, user: User) -> str:
 def build_reset_link(user: User) -> str:
     encoded_id = urlsafe_base64_encode(force_bytes(user.pk))
     token = default_token_generator.make_token(user)
-    return account_email.build_absolute_url(
+    return email_delivery.build_absolute_url(
         reverse("account_new_password", args=[encoded_id, token])
     )

@@ -15,7 +15,7 @@ from django.core.validators import validate_email
 from django.urls import reverse
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email as account_email
+from bonobot.accounts import email_delivery
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
@@ -56,7 +56,7 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
         raise InvalidInput(
             "This is already your email address.", field="email", remedy="Enter a different one."
         )
-    if not account_email.can_send():
+    if not email_delivery.can_send():
         raise Conflict(
             "This installation doesn't send email, so a new email address can't be verified.",
             code="email_not_configured",
@@ -68,14 +68,14 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
     link_token = signing.dumps(
         {"user": str(user.pk), "from": user.email, "to": address}, salt=EMAIL_LINK_SALT
     )
-    with account_email.override_language(user):
-        account_email.send_email(
+    with email_delivery.override_language(user):
+        email_delivery.send_email(
             address,
             _t("Your email address on Bonobot"),
             (
                 _t("Open this link to confirm this email address for %(name)s:")
                 % {"name": user.get_username()},
-                account_email.build_absolute_url(
+                email_delivery.build_absolute_url(
                     reverse("admin:profile_confirm_email", args=[link_token])
                 ),
                 _t("The link works once and expires in %(hours)s hours.")
@@ -112,9 +112,9 @@ def confirm_email_change(user: User, link_token: str) -> str:
         user.email = old_email
         return verify_email_link(user, "")
     record_own_change("email_changed", user)
-    if old_email and account_email.can_send():
-        with account_email.override_language(user):
-            account_email.send_email(
+    if old_email and email_delivery.can_send():
+        with email_delivery.override_language(user):
+            email_delivery.send_email(
                 old_email,
                 _t("Your email address on Bonobot"),
                 (

@@ -14,7 +14,7 @@ from allauth.usersessions.models import UserSession
 from django.db import transaction
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email as account_email
+from bonobot.accounts import email_delivery
 from bonobot.accounts.models import FactorSecret, Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -92,14 +92,14 @@ def notify_second_factor_reset(user: User) -> None:
     # The tasks module imports this one.
     from bonobot.accounts.tasks import send_factor_reset_email
 
-    if user.email and account_email.can_send():
+    if user.email and email_delivery.can_send():
         send_factor_reset_email.delay(str(user.pk))
 
 
 def send_second_factor_reset_email(user: User) -> None:
     """Mail a user that their second factor was reset; raises `ServiceUnavailable`."""
-    with account_email.override_language(user):
-        account_email.send_email(
+    with email_delivery.override_language(user):
+        email_delivery.send_email(
             user.email,
             _t("Your second factor on Bonobot was reset"),
             (

@@ -28,6 +28,7 @@ from bonobot.core.process_cache import compute_once
 from bonobot.core.text.masking import MASK, mask_text
 from bonobot.core.text.untrusted_text import make_visible, strip_terminal_sequences
 from mcp_servers.client.background_tasks import ReadThrottle, TaskSet
+from mcp_servers.client.child_environment import build_environment
 from mcp_servers.client.egress_proxy import EgressProxy
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.environment_rules import (
@@ -51,19 +52,6 @@ from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
 
 TRIAL_TIMEOUT_S = 5.0
 CONTAINMENT_TOOLS = ("setpriv", "unshare")
-# All that a child gets besides its configured variables: PATH to find launchers, HOME for their
-# caches, the others for user, language, time zone and temporary files.
-INHERITED_VARIABLES = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-)
 
 
 @dataclass(frozen=True)
@@ -103,17 +91,6 @@ def choose_containment() -> ProcessContainment:
         if sys.platform == "linux" and (resolved := _resolve_containment(containment)):
             return resolved
     return GROUP
-
-
-def build_environment(declared: Mapping[str, str]) -> dict[str, str]:
-    """Return a child's whole environment: `INHERITED_VARIABLES` and the configured ones.
-
-    The folder of Bonobot's own Python is last on PATH.
-    """
-    env = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    python_folder = str(Path(sys.executable).parent)
-    env["PATH"] = os.pathsep.join(filter(None, (env.get("PATH", os.defpath), python_folder)))
-    return env | dict(declared)
 
 
 def find_command(command: str, env: Mapping[str, str], cwd: str | None) -> str | None:

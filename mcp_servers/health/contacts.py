@@ -16,8 +16,8 @@ from bonobot.ledger.audit.admin_changes import (
 )
 from bonobot.ledger.types import Actor
 from mcp_servers.client.list_definitions import ServerDeclarations
+from mcp_servers.health.check_delays import compute_check_delay
 from mcp_servers.health.outages import (
-    compute_check_delay,
     end_outages,
     extend_outage,
     record_unmonitored_period,

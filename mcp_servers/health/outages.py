@@ -11,6 +11,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.notifications.notify import NotificationSubject, notify, notify_recovery
+from mcp_servers.health.check_delays import compute_check_delay
 from mcp_servers.models import Outage, Server, UnmonitoredPeriod
 
 NEEDS_REAUTH = "needs_reauth"
@@ -121,17 +122,8 @@ def prune_unmonitored_periods(older_than: timedelta) -> int:
     )
 
 
-BACKOFF_LIMIT = timedelta(hours=1)
 # A check may be late by its own pause, and by delays of a busy or restarted worker.
 MIN_LATE = timedelta(minutes=10)
-
-
-def compute_check_delay(server: Server, failures: int) -> timedelta:
-    """Return the time until the next check, doubled with each failure up to an hour."""
-    over_http = server.transport_type != Server.Transport.STDIO
-    seconds = settings.BONOBOT_CHECK_EVERY_S if over_http else settings.BONOBOT_CHECK_STDIO_EVERY_S
-    regular = timedelta(seconds=seconds)
-    return min(regular * 2 ** min(failures, 10), max(regular, BACKOFF_LIMIT))
 
 
 def find_unmonitored_since(server: Server, now: datetime) -> datetime | None:

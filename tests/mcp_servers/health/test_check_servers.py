@@ -15,6 +15,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.health.check_delays import BACKOFF_LIMIT, compute_check_delay
 from mcp_servers.health.check_servers import (
     check_due_servers,
     check_server,
@@ -22,7 +23,6 @@ from mcp_servers.health.check_servers import (
     claim_due_servers,
 )
 from mcp_servers.health.contacts import record_failure
-from mcp_servers.health.outages import BACKOFF_LIMIT, compute_check_delay
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.refresh_definitions import get_discovery_lifetime
 from mcp_servers.server_config import ServerSpec

@@ -14,8 +14,8 @@ from bonobot.notifications.models import Notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
 from mcp_servers.discovery import save_declarations
+from mcp_servers.health.check_delays import compute_check_delay
 from mcp_servers.health.contacts import record_contact, record_failure
-from mcp_servers.health.outages import compute_check_delay
 from mcp_servers.health.queries import (
     list_recent_outages,
     list_unmonitored_periods,
