@@ -75,6 +75,8 @@ NOT_QUICK = (
     "mcp_servers/test_stderr_log.py",
     "mcp_servers/schemas/test_subprocess_pool.py",
 )
+# Folders of tests of interfaces, which `--quick` leaves out: their services are tested below them.
+INTERFACES = frozenset({"admin", "api", "cli", "views"})
 # What these files check doesn't depend on the database: sources, texts, builds and documentation,
 # and what axe says about the screens. They take an eighth of the suite's processor time.
 WITHOUT_DATABASE = (
@@ -115,6 +117,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     ignored: tuple[str, ...] = ()
     if config.getoption("quick"):
         ignored += (*LONG, *NOT_QUICK)
+        if collection_path.is_relative_to(FOLDER) and collection_path.name in INTERFACES:
+            return True
     if _is_on_postgres():
         ignored += WITHOUT_DATABASE
     return True if _starts_with(collection_path, ignored) else None
