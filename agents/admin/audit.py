@@ -34,7 +34,6 @@ from agents.saved_filters import (
 )
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
-from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import (
@@ -383,6 +382,7 @@ class AuditAdmin(ScopedAdmin):
 
     needs_to_view = (Action.VIEW_AUDIT,)
     list_display = ("opened_at",)  # the only order that indexes support
+    max_paged = MAX_PAGED
     list_filter = (
         AuditOutcomeFilter,
         AuditKindFilter,
@@ -414,17 +414,6 @@ class AuditAdmin(ScopedAdmin):
             rows = rows.filter(audit_list.hide_answered_requests(organization_id, request))
             rows = limit_search(request, organization_id, rows)
         return rows, False
-
-    def get_paginator(
-        self,
-        request: HttpRequest,
-        queryset: QuerySet[Any],
-        per_page: int,
-        *args: Any,
-        **kwargs: Any,
-    ) -> BoundedPaginator:
-        """Return a paginator that counts few rows."""
-        return BoundedPaginator(queryset, per_page, *args, limit=MAX_PAGED, **kwargs)
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
         extra_lookups = {

@@ -217,8 +217,8 @@ def list_agent_stores(agent: Agent) -> list[AgentStore]:
     note_labels = 0
     for labels in Note.objects.filter(agent=agent.pk).values_list("labels", flat=True):
         note_labels |= labels
-    text_labels = 0
-    for labels in FlowCell.objects.filter(pk=_get_text_key(agent)).values_list("labels", flat=True):
+    text_labels, text_key = 0, build_text_key(agent.organization_id, agent.pk)
+    for labels in FlowCell.objects.filter(pk=text_key).values_list("labels", flat=True):
         text_labels |= labels
     return [
         AgentStore("workspace", decode_labels(workspace_labels)),
@@ -227,8 +227,9 @@ def list_agent_stores(agent: Agent) -> list[AgentStore]:
     ]
 
 
-def _get_text_key(agent: Agent) -> str:
-    return build_flow_key(agent.organization_id, "text", agent.pk)
+def build_text_key(organization_id: UUID, text_id: UUID) -> str:
+    """Return the ledger key of the labels of a text, such as an agent's instructions."""
+    return build_flow_key(organization_id, "text", text_id)
 
 
 def clear_agent_stores(principal: Principal, agent: Agent) -> None:
@@ -247,5 +248,5 @@ def clear_agent_stores(principal: Principal, agent: Agent) -> None:
         details |= {store.name: [*store.labels] for store in list_agent_stores(agent)}
         Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
         Note.objects.filter(agent=agent.pk).update(labels=0)
-        FlowCell.objects.filter(pk=_get_text_key(agent)).update(labels=0)
+        FlowCell.objects.filter(pk=build_text_key(agent.organization_id, agent.pk)).update(labels=0)
     agent.workspace_labels = 0

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 
 from agents.flow_labels.rules import HELD_LABELS, build_flow_key, build_flow_keys
-from agents.flow_labels.services import list_current_labels
+from agents.flow_labels.services import build_text_key, list_current_labels
 from agents.flow_labels.session_labels import (
     LabelOrigin,
     add_reader_labels,
@@ -64,7 +64,7 @@ def label_text(principal: Principal, row: TextRow, *, is_changed: bool = True) -
 
     Call it in the transaction of the change, before its audit entry is written.
     """
-    key = _build_text_key(row.organization_id, row.pk)
+    key = build_text_key(row.organization_id, row.pk)
     if principal.kind != "token":
         if is_changed:
             FlowCell.objects.filter(pk=key).update(labels=0)
@@ -201,7 +201,7 @@ def _load_writer_labels(principal: Principal) -> int:
 
 
 def _load_text_labels(organization_id: UUID, text_ids: Iterable[UUID]) -> int:
-    keys = [_build_text_key(organization_id, text_id) for text_id in text_ids]
+    keys = [build_text_key(organization_id, text_id) for text_id in text_ids]
     return _load_labels(FlowCell.objects.filter(pk__in=keys))
 
 
@@ -210,7 +210,3 @@ def _load_labels(cells: Any) -> int:
     for bits in cells.values_list("labels", flat=True).distinct():
         labels |= bits & HELD_LABELS
     return labels
-
-
-def _build_text_key(organization_id: UUID, text_id: UUID) -> str:
-    return build_flow_key(organization_id, "text", text_id)

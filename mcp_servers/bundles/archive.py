@@ -119,7 +119,7 @@ class BundleArchive:
                 if not folder.is_dir():  # otherwise another process was faster
                     raise
         finally:
-            remove_folder(temporary)
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def _iterate_chunks(self, file: ArchiveFile) -> Iterator[bytes]:
         try:
@@ -128,12 +128,6 @@ class BundleArchive:
                     yield chunk
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
             raise _build_error(file.path, format_message("It is damaged.")) from error
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder with its files; links aren't followed."""
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _list_files(archive: zipfile.ZipFile) -> Iterator[ArchiveFile]:

@@ -72,8 +72,7 @@ def store_bundle(principal: Principal, data: bytes) -> str:
 
 def find_bundle(organization_id: UUID, digest: str) -> ServerBundle:
     """Return a stored bundle; raises `InvalidInput` (`unknown_bundle`)."""
-    bundles = ServerBundle.objects.for_organization(organization_id)
-    bundle: ServerBundle | None = bundles.filter(digest=digest).defer("content").first()
+    bundle = _find_stored_bundle(organization_id, digest)
     if bundle is None:
         raise InvalidInput(
             format_message(
@@ -97,8 +96,7 @@ def prepare_bundle_folder(organization_id: UUID, digest: str) -> BundleFolder | 
 
     A folder that exists isn't read here: `BundleFolder.is_unchanged` compares it at each start.
     """
-    bundles = ServerBundle.objects.for_organization(organization_id)
-    bundle = bundles.filter(digest=digest).defer("content").first()
+    bundle = _find_stored_bundle(organization_id, digest)
     if bundle is None:
         return None
     folder = get_bundle_folder(organization_id, digest)
@@ -124,6 +122,11 @@ def fill_bundle_folder(
         "args": [str(arg).replace(FOLDER_MARK, path) for arg in config.get("args", ())],
     }
     return filled_config, {name: value.replace(FOLDER_MARK, path) for name, value in env.items()}
+
+
+def _find_stored_bundle(organization_id: UUID, digest: str) -> ServerBundle | None:
+    bundles = ServerBundle.objects.for_organization(organization_id).defer("content")
+    return bundles.filter(digest=digest).first()
 
 
 def _read_manifest(archive: BundleArchive) -> BundleManifest:

@@ -83,12 +83,11 @@ REMEDY = "Allow this user to make user and mount namespaces, or run the server e
 class Sandbox:
     """The configuration of a sandbox.
 
-    `home` is a folder of the server, created if missing. `folders` are writable and have the
-    same path inside; `programs` are read-only, by default what the command needs according to its
-    path. `hidden` folders are never shown, even within a shown one, except for the read-only
-    `bundle` (its folder). `required` means that nothing
-    is started without a working sandbox. `allow_private` lets the egress proxy connect to private
-    addresses, but never to this machine.
+    `home` is a folder of the server, created if missing. `folders` are writable and have the same
+    path inside; `programs` are read-only, by default what the command needs according to its path.
+    `hidden` folders are never shown, even within a shown one, except for the read-only `bundle`
+    (its folder). `required` means that nothing is started without a working sandbox.
+    `allow_private` lets the egress proxy connect to private addresses, but never to this machine.
     """
 
     home: str

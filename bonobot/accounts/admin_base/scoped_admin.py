@@ -89,6 +89,8 @@ class ScopedAdmin(ModelAdmin):
     empty_text: ClassVar[Any] = ""
     # Columns that change rows, and the columns that users without permission see instead.
     change_columns: ClassVar[dict[str, str]] = {}
+    # Rows that the pages of the list have, if fewer than `BoundedPaginator` counts.
+    max_paged: ClassVar[int | None] = None
     # What deleting a row means, and what to do first if other rows need it.
     delete_note: ClassVar[Any] = ""
     delete_obstacle_note: ClassVar[Any] = ""
@@ -165,8 +167,8 @@ class ScopedAdmin(ModelAdmin):
         *args: Any,
         **kwargs: Any,
     ) -> BoundedPaginator:
-        """Return a bounded paginator, with a lower bound for searches."""
-        limit = MAX_FOUND if request.GET.get(SEARCH_VAR) else None
+        """Return a bounded paginator, with a lower bound for searches and `max_paged`."""
+        limit = self.max_paged or (MAX_FOUND if request.GET.get(SEARCH_VAR) else None)
         return BoundedPaginator(queryset, per_page, *args, limit=limit, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:

@@ -183,7 +183,7 @@ def test_a_search_shows_how_far_it_scanned_and_continues(
 def test_pages_count_few_rows_and_continue_before_the_last_one(
     acme: Organization, auditor: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "MAX_PAGED", 100)
+    monkeypatch.setattr(audit.AuditAdmin, "max_paged", 100)
     created = {create_entry(acme, name=f"web{number}").pk for number in range(120)}
     url = admin_client.build_url("ledger_auditrow_changelist") + "?p=2&outcome__in=ok"
     response = auditor.client.get(url)
