@@ -18,6 +18,7 @@ NODE = ROOT / "tests" / "npm"
 NODE_SERVERS = NODE / "node_modules" / ".bin"
 CLIENTS = ROOT / "tests" / "clients"
 FIRST_SDK = ROOT / ".venv-sdk1" / "bin" / "python"
+FASTMCP = ROOT / ".venv-fastmcp" / "bin" / "python"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ def find_npm_servers() -> str:
 def find_first_sdk() -> str:
     """Return the Python beside which the first MCP SDK is installed, blank when there is none."""
     return str(FIRST_SDK) if FIRST_SDK.is_file() else ""
+
+
+def find_fastmcp() -> str:
+    """Return the Python beside which fastmcp is installed, blank when there is none."""
+    return str(FASTMCP) if FASTMCP.is_file() else ""
 
 
 def find_postgres() -> str:
@@ -105,6 +111,7 @@ PARTS = (
     Part("sandbox", "Sandbox", find_sandbox, "install the packages `bubblewrap` and `util-linux`"),
     Part("corpus", "Attack samples", find_corpus, "set TEST_CORPUS=folder"),
     Part("sdk1", "First MCP SDK", find_first_sdk, "run `sh tests/clients/install`"),
+    Part("fastmcp", "fastmcp", find_fastmcp, "run `sh tests/clients/install`"),
     Part("nginx", "nginx", find_nginx, "install the package `nginx-light`"),
     Part("systemd", "systemd", find_systemd, "install the package `systemd`"),
     Part("promtool", "promtool", find_promtool, "install the package `prometheus`"),
