@@ -18,19 +18,19 @@ from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_ori
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.core.text.masking import MASK
+from mcp_servers.auth_config import check_urls, clean_auth_config
 from mcp_servers.bundles.manifest import is_bundle_program
 from mcp_servers.bundles.services import find_bundle
 from mcp_servers.client_capabilities import ClientCapabilitySettings, build_capability_columns
+from mcp_servers.known_fields import SecretKey, read_known_fields
 from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
-from mcp_servers.oauth_client import auth_config as oauth_client_auth_config
 from mcp_servers.openapi import endpoint_config
 from mcp_servers.server_prices import build_price_columns
 from mcp_servers.server_sandbox import SandboxConfig, check_bundle_sandbox, clean_sandbox
 from mcp_servers.stdio_validation import check_folders, check_no_nul, clean_env_exceptions
 from mcp_servers.tool_names import check_name
 
-SecretKey = tuple[str, str]
 FIELD_PREFIXES = {
     Secret.Placement.HEADER: "endpoint_config.headers.",
     Secret.Placement.ENV: "endpoint_config.env.",
@@ -88,41 +88,10 @@ def _format_secret_field(key: SecretKey) -> str:
     return f"{FIELD_PREFIXES.get(Secret.Placement(placement), 'auth_config.')}{name}"
 
 
-def read_known_fields(config: Any, known_names: frozenset[str], location: str) -> dict[str, Any]:
-    """Return the fields of the object at `location`; raises `InvalidInput` for unknown ones."""
-    if not isinstance(config, Mapping):
-        raise InvalidInput(
-            format_message("`{where}` must be an object.", where=location),
-            field=location,
-            remedy=format_message(
-                "Supported fields: {fields}.", fields=", ".join(sorted(known_names))
-            ),
-        )
-    if unknown := sorted(set(config) - known_names):
-        raise InvalidInput(
-            format_message(
-                "`{where}` has no field {strange!r}.", where=location, strange=unknown[0]
-            ),
-            code="unknown_field",
-            field=f"{location}.{unknown[0]}",
-            remedy=format_message(
-                "Supported fields: {fields}.", fields=", ".join(sorted(known_names))
-            ),
-        )
-    return dict(config)
-
-
 HTTP_TRANSPORT_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
 STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
 HTTP_FIELDS = frozenset({"url", "headers"})
 OPENAPI_FIELDS = HTTP_FIELDS | endpoint_config.OPENAPI_FIELDS
-# Fields of each sign-in: public ones and encrypted ones.
-AUTH_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    "none": (frozenset(), frozenset()),
-    "bearer_token": (frozenset(), frozenset({"token"})),
-    "api_key": (frozenset({"header", "in"}), frozenset({"key"})),
-    "oauth2": (oauth_client_auth_config.PUBLIC_FIELDS, oauth_client_auth_config.SECRET_FIELDS),
-}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\$\{[^}]*\}")
@@ -195,10 +164,9 @@ def clean_server_spec(
     if config.get("bundle"):
         check_bundle_sandbox(sandbox)
     _check_masked_values(secrets, old)
-    auth_type, auth_config, credentials = _clean_auth_config(_select_auth(spec, transport), old)
-    _check_key_placement(auth_type, auth_config, transport)
+    auth_type, auth_config, credentials = clean_auth_config(spec.auth_config, transport, old)
     if auth_type == Server.Auth.OAUTH2:
-        oauth_client_auth_config.check_urls(auth_config, allow_private=spec.allow_private)
+        check_urls(auth_config, allow_private=spec.allow_private)
     addressed_columns = {
         "endpoint_config": config,
         "auth_type": auth_type,
@@ -248,14 +216,6 @@ def mask_endpoint_config(server: Server) -> dict[str, Any]:
     if names:
         masked[field_name] = dict.fromkeys(names, MASK)
     return masked
-
-
-def mask_auth_config(server: Server) -> dict[str, Any]:
-    """Return `auth_config` without secrets, with `type` and `configured`."""
-    stored_keys = any(secret.placement == Secret.Placement.AUTH for secret in server.secrets.all())
-    # A login needs no secret; whether someone has signed in is part of the server's status.
-    by_login = server.auth_config.get("grant") == "authorization_code"
-    return {"type": server.auth_type, **server.auth_config, "configured": stored_keys or by_login}
 
 
 def _clean_name(name: Any) -> str:
@@ -460,94 +420,6 @@ def _check_no_placeholders(texts: list[str], location: str) -> None:
                 field=location,
                 remedy="Enter the value. Environment variables aren't read here.",
             )
-
-
-def _clean_auth_config(
-    raw: Mapping[str, Any] | None, old: Server | None
-) -> tuple[str, dict[str, Any], dict[SecretKey, str | None]]:
-    """Return sign-in type, public details and credentials; None keeps what is stored."""
-    if raw is None:
-        kept_secrets: dict[SecretKey, str | None] = {
-            (s.placement, s.name): None for s in _list_auth_secrets(old)
-        }
-        return (old.auth_type, dict(old.auth_config), kept_secrets) if old else ("none", {}, {})
-    if not isinstance(raw, Mapping) or raw.get("type", "none") not in AUTH_FIELDS:
-        raise InvalidInput(
-            "Unknown authentication type.",
-            field="auth_config.type",
-            remedy=format_message("Use one of: {auth_fields}.", auth_fields=", ".join(AUTH_FIELDS)),
-        )
-    kind = str(raw.get("type", "none"))
-    public, secret_names = AUTH_FIELDS[kind]
-    fields = read_known_fields(raw, public | secret_names | {"type", "configured"}, "auth_config")
-    details = {name: fields[name] for name in sorted(public) if fields.get(name)}
-    stored_keys = (
-        {s.name for s in _list_auth_secrets(old)} if old and old.auth_type == kind else set()
-    )
-    values: dict[SecretKey, str | None] = {}
-    required = secret_names
-    if kind == Server.Auth.OAUTH2:
-        required = oauth_client_auth_config.list_required_secrets(fields, stored_keys)
-        stored_keys -= oauth_client_auth_config.list_replaced_secrets(fields)
-    for name in secret_names:
-        value = fields.get(name) or MASK
-        if value == MASK and name not in stored_keys and name not in required:
-            continue
-        if value == MASK and name not in stored_keys:
-            raise InvalidInput(
-                format_message("`{name}` is missing.", name=name),
-                code="missing_value",
-                field=f"auth_config.{name}",
-                remedy=format_message("The authentication type `{kind}` requires it.", kind=kind),
-            )
-        if not isinstance(value, str) or (
-            name != "private_key" and re.search(r"[\x00\r\n]", value)
-        ):
-            one_line = format_message("`{name}` must be a single line of text.", name=name)
-            raise InvalidInput(one_line, field=f"auth_config.{name}")
-        values[Secret.Placement.AUTH, name] = None if value == MASK else value
-    return kind, details, values
-
-
-def _select_auth(spec: ServerSpec, transport: str) -> Mapping[str, Any] | None:
-    """Return the authentication to check: none for stdio, which drops a stored one."""
-    raw = spec.auth_config
-    if transport != Server.Transport.STDIO or not isinstance(raw, Mapping | None):
-        return raw
-    if (raw or {}).get("type", "none") in AUTH_FIELDS.keys() - {"none"}:
-        raise InvalidInput(
-            "Authentication has an effect only for servers over HTTP.",
-            code="no_effect",
-            field="auth_config.type",
-            remedy="Use `none`, and pass credentials to a stdio server as environment variables.",
-        )
-    return raw or {"type": "none"}
-
-
-def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) -> None:
-    """Raise `InvalidInput` if an API key has no header, or can't be sent in that place."""
-    if kind == Server.Auth.API_KEY and not details.get("header"):
-        raise InvalidInput(
-            "The API key has no header to be sent in.",
-            code="missing_value",
-            field="auth_config.header",
-            remedy="Enter the header's name, such as `X-API-Key`.",
-        )
-    placement = details.get("in", "header") if kind == Server.Auth.API_KEY else "header"
-    if placement == "header" or (
-        transport == Server.Transport.OPENAPI and placement in endpoint_config.API_KEY_LOCATIONS
-    ):
-        return
-    raise InvalidInput(
-        format_message("An API key can't be sent in {place!r} here.", place=placement),
-        field="auth_config.in",
-        remedy="Use `header`. An API that requires it also accepts `query` or `cookie`.",
-    )
-
-
-def _list_auth_secrets(old: Server | None) -> list[Secret]:
-    secrets = old.secrets.all() if old else ()
-    return [s for s in secrets if s.placement == Secret.Placement.AUTH]
 
 
 def build_changed_spec(old: Server, **changes: Any) -> ServerSpec:

@@ -20,7 +20,7 @@ from agents.builtin_tools.toolsets.default_tools import (
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS_TOOL
 from agents.builtin_tools.toolsets.notes import FORGET, REMEMBER, SEARCH_NOTES
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
-from agents.flow_labels.rules import HELD_LABELS
+from agents.flow_labels.call_effects import HELD_LABELS
 from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.text_labels import list_skill_labels
 from agents.models import Agent, AgentAssignment

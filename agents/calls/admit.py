@@ -26,7 +26,7 @@ from agents.calls.redaction import build_audited_arguments, redact_value
 from agents.calls.root_limits import merge_limits
 from agents.calls.snapshots import SnapshotTool, Target
 from agents.calls.types import CallRequest
-from agents.flow_labels.rules import build_flow_effects, list_used_stores
+from agents.flow_labels.call_effects import build_flow_effects, list_used_stores
 from agents.policies.decisions import PolicyDecision
 from bonobot.accounts.principals import Principal
 from bonobot.core.db.fields import generate_uuid7

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from agents.budgets.limits import build_budget_key, build_charge, select_limits, to_whole_units
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
-from agents.flow_labels.rules import HELD_LABELS, build_flow_keys
+from agents.flow_labels.call_effects import HELD_LABELS, build_flow_keys
 from agents.policies.decisions import StageVerdict, evaluate_agent_stage, evaluate_tool_stages
 from agents.policies.rules import Arguments
 from bonobot.accounts.principals import Principal

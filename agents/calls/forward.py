@@ -12,9 +12,9 @@ from agents.builtin_tools.registry import run_builtin_tool
 from agents.builtin_tools.types import BuiltinToolContext
 from agents.calls.connections import resolve_user_endpoint
 from agents.calls.context import CallContext
-from agents.calls.decide_call import redecide_call
 from agents.calls.definitions import SnapshotDefinition
 from agents.calls.pending_calls import SendRequest, poll_task
+from agents.calls.prepare_call import redecide_call
 from agents.calls.required_tasks import call_as_task
 from agents.calls.resolve import build_params, get_argument_schema
 from agents.calls.results import (
@@ -41,7 +41,7 @@ from mcp_servers.client.errors import UpstreamError, build_protocol_error
 from mcp_servers.client.extensions import is_skill_content
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH
-from mcp_servers.refresh_definitions import await_refresh_on_error
+from mcp_servers.discovery_triggers import await_refresh_on_error
 
 CANCEL_TIMEOUT_S = 5.0
 MIN_TIMEOUT_S = 0.1  # for a retry shortly before the deadline

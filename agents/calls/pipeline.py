@@ -24,7 +24,10 @@ from agents.budgets.admission_queue import get_admission_queue
 from agents.calls.admit import build_admission, choose_patience
 from agents.calls.connections import release_connections, release_server_connections
 from agents.calls.context import CallContext
-from agents.calls.decide_call import (
+from agents.calls.forward import cancel_task, forward_call
+from agents.calls.inspect_result import inspect_result
+from agents.calls.pending_calls import save_pending_call
+from agents.calls.prepare_call import (
     add_call_labels,
     build_rules_changing_error,
     check_call_arguments,
@@ -34,9 +37,6 @@ from agents.calls.decide_call import (
     record_refusal,
     resolve_target,
 )
-from agents.calls.forward import cancel_task, forward_call
-from agents.calls.inspect_result import inspect_result
-from agents.calls.pending_calls import save_pending_call
 from agents.calls.require_approval import ApprovalRequired, require_approval
 from agents.calls.results import clean_completion
 from agents.calls.root_limits import load_root_limits

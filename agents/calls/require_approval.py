@@ -17,7 +17,7 @@ from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_value
 from agents.calls.snapshots import Target
 from agents.calls.types import CallRefused, CallRequest
-from agents.flow_labels.rules import build_flow_keys
+from agents.flow_labels.call_effects import build_flow_keys
 from agents.models import Approval, Session, SessionApproval
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.i18n.messages import format_message

@@ -24,9 +24,9 @@ from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.errors import UpstreamError
+from mcp_servers.discovery_triggers import request_refresh_on_error
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.health.contacts import STATUS_BY_CODE, record_call_contact, record_call_failure
-from mcp_servers.refresh_definitions import request_refresh_on_error
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents.flow_labels.rules import HELD_LABELS, IDLE_S, build_flow_key, build_flow_keys
+from agents.flow_labels.call_effects import HELD_LABELS, IDLE_S, build_flow_key, build_flow_keys
 from agents.models import Agent, Approval, Note, Session
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal

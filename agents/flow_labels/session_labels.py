@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents.flow_labels.rules import IDLE_S, build_flow_key, build_flow_keys
+from agents.flow_labels.call_effects import IDLE_S, build_flow_key, build_flow_keys
 from agents.flow_labels.services import list_current_labels
 from agents.models import Session
 from bonobot.accounts.principals import Principal

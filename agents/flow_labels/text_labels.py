@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F, QuerySet
 
-from agents.flow_labels.rules import HELD_LABELS, build_flow_key, build_flow_keys
+from agents.flow_labels.call_effects import HELD_LABELS, build_flow_key, build_flow_keys
 from agents.flow_labels.services import build_text_key, list_current_labels
 from agents.flow_labels.session_labels import (
     LabelOrigin,

@@ -28,15 +28,13 @@ from agents.llm.interface import (
     build_call_id,
     build_user_message,
 )
-from agents.llm.messages import (
-    DISABLED_TOOLS_PREFIX,
-    apply_frame,
-    get_next_turn,
-    order_messages,
-)
+from agents.llm.message_order import get_next_turn, order_messages
+from agents.llm.result_frames import apply_frame
 from agents.llm.tool_schemas import simplify_schema
 
 OPENING_TAG, CLOSING_TAG = "<tool_calls>", "</tool_calls>"
+# The start of the system prompt's line on disabled tools.
+DISABLED_TOOLS_PREFIX = "Disabled, do not use: "
 MAX_CALLS = 64
 MAX_PARAMETERS = 100
 MAX_VALUE_LENGTH = 262_144  # characters

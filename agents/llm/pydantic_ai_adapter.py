@@ -51,7 +51,6 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from agents.llm import messages as llm_messages
 from agents.llm.interface import (
     OPENAI_HOSTS,
     Finish,
@@ -67,7 +66,7 @@ from agents.llm.interface import (
     build_assistant_message,
     build_call_id,
 )
-from agents.llm.messages import apply_frame
+from agents.llm.message_order import get_next_turn, order_messages
 from agents.llm.pricing import count_tokens, estimate_tokens
 from agents.llm.provider_errors import build_truncated_error, convert_provider_errors
 from agents.llm.providers import registry as provider_registry
@@ -76,6 +75,7 @@ from agents.llm.providers.transport import (
     RequestScope,
     open_request_scope,
 )
+from agents.llm.result_frames import apply_frame
 from agents.llm.tool_schemas import convert_output_schema, convert_schema
 from bonobot.core.http.egress import check_url
 
@@ -260,9 +260,9 @@ async def _send_request(
     on_thinking: OnText | None = None,
     output_schema: Mapping[str, Any] | None = None,
 ) -> ModelReply:
-    history = _build_history(endpoint, llm_messages.order_messages(messages))
+    history = _build_history(endpoint, order_messages(messages))
     parameters = _build_parameters(endpoint, instructions, tools, output_schema)
-    turn = llm_messages.get_next_turn(messages)
+    turn = get_next_turn(messages)
     async with AsyncExitStack() as stack:
         request_scope = stack.enter_context(open_request_scope())
         with convert_provider_errors(endpoint):

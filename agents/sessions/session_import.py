@@ -15,7 +15,8 @@ from django.utils import timezone
 
 from agents.flow_labels.session_labels import label_imported_session
 from agents.llm import interface as llm_interface
-from agents.llm.messages import build_frame, order_messages
+from agents.llm.message_order import order_messages
+from agents.llm.result_frames import build_frame
 from agents.models import Agent, Session, Step
 from agents.policies.queries import require_enabled
 from agents.sessions.history import build_history

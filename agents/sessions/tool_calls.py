@@ -33,7 +33,7 @@ from agents.calls.settle_call import (
 )
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.images import extract_images, store_images
-from agents.llm.messages import build_frame
+from agents.llm.result_frames import build_frame
 from agents.models import Approval, PendingCall, Session, Step
 from agents.models.approvals import INTERRUPTED_CODE
 from agents.sessions import step_store

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from agents.llm.messages import apply_frame, build_frame
+from agents.llm.result_frames import apply_frame, build_frame
 from agents.models import Step, WorkflowRun
 from agents.sessions import step_store
 from agents.sessions.ask_agent_tool import build_tool_name

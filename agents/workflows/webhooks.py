@@ -16,7 +16,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from agents.budgets.limits import build_charge
-from agents.flow_labels.rules import build_flow_key
+from agents.flow_labels.call_effects import build_flow_key
 from agents.models import Trigger, WorkflowRun
 from agents.workflows.definitions import fill_references
 from agents.workflows.services import RunOrigin, require_startable, start_run

@@ -42,6 +42,7 @@ from mcp_servers.admin.preset_availability import (
     enable_preset_view,
 )
 from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.auth_config import AUTH_FIELDS
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.services import (
@@ -54,7 +55,6 @@ from mcp_servers.presets.services import (
     save_as_preset,
 )
 from mcp_servers.presets.validation import PARAMETER_KINDS
-from mcp_servers.server_config import AUTH_FIELDS
 
 ICONS = (
     *("book", "box", "branch", "bug", "chart", "chat", "checklist", "clock", "cloud", "code"),

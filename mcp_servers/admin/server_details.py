@@ -33,6 +33,7 @@ from mcp_servers.admin.openapi import (
 )
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin, summarize_discovery
+from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.discovery import ServerRemoved, discover_servers
 from mcp_servers.flow_labels.services import LABEL_NAMES
 from mcp_servers.flow_labels.store_labels import (
@@ -53,7 +54,7 @@ from mcp_servers.openapi.services import (
     list_declared_operations,
     update_operation,
 )
-from mcp_servers.server_config import build_changed_spec, mask_auth_config, mask_endpoint_config
+from mcp_servers.server_config import build_changed_spec, mask_endpoint_config
 from mcp_servers.server_panels import Panel, build_registered_panels
 from mcp_servers.subscriptions.queries import load_change_notification_status
 

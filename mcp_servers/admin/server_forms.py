@@ -26,14 +26,10 @@ from bonobot.core.admin.theme import (
     TextInput,
 )
 from bonobot.core.text.masking import MASK
+from mcp_servers.auth_config import AUTH_FIELDS, mask_auth_config
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS, MAX_TOKENS
 from mcp_servers.models import Secret, Server
-from mcp_servers.server_config import (
-    AUTH_FIELDS,
-    ServerSpec,
-    mask_auth_config,
-    mask_endpoint_config,
-)
+from mcp_servers.server_config import ServerSpec, mask_endpoint_config
 from mcp_servers.server_prices import MAX_PRICE, MAX_RATE, PRICE_NAMES
 
 MAX_PAIRS = 100

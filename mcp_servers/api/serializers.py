@@ -8,6 +8,7 @@ from rest_framework import serializers
 
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
+from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.client_capabilities import MAX_TOKENS
 from mcp_servers.flow_labels.store_labels import StoredData
 from mcp_servers.installed_packages import find_server_installation
@@ -18,7 +19,6 @@ from mcp_servers.server_config import (
     HTTP_TRANSPORT_NAMES,
     ServerSpec,
     build_changed_spec,
-    mask_auth_config,
     mask_endpoint_config,
 )
 from mcp_servers.server_prices import MAX_PRICE, MAX_RATE

@@ -14,6 +14,7 @@ from bonobot.core.text.json_reader import SourceNode, describe_tolerated_syntax,
 from bonobot.core.text.secret_names import is_secret_name
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
+from mcp_servers.auth_config import OAUTH_PUBLIC_FIELDS
 from mcp_servers.client_capabilities import MAX_TOKENS
 from mcp_servers.import_export.detect_format import (
     TRANSPORT_KEYS,
@@ -24,7 +25,6 @@ from mcp_servers.import_export.detect_format import (
 from mcp_servers.import_export.entries import EntryCollector, ImportEntry, InputLabels, SecretValue
 from mcp_servers.import_export.registry_files import is_registry_file
 from mcp_servers.launchers import find_unpinned_package
-from mcp_servers.oauth_client.auth_config import PUBLIC_FIELDS as OAUTH_PUBLIC_FIELDS
 from mcp_servers.tool_names import check_name, slugify
 
 AUTH_TYPES = ("none", "bearer_token", "api_key", "oauth2")

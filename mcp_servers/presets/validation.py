@@ -16,7 +16,8 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.masking import MASK
 from bonobot.core.text.placeholders import list_placeholders
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.server_config import AUTH_FIELDS, HTTP_FIELDS, STDIO_FIELDS
+from mcp_servers.auth_config import AUTH_FIELDS
+from mcp_servers.server_config import HTTP_FIELDS, STDIO_FIELDS
 from mcp_servers.stdio_validation import check_no_dangerous_variables
 
 PARAMETER_KINDS = ("", "folder", "file", "url")

@@ -4,8 +4,9 @@ import pytest
 
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
+from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.models import Secret, Server
-from mcp_servers.server_config import ServerSpec, mask_auth_config, mask_endpoint_config
+from mcp_servers.server_config import ServerSpec, mask_endpoint_config
 from mcp_servers.services import create_server, update_server
 from tests import factories
 

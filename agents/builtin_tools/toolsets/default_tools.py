@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, ServerIdentity
-from agents.flow_labels.rules import HELD_LABELS
+from agents.flow_labels.call_effects import HELD_LABELS
 from agents.flow_labels.services import parse_labels
 from agents.models import Step, StoredResult
 from agents.skills.templates import render_unfilled, to_prompt

@@ -23,7 +23,7 @@ from agents.llm.interface import (
     build_assistant_message,
     build_call_id,
 )
-from agents.llm.messages import get_next_turn, order_messages
+from agents.llm.message_order import get_next_turn, order_messages
 from agents.llm.offline import replies
 from agents.llm.offline.choose_tool import ToolChoice, choose_tools, fill_arguments
 from agents.llm.pricing import count_tokens, estimate_tokens, truncate_text

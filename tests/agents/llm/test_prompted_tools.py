@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from agents.llm import prompted_tools
 from agents.llm.interface import ToolSpec, build_tool_result, build_user_message
-from agents.llm.messages import build_frame
 from agents.llm.prompted_tools import _CallBlockFilter
+from agents.llm.result_frames import build_frame
 from tests.agents.llm.provider_protocols import (
     ProviderProtocol,
     ask,

@@ -10,7 +10,7 @@ from agents.llm.interface import (
     build_tool_result,
     build_user_message,
 )
-from agents.llm.messages import order_messages
+from agents.llm.message_order import order_messages
 from agents.llm.pricing import estimate_tokens
 from agents.sessions.compaction import (
     DIGEST_LENGTH,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agents.flow_labels.services import list_session_labels
-from agents.llm.messages import order_messages
+from agents.llm.message_order import order_messages
 from agents.models import Inbox, Session, Step
 from agents.services import AgentSpec, update_agent
 from agents.sessions.export import export_session

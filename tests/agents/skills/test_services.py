@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agents.calls.snapshots import get_snapshot_cache
-from agents.llm.messages import apply_frame
+from agents.llm.result_frames import apply_frame
 from agents.models import Agent, Inbox, Session, Skill
 from agents.sessions.system_prompt import build_instructions
 from agents.skills.services import SkillSpec, save_skill

@@ -15,11 +15,12 @@ from django.utils import timezone
 from bonobot.core import runtime as runtimes
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.discovery import run_discovery
 from mcp_servers.models import HealthCheck, OAuthGrant, Server
 from mcp_servers.oauth_client.http import open_http_client
-from mcp_servers.server_config import ServerSpec, mask_auth_config
+from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import update_server
 from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, call_tool
 from tests.servers.oauth_protected_server import CLIENT_ID, CLIENT_SECRET

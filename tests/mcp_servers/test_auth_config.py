@@ -5,9 +5,10 @@ import json
 import pytest
 
 from bonobot.core.problems import Problem
+from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.import_export import parse_import
 from mcp_servers.models import Secret
-from mcp_servers.server_config import ServerSpec, mask_auth_config
+from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, update_server
 from tests import factories
 

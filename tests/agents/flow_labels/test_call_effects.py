@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.flow_labels.rules import HELD_LABELS, IDLE_S, build_flow_effects, build_flow_keys
+from agents.flow_labels.call_effects import HELD_LABELS, IDLE_S, build_flow_effects, build_flow_keys
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from mcp_servers.flow_labels import FlowLabel, encode_labels

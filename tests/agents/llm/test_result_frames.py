@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm.messages import apply_frame, build_frame
+from agents.llm.result_frames import apply_frame, build_frame
 
 
 def build_test_frame(**findings):

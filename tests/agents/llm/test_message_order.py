@@ -12,7 +12,7 @@ from agents.llm.interface import (
     build_tool_result,
     build_user_message,
 )
-from agents.llm.messages import UNANSWERED_TEXT, get_next_turn, order_messages
+from agents.llm.message_order import UNANSWERED_TEXT, get_next_turn, order_messages
 
 
 def build_call_message(turn: int, *names: str) -> Message:
