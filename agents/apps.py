@@ -20,6 +20,7 @@ class AgentsConfig(AppConfig):
         from bonobot.accounts.hooks import register_join_hook, register_read_hook
         from bonobot.accounts.tokens.client_snippets import register_token_snippets
         from bonobot.core.extension_points import LazyFunction
+        from bonobot.ledger.audit.admin_changes import register_token_change_hook
         from bonobot.monitoring.readiness_parts import register_readiness_part
         from bonobot.monitoring.row_gauges import register_row_gauges
         from bonobot.oauth_server.protected_resources import (
@@ -33,6 +34,9 @@ class AgentsConfig(AppConfig):
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
         register_read_hook(LazyFunction("agents.flow_labels.text_labels.label_row_reader"))
+        register_token_change_hook(
+            LazyFunction("agents.flow_labels.text_labels.label_changed_object")
+        )
         register_join_hook(LazyFunction("agents.services.grant_invited_agents"))
         register_protected_resources(
             ProtectedResources(

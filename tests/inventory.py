@@ -123,6 +123,9 @@ def create_own_objects(principal: Principal, agent: Agent, word: str) -> dict[st
     access_request = factories.create_access_request(
         agent.organization, agent=agent, reason=f"Own {word}", **requester
     )
+    session_approval = session.grants.create(
+        organization=agent.organization, agent=agent, own_name="one", label="one", granted_by="anna"
+    )
     workflow = agent.workflows.order_by("name")[0]
     run = WorkflowRun.objects.create(
         organization=agent.organization,
@@ -134,6 +137,7 @@ def create_own_objects(principal: Principal, agent: Agent, word: str) -> dict[st
     )
     return {
         "session_id": str(session.pk),
+        "session_approval_id": str(session_approval.pk),
         "access_request_id": str(access_request.pk),
         "approval_id": str(approval.pk),
         "request_id": str(elicitation.pk),

@@ -28,8 +28,9 @@ class RestResponse:
         self.status: int = response.status_code
         self.headers = response.headers
         content_type = response.headers.get("Content-Type", "")
-        is_binary = content_type.startswith("image/") or isinstance(response, StreamingHttpResponse)
-        self.text = "" if is_binary else response.content.decode()
+        is_file = isinstance(response, StreamingHttpResponse) and not response.is_async
+        content: Any = b"".join(response) if is_file else getattr(response, "content", b"")
+        self.text = "" if content_type.startswith("image/") else content.decode()
         self.json: Any = json.loads(self.text) if self.text and "json" in content_type else None
 
     @property

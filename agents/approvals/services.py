@@ -151,11 +151,13 @@ def _check_answer(principal: Principal, approval: Approval, answer: str, message
                 "Use at most {message_length} characters.", message_length=MAX_MESSAGE_LENGTH
             ),
         )
-    if answer != "deny" and is_own_call(principal, approval):
+    is_model = principal.kind == "token" and _is_requester(principal, approval)
+    is_held_by_labels = is_model and bool(approval.flow_labels)
+    if answer != "deny" and (is_held_by_labels or is_own_call(principal, approval)):
         raise Forbidden(
             "You requested this call.",
             code="own_call",
-            rule="organization:four_eyes",
+            rule="flow_labels" if is_held_by_labels else "organization:four_eyes",
             remedy="Someone else who can approve calls must answer.",
         )
 
@@ -163,11 +165,13 @@ def _check_answer(principal: Principal, approval: Approval, answer: str, message
 def is_own_call(principal: Principal, approval: Approval) -> bool:
     """Return whether someone else must approve, because the principal requested the call."""
     requester = (approval.requested_by_kind, approval.requested_by_id)
-    is_requester = requester == (principal.kind, principal.id) or _is_own_token(
-        principal, *requester
-    )
+    is_requester = _is_requester(principal, approval) or _is_own_token(principal, *requester)
     organization = Organization.objects.filter(pk=approval.organization_id, four_eyes=True)
     return is_requester and organization.exists()
+
+
+def _is_requester(principal: Principal, approval: Approval) -> bool:
+    return (approval.requested_by_kind, approval.requested_by_id) == (principal.kind, principal.id)
 
 
 def _is_own_token(principal: Principal, kind: str, token_id: str) -> bool:

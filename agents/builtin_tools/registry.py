@@ -20,7 +20,6 @@ from agents.builtin_tools.toolsets.default_tools import (
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS_TOOL
 from agents.builtin_tools.toolsets.notes import FORGET, REMEMBER, SEARCH_NOTES
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
-from agents.flow_labels.call_effects import HELD_LABELS
 from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.text_labels import list_skill_labels
 from agents.models import Agent, AgentAssignment
@@ -29,6 +28,7 @@ from agents.skills.templates import SkillTemplate, build_template
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
+from mcp_servers.flow_labels.held_labels import HELD_LABELS
 
 BUILTIN_TOOLS: dict[str, BuiltinTool] = {
     tool.name: tool

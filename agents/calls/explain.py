@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from agents.budgets.limits import build_budget_key, build_charge, select_limits, to_whole_units
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
-from agents.flow_labels.call_effects import HELD_LABELS, build_flow_keys
+from agents.flow_labels.call_effects import build_flow_keys
 from agents.policies.decisions import StageVerdict, evaluate_agent_stage, evaluate_tool_stages
 from agents.policies.rules import Arguments
 from bonobot.accounts.principals import Principal
@@ -25,6 +25,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import FlowCell, RateCell
 from bonobot.ledger.queries import load_balances
 from mcp_servers.flow_labels import FlowLabel, decode_labels
+from mcp_servers.flow_labels.held_labels import HELD_LABELS
 from mcp_servers.models import Server
 from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments

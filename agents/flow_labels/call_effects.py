@@ -13,10 +13,9 @@ from uuid import UUID
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.types import FlowLabelEffect, Store
 from mcp_servers.flow_labels import FlowLabel, encode_labels
+from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S
 from mcp_servers.flow_labels.store_labels import StoreUse, build_store_key
 
-IDLE_S = 24 * 3600
-HELD_LABELS = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT))
 EXTERNAL_EFFECT = encode_labels((FlowLabel.SENDS_OUT,))
 # There are few sets of labels, and each call has one.
 _encode_label_set = lru_cache(maxsize=256)(encode_labels)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents.flow_labels.call_effects import HELD_LABELS, IDLE_S, build_flow_key, build_flow_keys
+from agents.flow_labels.call_effects import build_flow_key, build_flow_keys
 from agents.models import Agent, Approval, Note, Session
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
@@ -24,6 +24,8 @@ from bonobot.ledger.audit.admin_changes import describe_row, record_change, reco
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels
+from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S, require_no_held_labels
+from mcp_servers.flow_labels.store_labels import build_text_key
 
 # Calls to search for the sources of a session's labels, and of an approval's.
 MAX_SESSION_CALLS_READ = 2_000
@@ -145,13 +147,13 @@ def list_current_labels(
 
 
 def clear_agent_labels(principal: Principal, agent: Agent) -> None:
-    """Clear the labels of an agent and its own tokens; raises `Forbidden`."""
+    """Clear the labels of an agent and its own tokens; raises `Forbidden` and `LabeledCaller`."""
     keys = [build_flow_key(agent.organization_id, "agent", agent.pk), *_list_token_keys(agent)]
     _clear_labels(principal, keys, resource=("agent", agent.pk, agent.name))
 
 
 def clear_token_labels(principal: Principal, token: Token) -> None:
-    """Clear the labels of a token; raises `Forbidden`."""
+    """Clear the labels of a token; raises `Forbidden` and `LabeledCaller`."""
     keys = [build_flow_key(token.organization_id, "token", token.pk)]
     _clear_labels(principal, keys, resource=("token", token.pk, token.name))
 
@@ -181,6 +183,7 @@ def _clear_labels(
     principal: Principal, keys: Iterable[str], *, resource: tuple[str, UUID, str]
 ) -> None:
     principal.require(Action.MANAGE_AGENTS)
+    require_no_held_labels(principal)
     kind, pk, name = resource
     cells = FlowCell.objects.filter(pk__in=list(keys))
     with transaction.atomic():
@@ -227,17 +230,13 @@ def list_agent_stores(agent: Agent) -> list[AgentStore]:
     ]
 
 
-def build_text_key(organization_id: UUID, text_id: UUID) -> str:
-    """Return the ledger key of the labels of a text, such as an agent's instructions."""
-    return build_flow_key(organization_id, "text", text_id)
-
-
 def clear_agent_stores(principal: Principal, agent: Agent) -> None:
     """Clear the labels of an agent's notes, workspace and texts, effective from the next call.
 
-    Raises `Forbidden` without the right to approve definitions.
+    Raises `Forbidden` without the right to approve definitions, and `LabeledCaller`.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
+    require_no_held_labels(principal)
     details: dict[str, Any] = {}
     with record_change(
         **describe_row("agent", agent),

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents.flow_labels.call_effects import IDLE_S, build_flow_key, build_flow_keys
+from agents.flow_labels.call_effects import build_flow_key, build_flow_keys
 from agents.flow_labels.services import list_current_labels
 from agents.models import Session
 from bonobot.accounts.principals import Principal
@@ -25,6 +25,7 @@ from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import Actor, FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
+from mcp_servers.flow_labels.held_labels import IDLE_S
 
 
 def label_session(principal: Principal, session: Session) -> None:

@@ -3,8 +3,13 @@
 A token that writes such a text passes its labels on to the text. Sessions whose model reads it
 start with them, and a token that reads it gets them. The text of a person has no labels, so a
 person who rewrites a text clears them.
+
+The same holds for the names and the configuration of other objects (`NAMED_KINDS`), except that
+only a reviewer who clears a server's labels, or the deletion of the object, clears theirs. A token
+that is created by a token with labels starts with them.
 """
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -13,8 +18,8 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F, QuerySet
 
-from agents.flow_labels.call_effects import HELD_LABELS, build_flow_key, build_flow_keys
-from agents.flow_labels.services import build_text_key, list_current_labels
+from agents.flow_labels.call_effects import build_flow_key, build_flow_keys
+from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.session_labels import (
     LabelOrigin,
     add_reader_labels,
@@ -25,8 +30,10 @@ from agents.models import (
     AccessRequest,
     Agent,
     AgentAssignment,
+    AgentServer,
     Approval,
     ElicitationRequest,
+    ModelEndpoint,
     Note,
     Recording,
     Replay,
@@ -40,19 +47,29 @@ from agents.models import (
     WorkflowVersion,
 )
 from bonobot.accounts.principals import Principal
+from bonobot.ledger.audit.admin_changes import AdminChange
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import Actor
+from bonobot.notifications.models import NotificationChannel
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.store_labels import StoredData, get_store_labels
+from mcp_servers.flow_labels.held_labels import HELD_LABELS, load_token_labels
+from mcp_servers.flow_labels.store_labels import StoredData, build_text_key, get_store_labels
+from mcp_servers.models import Preset, Server
 
 FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 TextRow = AccessRequest | Agent | Skill | Trigger | Workflow
 # Rows with texts, and the field with the ID of the text that has their labels.
 _TEXT_ID_FIELDS: dict[type[Any], str] = {
     **dict.fromkeys((AccessRequest, Agent, Skill, Trigger, Workflow), "pk"),
+    **dict.fromkeys((ModelEndpoint, NotificationChannel, Preset, Server), "pk"),
+    AuditRow: "resource_id",
     SkillVersion: "skill_id",
     WorkflowVersion: "workflow_id",
 }
+# Types of objects, in the audit log, whose names and configuration have labels.
+NAMED_KINDS = frozenset({"agent", "mcp_preset", "mcp_server", "modelendpoint", "notice_channel"})
+# Other changes, such as enabling an object, write no text.
+_WRITING_ENDINGS = ("_created", "_updated")
 # Rows with content of a session, which `session_id` names.
 _SESSION_ROWS = (
     *(Approval, AuditRow, ElicitationRequest, Recording, SessionApproval, WorkflowRun),
@@ -78,21 +95,42 @@ def label_text(principal: Principal, row: TextRow, *, is_changed: bool = True) -
     transaction.on_commit(partial(_label_reading_sessions, principal.actor, row, labels))
 
 
+def label_changed_object(change: AdminChange) -> None:
+    """Add the labels of the token that writes a name or a configuration, or creates a token."""
+    is_token = change.resource_type == "token"
+    if not (is_token or change.resource_type in NAMED_KINDS):
+        return
+    if not change.action.endswith(_WRITING_ENDINGS):
+        return
+    labels = load_token_labels(change.organization_id, change.actor.id)
+    if not labels:
+        return
+    if is_token:
+        key = build_flow_key(change.organization_id, "token", change.resource_id)
+    else:
+        key = build_text_key(change.organization_id, change.resource_id)
+    now = time.time_ns() // 1_000
+    FlowCell.objects.get_or_create(pk=key, defaults={"organization_id": change.organization_id})
+    FlowCell.objects.filter(pk=key).update(labels=F("labels").bitor(labels), touched=now)
+
+
 def list_text_labels(row: TextRow) -> tuple[FlowLabel, ...]:
     """Return the labels of a text (one query)."""
     return decode_labels(_load_text_labels(row.organization_id, [row.pk]))
 
 
 def label_session_with_texts(actor: Actor, session: Session, *rows: TextRow | None) -> None:
-    """Add the labels of what a session's model reads (2 queries).
+    """Add the labels of what a session's model reads (3 queries).
 
-    These are the texts of its agent, and of the agent's skills, workflows and callable agents,
-    and `rows`.
+    These are the texts of its agent, and of the agent's skills, workflows and callable agents, the
+    names of its servers, and `rows`.
     """
     columns = ("skill_id", "workflow_id", "callable_agent_id")
     assignments = AgentAssignment.objects.filter(agent=session.agent_id).values_list(*columns)
     text_ids = {text_id for assignment in assignments for text_id in assignment if text_id}
     text_ids |= {session.agent_id, *(row.pk for row in rows if row is not None)}
+    servers = AgentServer.objects.filter(agent=session.agent_id)
+    text_ids |= {*servers.values_list("server_id", flat=True)}
     add_session_labels(actor, session, _load_text_labels(session.organization_id, text_ids))
 
 
@@ -119,8 +157,9 @@ def _label_bulk_reader(principal: Principal, rows: Iterable[Any]) -> None:
     organization_id = principal.organization_id
     for row in rows:
         if isinstance(row, QuerySet):
-            prefix = build_flow_key(organization_id, "session", "")
-            labels = _load_labels(FlowCell.objects.filter(pk__startswith=prefix))
+            prefixes = [build_flow_key(organization_id, kind, "") for kind in ("session", "text")]
+            cells = [FlowCell.objects.filter(pk__startswith=prefix) for prefix in prefixes]
+            labels = _load_labels(cells[0]) | _load_labels(cells[1])
             source = LabelOrigin("audit", "", "")
         elif isinstance(row, StoredData):
             labels = encode_labels(get_store_labels(row.server))
@@ -156,7 +195,15 @@ def label_text_reader(principal: Principal, *rows: Any) -> None:
         add_reader_labels(principal, labels, [*_iterate_keys(principal)], name)
 
 
-def _iterate_text_ids(rows: Iterable[Any]) -> Iterator[UUID]:
+def label_list_reader(principal: Principal, kind: str, text_ids: Collection[UUID]) -> None:
+    """Add the labels of listed names and descriptions to the token that reads them (one query)."""
+    if principal.kind != "token" or not text_ids:
+        return
+    if labels := _load_text_labels(principal.organization_id, text_ids):
+        add_reader_labels(principal, labels, [*_iterate_keys(principal)], LabelOrigin(kind, "", ""))
+
+
+def _iterate_text_ids(rows: Iterable[Any]) -> Iterator[UUID | str]:
     for row in rows:
         if field := _TEXT_ID_FIELDS.get(type(row)):
             yield getattr(row, field)
@@ -200,7 +247,7 @@ def _load_writer_labels(principal: Principal) -> int:
     return labels
 
 
-def _load_text_labels(organization_id: UUID, text_ids: Iterable[UUID]) -> int:
+def _load_text_labels(organization_id: UUID, text_ids: Iterable[UUID | str]) -> int:
     keys = [build_text_key(organization_id, text_id) for text_id in text_ids]
     return _load_labels(FlowCell.objects.filter(pk__in=keys))
 

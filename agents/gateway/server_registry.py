@@ -34,6 +34,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from agents.flow_labels.text_labels import label_list_reader
 from agents.gateway.client_config_snippets import build_agent_path, build_server_path
 from agents.gateway.routes import query_usable_agents, query_usable_servers
 from agents.models import Agent, AgentServer
@@ -90,6 +91,7 @@ CORS_HEADERS = {
 class RegistryEntry:
     """A server or agent with its gateway address; `changed_at` is the last approval."""
 
+    row_id: UUID
     name: str
     title: str
     description: str
@@ -210,6 +212,7 @@ def _load_entries(organization: Organization, principal: Principal) -> Iterator[
         if server_ids:
             times = [time for pk in server_ids if (time := approved_at.get(pk)) is not None]
             yield RegistryEntry(
+                row_id=row.pk,
                 name=f"{namespace}/{kind}.{row.slug}",
                 title=_shorten(row.name),
                 description=_shorten(row.description or row.name),
@@ -362,7 +365,9 @@ class RegistryView(APIView):
                 code="unknown_registry",
                 remedy="Check the organization in the URL, and that its registry is enabled.",
             )
-        return list_entries(organization, principal)
+        entries = list_entries(organization, principal)
+        label_list_reader(principal, "registry", [entry.row_id for entry in entries])
+        return entries
 
     def find_entry(self, slug: str, name: str) -> RegistryEntry:
         """Return an entry by name; raises `NotFound`."""

@@ -1,8 +1,9 @@
-"""uvicorn's HTTP protocol with httptools, stricter, and with deadlines for slow senders.
+"""uvicorn's HTTP protocol with httptools, stricter, and with deadlines for slow clients.
 
 uvicorn limits neither the size of a head nor the wait for the rest of a head or body, so that a few
 hundred slow connections could block all others. Here a head has a deadline, and a body has one that
-grows with the bytes received. Slow readers of responses aren't affected.
+grows with the bytes received. A client that reads less of a waiting response than a minimum rate
+loses its connection; one that reads an event stream slowly doesn't, as long as little waits for it.
 
 llhttp, httptools' parser, rejects most ambiguous requests by itself: line ends without CR, folded
 headers, repeated lengths. The rest is checked here.
@@ -10,7 +11,11 @@ headers, repeated lengths. The rest is checked here.
 
 import asyncio
 import re
+import sys
+import termios
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from fcntl import ioctl
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -27,6 +32,7 @@ from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 from bonobot.core.http.response_headers import encode_default_headers
 
 MIN_BODY_BYTES_PER_S = 1024  # minimum average rate of a body, after its first seconds
+MIN_RESPONSE_BYTES_PER_S = 1024  # minimum rate of reading while a response waits
 MAX_HEAD_BYTES = 64 * 1024  # as h11's limit; also of the trailers and extensions of chunks
 # Requests of a connection that wait for the responses to earlier ones; each takes memory.
 MAX_PIPELINED = 100
@@ -44,12 +50,14 @@ class InvalidHead(Exception):
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection, with a deadline while a request is being received."""
+    """One connection, with deadlines while a request is received and a response waits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._create_parser()
         self._deadline: asyncio.TimerHandle | None = None
+        self._reading_deadline: asyncio.TimerHandle | None = None
+        self._waiting_bytes = 0  # of responses, when the reading deadline was set
         self._missing_part = ""  # `head` or `body` of a request that has begun
         self._awaited_part = ""  # the part that the deadline is for
         self._received = 0
@@ -66,8 +74,9 @@ class Protocol(HttpToolsProtocol):
         self._await_part("head")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadline (called by the loop)."""
+        """Cancel the deadlines (called by the loop)."""
         self._await_part("")
+        self._stop_awaiting_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -235,6 +244,58 @@ class Protocol(HttpToolsProtocol):
             self._send_refusal(408, "The request took too long.\n")
         self._abandon_request()
         self.transport.close()
+
+    # --- Slow readers ---------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """Start the deadline of the reader: much of a response waits (called by the loop)."""
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """Cancel the deadline of the reader (called by the loop)."""
+        super().resume_writing()
+        self._stop_awaiting_reader()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, even if its client doesn't read the rest (by uvicorn)."""
+        super().timeout_keep_alive_handler()
+        if self.transport.is_closing() and self._reading_deadline is None:
+            self._await_reader()
+
+    def _await_reader(self) -> None:
+        self._stop_awaiting_reader()
+        self._waiting_bytes = self._count_waiting_bytes()
+        self._reading_deadline = self.loop.call_later(
+            settings.BONOBOT_RESPONSE_S, self._on_reading_deadline
+        )
+
+    def _stop_awaiting_reader(self) -> None:
+        if self._reading_deadline is not None:
+            self._reading_deadline.cancel()
+            self._reading_deadline = None
+
+    def _count_waiting_bytes(self) -> int:
+        """Return the bytes that the client hasn't received, in our buffer and in the system's.
+
+        The system takes more from us only when much of its own buffer, up to megabytes, is free.
+        """
+        waiting_bytes = self.transport.get_write_buffer_size()
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and connection.fileno() >= 0:
+            with suppress(OSError):  # unknown on other systems than Linux
+                size = ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+                waiting_bytes += int.from_bytes(size, sys.byteorder)
+        return waiting_bytes
+
+    def _on_reading_deadline(self) -> None:
+        read_bytes = self._waiting_bytes - self._count_waiting_bytes()
+        if read_bytes >= MIN_RESPONSE_BYTES_PER_S * settings.BONOBOT_RESPONSE_S:
+            self._await_reader()
+            return
+        self._reading_deadline = None
+        self._abandon_request()
+        self.transport.abort()
 
     # --- Refusals -----------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.
     BONOBOT_READ_S,
     BONOBOT_REQUEST_BODY_S,
     BONOBOT_REQUEST_HEAD_S,
+    BONOBOT_RESPONSE_S,
     BONOBOT_RESULT_LIMIT,
     BONOBOT_RUN_S,
     BONOBOT_SAMPLING_TOKENS,

@@ -156,6 +156,9 @@ BONOBOT_REQUEST_HEAD_S = environment.read_number(
 BONOBOT_REQUEST_BODY_S = environment.read_number(
     "BONOBOT_REQUEST_BODY_S", 30, minimum=1, maximum=3_600
 )
+# Seconds in which a client must read 1 KiB a second of a response that waits for it:
+# `bonobot.processes.http_protocol`.
+BONOBOT_RESPONSE_S = environment.read_number("BONOBOT_RESPONSE_S", 30, minimum=1, maximum=3_600)
 # Seconds to finish work when stopping: `bonobot.processes.programs`, `agents.sessions.worker`.
 BONOBOT_DRAIN_S = environment.read_number("BONOBOT_DRAIN_S", 20, minimum=0, maximum=3_600)
 # Connections of a process to PostgreSQL: `bonobot.core.db.database_url`.

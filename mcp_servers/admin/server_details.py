@@ -254,14 +254,19 @@ def build_sign_in_panel(visit: ObjectRequest) -> Panel | None:
         None if has_no_grant else OAuthGrant.objects.filter(server=server, subject=subject).first()
     )
     is_active = grant is not None and grant.can_authenticate()
+    needed_actions = (
+        authorization_code.PERSONAL_LOGIN_ACTIONS if per_person else (Action.MANAGE_SERVERS,)
+    )
     return "admin/servers/sign_in.html", {
         "each": per_person,
         "grant": grant if is_active else None,
-        "may_sign_in": per_person or visit.principal.may(Action.MANAGE_SERVERS),
+        "may_sign_in": any(visit.principal.may(action) for action in needed_actions),
     }
 
 
-@ServerAdmin.add_object_action("sign-out", needs=Action.VIEW)
+@ServerAdmin.add_object_action(
+    "sign-out", needs=(Action.MANAGE_SERVERS, *authorization_code.PERSONAL_LOGIN_ACTIONS)
+)
 def sign_out_of_server(visit: ObjectRequest) -> None:
     """Delete the organization's or the user's tokens, depending on the server's `per`."""
     authorization_code.sign_out(visit.principal, visit.object)

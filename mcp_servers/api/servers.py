@@ -320,7 +320,7 @@ class RefreshServerView(ServerView):
 class ServerSignInView(ServerView):
     """Sign-in at a server."""
 
-    rules = {"DELETE": (Action.MANAGE_SERVERS, Action.CALL_TOOLS, Action.USE_TOOLS)}
+    rules = {"DELETE": (Action.MANAGE_SERVERS, *authorization_code.PERSONAL_LOGIN_ACTIONS)}
 
     @describe_operation("sign_out_server", status=204)
     def delete(self, request: object, server_id: str) -> Response:

@@ -17,6 +17,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.audit import record_server_change
 from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.held_labels import require_no_held_labels
 from mcp_servers.flow_labels.inference import (
     LabelContext,
     Labels,
@@ -91,10 +92,11 @@ def set_labels(
 ) -> Labels | None:
     """Set the labels of definitions of `server`; None restores the suggested ones.
 
-    Effective immediately. Raises `Forbidden` without the permission to approve definitions, and
-    `InvalidInput` (`unknown_label`).
+    Effective immediately. Raises `Forbidden` without the permission to approve definitions,
+    `LabeledCaller`, and `InvalidInput` (`unknown_label`).
     """
     principal.require(Action.APPROVE_DEFINITIONS)
+    require_no_held_labels(principal)
     new_labels = None if labels is None else _parse_labels(labels)
     changed_rows = [
         row for row in rows if row.labels != (None if new_labels is None else [*new_labels])

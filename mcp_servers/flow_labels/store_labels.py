@@ -23,6 +23,7 @@ from bonobot.accounts.roles import Action
 from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
 from mcp_servers.flow_labels import FlowLabel, decode_labels
+from mcp_servers.flow_labels.held_labels import require_no_held_labels
 from mcp_servers.flow_labels.inference import READ_DATA_LABELS, LabelContext, is_public_web
 from mcp_servers.flow_labels.tool_clues import ToolClues, extract_clues, get_verb_actions, get_words
 from mcp_servers.models import Server
@@ -62,6 +63,11 @@ def build_store_key(organization_id: UUID, server_id: UUID) -> str:
     return f"flow:{organization_id}:server:{server_id}"
 
 
+def build_text_key(organization_id: UUID, text_id: UUID | str) -> str:
+    """Return the ledger key of the labels of a text: a name, a configuration or instructions."""
+    return f"flow:{organization_id}:text:{text_id}"
+
+
 def get_store_labels(server: Server) -> tuple[FlowLabel, ...]:
     """Return the labels of a server's store, which reads add to the tools' own (1 query)."""
     cell = FlowCell.objects.filter(pk=_get_store_key(server)).first()
@@ -80,11 +86,13 @@ def list_written_labels(server: Server) -> list[WrittenLabels]:
 
 
 def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLabel]:
-    """Clear the labels of a server's store, effective immediately, and return them.
+    """Clear the labels of a server's store and configuration, effective immediately.
 
-    Raises `Forbidden` without the permission to approve definitions.
+    Returns those of the store. Raises `Forbidden` without the permission to approve definitions,
+    and `LabeledCaller`.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
+    require_no_held_labels(principal)
     with transaction.atomic():
         labels = get_store_labels(server)
         # Audit entry first, then the cell: admissions lock in this order.
@@ -95,7 +103,8 @@ def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLab
             details={"labels": [*labels]},
             governed=False,
         )
-        FlowCell.objects.filter(pk=_get_store_key(server)).update(labels=0)
+        keys = (_get_store_key(server), build_text_key(server.organization_id, server.pk))
+        FlowCell.objects.filter(pk__in=keys).update(labels=0)
         now = int(datetime.now(UTC).timestamp() * MICROSECONDS)
         uncleared = StoreLabel.objects.filter(key=_get_store_key(server), cleared=None)
         uncleared.update(cleared=now, cleared_by=principal.label[:255])

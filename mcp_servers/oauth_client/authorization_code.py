@@ -68,6 +68,10 @@ class LoginRedirect:
     issuer: str
 
 
+# A person who may do one of these signs in to a server with their own account.
+PERSONAL_LOGIN_ACTIONS = (Action.CALL_TOOLS, Action.USE_TOOLS)
+
+
 def get_login_account(principal: Principal, server: Server) -> OAuthAccount:
     """Return the account that this person signs in to: the organization's or their own.
 
@@ -83,7 +87,7 @@ def get_login_account(principal: Principal, server: Server) -> OAuthAccount:
     if not endpoint.account.by_person:
         principal.require(Action.MANAGE_SERVERS)
         return endpoint.account
-    if not (principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)):
+    if not any(principal.may(action) for action in PERSONAL_LOGIN_ACTIONS):
         raise Forbidden(
             format_message("The role `{role}` can't use tools.", role=principal.role),
             rule="role:call_tools",

@@ -16,12 +16,15 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_django
 from django.db import transaction
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
 from agents.console import command_palette
 from agents.console.navigation import Navigation
+from agents.gateway import server_registry
 from agents.gateway.organization_server import handlers as organization_server_handlers
+from agents.gateway.organization_server import management_tools
 from agents.gateway.organization_server import resources as organization_server_resources
 from agents.gateway.organization_server.handlers import find_skill
 from agents.gateway.routes import GatewayAddress, find_target
@@ -52,106 +55,35 @@ from bonobot.accounts.tokens import services as token_services
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import Runtime
-from mcp_servers.models import Server
-from tests import factories, rest
+from mcp_servers.models import Definition, Server
+from tests import admin_client, factories, rest
+from tests.bonobot.principal_kinds import KINDS, PARTS_OF_OTHERS, Kind
 from tests.bonobot.test_api_matrix import OPERATIONS as REST_OPERATIONS
 from tests.bonobot.test_api_matrix import ROUTES, fill_path, list_path_parameters
 from tests.inventory import create_everything, create_own_objects
 from tests.screens import ADDRESSES, build_arguments, render_without_signals, share_rows
 
 NEAR, FAR, OTHERS = "alpaca", "zebra", "otter"
-READS = (Action.VIEW, Action.RUN_AGENTS)
+# Lists and single objects of the organization that every principal with the permission sees alike;
+# their texts are searched for objects out of reach.
+WITHOUT_OBJECTS = {
+    "audit/export": "the entries of the list",
+    "usage/export": "the rows of the report",
+    "mcp-servers/export": "the servers of the list",
+    "mcp-servers/import": "the progress of one's own import",
+    "presets": "shared by all organizations, too",
+    "mcp-servers": "a page of other columns",
+    "me": "oneself",
+    "authorized-clients": "one's own",
+    "first-run": "the state of a page",
+    "organization": "the settings",
+    "tool-policy": "the policy of the organization",
+    "tool-policy/draft": "its draft",
+    "tool-policy/draft/shadow": "its report",
+    "budgets": "those of the organization",
+}
 READERS = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR)
 GATEWAY_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of object; `closed`: not for limited principals, `personal`: own ones only."""
-
-    part: str
-    path: str
-    listing: str
-    opens: tuple[Action, ...] = READS
-    closed: bool = False
-    personal: bool = False
-    resource: str = ""
-    admin: str = ""
-
-
-KINDS = {
-    "agent": Kind("agent_id", "agents/{}", "agents", resource="agents", admin="agents_agent"),
-    "session": Kind(
-        "session_id",
-        "sessions/{}",
-        "sessions",
-        personal=True,
-        resource="sessions",
-        admin="agents_session",
-    ),
-    "approval": Kind(
-        "approval_id", "approvals/{}", "approvals", personal=True, admin="agents_approval"
-    ),
-    "access_request": Kind(
-        "access_request_id",
-        "access-requests/{}",
-        "access-requests",
-        personal=True,
-        admin="agents_accessrequest",
-    ),
-    "question": Kind(
-        "request_id",
-        "elicitation-requests/{}",
-        "elicitation-requests",
-        personal=True,
-        admin="agents_elicitationrequest",
-    ),
-    "skill": Kind("skill_id", "skills/{}", "skills", admin="agents_skill"),
-    "workflow": Kind(
-        "workflow_id", "workflows/{}", "workflows", resource="workflows", admin="agents_workflow"
-    ),
-    "run": Kind("run_id", "workflow-runs/{}", "workflows/{workflow_id}/runs", personal=True),
-    "recording": Kind("recording_id", "recordings/{}", "recordings", (Action.VIEW,)),
-    "budgets": Kind("agent_id", "agents/{}/budgets", "", (Action.VIEW,)),
-    "note": Kind(
-        "note_id", "agents/{agent_id}/notes/{}", "agents/{agent_id}/notes", (Action.VIEW,), True
-    ),
-    "trigger": Kind(
-        "trigger_id",
-        "workflows/{workflow_id}/triggers/{}",
-        "workflows/{workflow_id}/triggers",
-        (Action.VIEW,),
-        True,
-    ),
-    "server": Kind("server_id", "mcp-servers/{}", "", (Action.VIEW,), True),
-    "definition": Kind(
-        "definition_id", "mcp-servers/{server_id}/definitions/{}", "", (Action.VIEW,), True
-    ),
-    "endpoint": Kind(
-        "endpoint_id",
-        "model-endpoints/{}",
-        "model-endpoints",
-        (Action.VIEW,),
-        True,
-        admin="agents_modelendpoint",
-    ),
-    "token": Kind(
-        "token_id", "tokens/{}", "tokens", (Action.MANAGE_TOKENS,), True, admin="tenancy_token"
-    ),
-    "issuer": Kind(
-        "issuer_id", "external-issuers/{}", "external-issuers", (Action.MANAGE_ISSUERS,), True
-    ),
-    "member": Kind("member_id", "members/{}", "members", (Action.VIEW,), True),
-    "audit": Kind(
-        "audit_id",
-        "audit/{}",
-        "audit?limit=500",
-        (Action.VIEW_AUDIT,),
-        True,
-        admin="ledger_auditrow",
-    ),
-    "usage": Kind("", "usage", "", (Action.VIEW_AUDIT,), True),
-}
 
 
 @dataclass
@@ -370,7 +302,7 @@ def check_rest(
     client: rest.RestClient, kind: Kind, ids: dict[str, str], lists: dict[str, set[str]]
 ) -> tuple[bool, bool]:
     """Return whether REST shows and lists an object; `lists` caches the lists."""
-    path = kind.path.replace("{}", ids.get(kind.part, "")).format_map(ids)
+    path = (kind.path or kind.listing).replace("{}", ids.get(kind.part, "")).format_map(ids)
     response = client.get(path)
     assert response.status in (200, 403, 404), response
     if not kind.listing:
@@ -399,6 +331,18 @@ def check_gateway(case: Case, kind: Kind, ids: dict[str, str]) -> dict[str, bool
         "reads": can_read_resource(principal, uri),
         "follows": uri in organization_server_resources.load_resource_states(principal, [uri]),
     }
+
+
+def test_every_object_of_rest_and_every_part_is_in_the_table() -> None:
+    """A new kind of object needs a row, so that it can't be left out of the comparisons."""
+    parts = {part for route, _method in REST_OPERATIONS for part in list_path_parameters(route)}
+    covered = {kind.part for kind in KINDS.values()} | PARTS_OF_OTHERS.keys()
+    assert parts - covered == set(), "add a row to KINDS, or a reason to PARTS_OF_OTHERS"
+    shown = {route for route, method in REST_OPERATIONS if method == "GET" and "<" not in route}
+    listed = {kind.listing.partition("?")[0] for kind in KINDS.values()} | {
+        kind.path for kind in KINDS.values()
+    }
+    assert shown - listed - WITHOUT_OBJECTS.keys() == set(), "add a row to KINDS"
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -541,6 +485,28 @@ def check_endpoints(case: Case, filled: FilledOrganization, word: str) -> Iterat
     yield "address of the pool", is_found(GatewayAddress("server", filled.pool), principal), calls
 
 
+def check_registry(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
+    """Yield whether the registry of MCP clients lists an agent and a pool server."""
+    organization, uses = filled.organization, case.principal.may(Action.USE_TOOLS)
+    agent, principal = filled.agents[word], case.principal
+    pool = Server.objects.get(organization=organization, slug=filled.pool)
+    with roll_back():
+        for server in Server.objects.filter(organization=organization):
+            admin_client.declare_tool(server, "echo")
+        Definition.objects.filter(organization=organization).update(pinned_digest=F("digest"))
+        try:
+            entries = [entry.url for entry in server_registry.list_entries(organization, principal)]
+        except InsufficientScope:
+            entries = []
+    yield (
+        "entry",
+        any(f"/agents/{agent.slug}" in url for url in entries),
+        (uses and word in case.reachable),
+    )
+    calls = principal.may(Action.CALL_TOOLS) and not case.is_bound
+    yield "entry of the pool", any(f"/servers/{pool.slug}" in url for url in entries), calls
+
+
 def check_tools(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
     """Yield which tools of the organization's endpoint work for an agent and its objects."""
     tools, ids = organization_server_handlers.load_tools(case.principal), filled.ids[word]
@@ -592,7 +558,9 @@ def check_rest_operations(case: Case, filled: FilledOrganization, word: str) -> 
             yield path, response.status not in (403, 404), expected
 
 
-@pytest.mark.parametrize("checks", [check_endpoints, check_tools, check_rest_operations])
+@pytest.mark.parametrize(
+    "checks", [check_endpoints, check_registry, check_tools, check_rest_operations]
+)
 @pytest.mark.parametrize("maker", MAKERS)
 def test_every_action_is_allowed_exactly_where_the_table_says(
     filled: FilledOrganization,
@@ -607,6 +575,35 @@ def test_every_action_is_allowed_exactly_where_the_table_says(
         if actual != expected
     ]
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_every_tool_of_the_organization_refuses_objects_out_of_reach(
+    filled: FilledOrganization, maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tool that names an object, also one that is added later, with the ID of each agent.
+
+    The key of pages on which people answer is accepted, so that the answers are compared, too.
+    """
+    monkeypatch.setattr(management_tools, "check_answer_key", lambda *_: None)
+    faults, called = [], set()
+    for case in filled.cases[maker]:
+        tools = organization_server_handlers.load_tools(case.principal)
+        far = [word for word in filled.agents if word not in case.reachable]
+        for tool, word in product(tools.values(), far):
+            names = tool.input_schema.schema["properties"]
+            ids = {name: value for name, value in filled.ids[word].items() if name in names}
+            fixed = {"agent": filled.agents[word].slug, "slug": filled.agents[word].slug}
+            ids |= {name: value for name, value in fixed.items() if name in names}
+            if not ids or (tool.hints.read_only and not tool.input_schema.schema.get("required")):
+                continue  # filters of lists are compared by the words above
+            values = dict.fromkeys(tool.input_schema.schema.get("required", ()), "x") | ids
+            called.add(tool.name)
+            with roll_back():
+                result = run_tool(tool.run(inbound(case.principal), values))
+            faults += [f"{case.label}: {tool.name} of {word}"] * (not isinstance(result, Problem))
+    assert not faults, "\n".join(faults)
+    assert called or maker == "people"
 
 
 def test_a_member_cant_change_objects_of_others(filled: FilledOrganization) -> None:

@@ -4,7 +4,6 @@ from typing import Any
 from uuid import UUID
 
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, ServerIdentity
-from agents.flow_labels.call_effects import HELD_LABELS
 from agents.flow_labels.services import parse_labels
 from agents.models import Step, StoredResult
 from agents.skills.templates import render_unfilled, to_prompt
@@ -13,6 +12,7 @@ from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, FlowCell
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
+from mcp_servers.flow_labels.held_labels import HELD_LABELS
 from mcp_servers.flow_labels.store_labels import build_store_key
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 

@@ -267,6 +267,7 @@ def _update_role(sign_in: _ProviderSignIn, user: User) -> None:
         return
     with transaction.atomic():
         lock_row(member.organization)
+        member.refresh_from_db(fields=["role"])  # perhaps the last owner since it was read
         if member.role == Role.OWNER and not accounts.has_other_owner(member):
             return
         with _record_change(sign_in, user, "member_updated", role=role):

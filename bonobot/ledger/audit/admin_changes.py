@@ -6,7 +6,7 @@ increments the policy generation, so the next admission on every host sees it.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from django.db import transaction
 
 from bonobot.core.db import object_version
 from bonobot.core.db.fields import generate_uuid7
+from bonobot.core.extension_points import ExtensionList
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.types import Actor, Opening, Outcome
 from bonobot.ledger.writer import sql
@@ -52,6 +53,19 @@ class AdminChange:
     governed: bool = True
     event: ChangeEvent = CHANGE_EVENT
     id: UUID = field(default_factory=generate_uuid7)
+
+
+TokenChangeHook = Callable[[AdminChange], None]
+
+_token_change_hooks: ExtensionList[TokenChangeHook] = ExtensionList()
+
+
+def register_token_change_hook(hook: TokenChangeHook) -> None:
+    """Register a function to call in the transaction of each change that a token makes.
+
+    The chain isn't locked yet.
+    """
+    _token_change_hooks.register(hook)
 
 
 @dataclass(slots=True)
@@ -173,6 +187,9 @@ def _record_in_transaction(change: AdminChange | None) -> Iterator[None]:
             if outermost:
                 object_version.run_checks()
             yield
+            if change is not None and change.actor.kind == "token":
+                for hook in _token_change_hooks:
+                    hook(change)
             if change is not None:
                 pending.changes.append((change, datetime.now(UTC)))
                 if change.governed:

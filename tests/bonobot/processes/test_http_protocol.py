@@ -1,4 +1,4 @@
-"""The real web process closes connections of slow senders, and leaves slow readers alone."""
+"""The real web process closes connections of clients that send or read too slowly."""
 
 import socket
 import time
@@ -13,10 +13,16 @@ from bonobot.accounts.tokens.services import create_token
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.processes import Web, is_healthy
+from tests.wait import eventually
 
 pytestmark = pytest.mark.worker
 HEAD_S, BODY_S = 1, 2
-WEB_SETTINGS = {"BONOBOT_REQUEST_HEAD_S": str(HEAD_S), "BONOBOT_REQUEST_BODY_S": str(BODY_S)}
+RESPONSE_S = 1
+WEB_SETTINGS = {
+    "BONOBOT_REQUEST_HEAD_S": str(HEAD_S),
+    "BONOBOT_REQUEST_BODY_S": str(BODY_S),
+    "BONOBOT_RESPONSE_S": str(RESPONSE_S),
+}
 TIMEOUT_S = 8.0  # long enough for a busy machine; without a timeout nothing is ever closed
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST /api/agents HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -115,6 +121,52 @@ def test_a_steady_body_is_accepted_however_long_it_takes(
             assert not client.recv(65536).startswith(b"HTTP/1.1 408")
             break  # refused before the end of its body: not signed in
     assert time.monotonic() - started < 60
+
+
+# More than the buffers of both ends of a connection take.
+MANY_RESPONSES = 90
+LARGE_FILE = (
+    b"GET /static/unfold/fonts/material-symbols/Material-Symbols-Outlined.woff2 HTTP/1.1\r\n"
+)
+
+
+@pytest.fixture
+def pipelined_client(module_web: Web) -> Iterator[socket.socket]:
+    """A client that requested a large file many times and has read nothing yet."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", module_web.port))
+        client.sendall((LARGE_FILE + b"Host: 127.0.0.1\r\n\r\n") * MANY_RESPONSES)
+        yield client
+
+
+def is_disconnected(client: socket.socket, bytes_read: int) -> bool:
+    """Read some bytes, and send line ends, which a closed connection answers with a reset."""
+    try:
+        if bytes_read:
+            client.recv(bytes_read)
+        client.send(b"\r\n")
+    except ConnectionError:
+        return True
+    return client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+
+@pytest.mark.parametrize("bytes_read", [0, 1], ids=["nothing", "a byte at a time"])
+def test_a_client_that_doesnt_read_a_response_is_disconnected(
+    pipelined_client: socket.socket, bytes_read: int
+) -> None:
+    eventually(lambda: is_disconnected(pipelined_client, bytes_read), within=TIMEOUT_S * 2)
+
+
+def test_a_client_that_reads_steadily_isnt_disconnected(pipelined_client: socket.socket) -> None:
+    started = time.monotonic()
+
+    def read_part() -> bool:
+        assert pipelined_client.recv(16384)
+        return time.monotonic() - started > 3 * RESPONSE_S
+
+    eventually(read_part, within=TIMEOUT_S * 2)
+    assert not is_disconnected(pipelined_client, 1)
 
 
 def test_a_slow_reader_of_events_isnt_disconnected(

@@ -1,0 +1,198 @@
+"""Flow labels of names and configurations, and what a token that holds labels can't do.
+
+A client with labels writes a name or a configuration, and another client or a session reads it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from agents.models import Approval
+from agents.sessions import services as sessions
+from bonobot.accounts.models import Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import create_token
+from mcp_servers.flow_labels.store_labels import clear_store_labels
+from mcp_servers.models import Server
+from tests import factories, rest
+from tests.agents.gateway.organization_server.conftest import PATH, Scene
+from tests.agents.labeled_stores import APPROVAL_REQUIRED, Caller
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WEB = {
+    "name": "Ann was here",
+    "transport_type": "http",
+    "endpoint_config": {"url": "https://a.example.com/mcp"},
+}
+PRESET = {
+    "name": "Ann was here",
+    "transport_type": "http",
+    "endpoint_config": {"url": "https://a.example.com/mcp"},
+}
+CHANNEL = {"name": "Ann was here", "kind": "webhook", "url": "https://hooks.example.com/a"}
+RULES = {"mode": "all", "deny": ["ann_was_here"]}
+
+# What a client writes, and where another client reads it.
+WAYS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a new server": (lambda client: client.post("mcp-servers", WEB), "mcp-servers"),
+    "the description of a server": (
+        lambda client: client.patch(f"mcp-servers/{find_records().pk}", {"description": "Ann."}),
+        "mcp-servers",
+    ),
+    "the URL of a server": (
+        lambda client: client.patch(
+            f"mcp-servers/{find_records().pk}",
+            {"endpoint_config": {"url": "https://a.example.com/ann-was-here"}},
+        ),
+        "mcp-servers",
+    ),
+    "a preset": (lambda client: client.post("presets", PRESET), "presets"),
+    "a channel": (
+        lambda client: client.post("notification-channels", CHANNEL),
+        "notification-channels",
+    ),
+    "a model": (
+        lambda client: client.post(
+            "model-endpoints", {"name": "Ann was here", "kind": "offline", "model": "offline"}
+        ),
+        "model-endpoints",
+    ),
+    "the name of an agent": (
+        lambda client: client.patch("agents/helper", {"name": "Ann was here"}),
+        "agents",
+    ),
+    "the policy of an agent": (
+        lambda client: client.put("agents/helper/tool-policy", RULES),
+        "agents/helper",
+    ),
+    "a name in the audit log": (lambda client: client.post("mcp-servers", WEB), "audit"),
+    "a name in the exported audit log": (
+        lambda client: client.post("mcp-servers", WEB),
+        "audit/export",
+    ),
+}
+
+
+def find_records() -> Server:
+    return Server.objects.get(slug="records")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_a_client_gets_the_labels_of_a_name_or_configuration_it_reads(
+    scene: Scene, way: str, has_labels: bool
+) -> None:
+    write, path = WAYS[way]
+    if has_labels:
+        scene.program.read_labeled_data()
+    response = write(scene.rest)
+    assert response.status in (200, 201), response
+    reader, text = scene.world.issue_organization_token()
+    scene.world.clear_caller_labels()
+    assert rest.RestClient(text).get(path).status == 200
+    assert reader.try_to_send() == (APPROVAL_REQUIRED if has_labels else "")
+
+
+def test_a_session_starts_with_the_labels_of_its_servers_names(scene: Scene) -> None:
+    scene.program.read_labeled_data()
+    path = f"mcp-servers/{find_records().pk}"
+    assert scene.rest.patch(path, {"description": "Ann was here"}).status == 200
+    session = sessions.start_session(scene.world.administrator, scene.world.helper, "x")
+    caller = Caller(scene.world.administrator, scene.world.helper, session)
+    assert caller.try_to_send() == APPROVAL_REQUIRED
+
+    clear_store_labels(factories.create_member(scene.world.acme, Role.REVIEWER), find_records())
+    session = sessions.start_session(scene.world.administrator, scene.world.helper, "x")
+    caller = Caller(scene.world.administrator, scene.world.helper, session)
+    assert caller.try_to_send() == ""
+
+
+def list_tools(scene: Scene, text: str) -> None:
+    assert scene.gateway_client.modern(PATH, "tools/list", token=text).result
+
+
+def list_registry(scene: Scene, text: str) -> None:
+    path = f"/registry/{scene.world.acme.slug}/v0.1/servers"
+    response = Client().get(path, headers={"Authorization": f"Bearer {text}"})
+    assert response.status_code == 200
+    assert response.json()["servers"]
+
+
+@pytest.mark.parametrize("read", [list_tools, list_registry])
+def test_a_client_gets_the_labels_of_a_description_in_a_list(
+    scene: Scene, read: Callable[[Scene, str], None]
+) -> None:
+    scene.world.acme.registry = "token"
+    scene.world.acme.save()
+    scene.program.read_labeled_data()
+    assert scene.rest.patch("agents/helper", {"description": "Ann was here"}).status == 200
+    reader, text = scene.world.issue_organization_token()
+    scene.world.clear_caller_labels()
+    read(scene, text)
+    assert reader.try_to_send() == APPROVAL_REQUIRED
+
+
+def test_a_token_that_a_client_with_labels_creates_starts_with_them(scene: Scene) -> None:
+    scene.program.read_labeled_data()
+    response = scene.rest.post("tokens", {"name": "clean", "role": "owner"})
+    assert response.status == 201
+    path = f"tokens/{response.json['id']}/flow-labels"
+    held = rest.as_administrator().get(path).json["held"]
+    assert held == ["private_data", "untrusted_content"]
+
+
+# How a client with labels could remove them, or do without.
+CLEARINGS: dict[str, Callable[[Scene], Any]] = {
+    "its own": lambda scene: scene.rest.delete(f"tokens/{get_token(scene).pk}/flow-labels"),
+    "those of its agent": lambda scene: scene.rest.delete("agents/helper/flow-labels"),
+    "those of a server's data": lambda scene: scene.rest.delete(
+        f"mcp-servers/{find_records().pk}/store-labels"
+    ),
+    "those of an agent's data": lambda scene: scene.rest.delete("agents/helper/store-labels"),
+    "those of a tool": lambda scene: scene.rest.put(
+        f"mcp-servers/{Server.objects.get(slug='office').pk}/labels",
+        {"names": ["post_message"], "labels": []},
+    ),
+}
+
+
+def get_token(scene: Scene) -> Token:
+    return Token.objects.get(pk=scene.program.principal.id)
+
+
+@pytest.mark.parametrize("way", CLEARINGS)
+def test_a_token_with_labels_cant_clear_labels(scene: Scene, way: str) -> None:
+    scene.program.read_labeled_data()
+    refusal = CLEARINGS[way](scene)
+    assert (refusal.status, refusal.code) == (403, "labeled_caller"), refusal
+    assert scene.program.try_to_send() == APPROVAL_REQUIRED
+
+
+@pytest.mark.parametrize("way", CLEARINGS)
+def test_a_token_without_labels_can_clear_labels(scene: Scene, way: str) -> None:
+    assert CLEARINGS[way](scene).status in (200, 204)
+
+
+def test_a_person_and_another_token_clear_a_tokens_labels(scene: Scene) -> None:
+    path = f"tokens/{get_token(scene).pk}/flow-labels"
+    _token, text = create_token(scene.world.administrator, name="other", role=Role.OWNER)
+    for client in (rest.as_administrator(), rest.RestClient(text)):
+        scene.program.read_labeled_data()
+        assert client.delete(path).status == 204
+        assert client.delete("agents/helper/flow-labels").status == 204
+        assert scene.program.try_to_send() == ""
+
+
+def test_a_token_cant_approve_its_own_call_that_its_labels_held(scene: Scene) -> None:
+    scene.program.read_labeled_data()
+    assert scene.program.try_to_send() == APPROVAL_REQUIRED
+    approval = Approval.objects.get()
+    path = f"approvals/{approval.pk}/answer"
+    refusal = scene.rest.post(path, {"answer": "approve"})
+    assert (refusal.status, refusal.code) == (403, "own_call")
+    approval.refresh_from_db()
+    assert approval.state == Approval.State.WAITING
+    assert rest.as_administrator().post(path, {"answer": "approve"}).status == 200
