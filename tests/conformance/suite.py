@@ -4,9 +4,11 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +61,16 @@ def _build_environment(home: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT)}
 
 
-def required(role: str, revision: str, folder: Path) -> list[str]:
+@cache
+def _list_requirements(revision: str) -> str:
+    """Return what the suite prints of a revision; it takes a second to start."""
+    with tempfile.TemporaryDirectory() as folder:
+        return conformance("list", "--requirements", revision, cwd=Path(folder)).stdout
+
+
+def required(role: str, revision: str) -> list[str]:
     """Return the scenarios that a revision requires of a `Client` or a `Server`."""
-    output = conformance("list", "--requirements", revision, cwd=folder).stdout
-    scored = output.partition(f"{role} scenarios")[2].partition("\n\n")[0]
+    scored = _list_requirements(revision).partition(f"{role} scenarios")[2].partition("\n\n")[0]
     return re.findall(r"^\s+- (\S+)$", scored, re.MULTILINE)
 
 

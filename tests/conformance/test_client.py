@@ -59,7 +59,7 @@ def test_all_scenarios_pass_except_unsupported_ones(revision: str, port: int, tm
     output = completed.stdout + completed.stderr
     assert completed.returncode == 0, output
     marks = {name: mark for mark, name in re.findall(r"^([✓✗]) (\S+): \d+ passed", output, re.M)}
-    assert set(required("Client", revision, tmp_path)) <= set(marks)
+    assert set(required("Client", revision)) <= set(marks)
     assert {name for name, mark in marks.items() if mark == "✗"} == set(UNSUPPORTED)
 
 
@@ -90,12 +90,10 @@ def test_skills_are_verified(scenario: str, port: int, tmp_path: Path):
 
 @pytest.mark.skipif(not WHOLE, reason="`make conformance` asks the suite")
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
-def test_the_conformance_page_lists_every_required_scenario(revision: str, tmp_path: Path):
+def test_the_conformance_page_lists_every_required_scenario(revision: str):
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition(f"## {revision}")[2].partition("## ")[0]
-    assert re.findall(r"^\| `(\S+)` \|", table, re.MULTILINE) == required(
-        "Client", revision, tmp_path
-    )
+    assert re.findall(r"^\| `(\S+)` \|", table, re.MULTILINE) == required("Client", revision)
 
 
 @pytest.mark.skipif(not WHOLE, reason="`make conformance` asks the suite")

@@ -15,10 +15,10 @@ from bonobot.accounts.password_reset import build_reset_link
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
+from tests.axe import AXE, SHAPES, WCAG, run_axe
 from tests.bonobot.accounts.sso.provider_process import PASSWORD as PASSWORD_OF_MEMBERS
 from tests.bonobot.accounts.sso.provider_process import create_provider, run_provider
 from tests.browser import DESKTOP, PHONE, open_context
-from tests.end_to_end.test_screens import AXE, SHAPES, WCAG, run_axe
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 

@@ -163,9 +163,9 @@ def build_errors_page(sources: Path, _folder: Path) -> str:
     for package in _PACKAGES:
         for path in sorted((sources / package).rglob("*.py")):
             if "migrations" not in path.parts:
-                tree = ast.parse(path.read_text(encoding="utf-8"))
-                classes.update(_list_classes(tree))
-                calls += _list_calls(tree)
+                nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+                classes.update(_list_classes(nodes))
+                calls += _list_calls(nodes)
     rows = (
         (
             format_code(code),
@@ -180,7 +180,8 @@ def build_errors_page(sources: Path, _folder: Path) -> str:
 
 def list_error_codes(tree: ast.AST) -> dict[str, ErrorDescription]:
     """Return the codes in one syntax tree."""
-    return describe_errors(dict(_list_classes(tree)), list(_list_calls(tree)))
+    nodes = list(ast.walk(tree))
+    return describe_errors(dict(_list_classes(nodes)), list(_list_calls(nodes)))
 
 
 def describe_errors(
@@ -239,9 +240,9 @@ def _read_text(node: ast.AST | None) -> str:
     return ""
 
 
-def _list_calls(tree: ast.AST) -> Iterator[ast.Call]:
+def _list_calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
     """Yield the calls that can create a problem: those of a class."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and _get_called_name(node)[:1].isupper():
             yield node
 
@@ -250,8 +251,8 @@ def _get_called_name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
-def _list_classes(tree: ast.AST) -> Iterator[tuple[str, ProblemClass]]:
-    for node in ast.walk(tree):
+def _list_classes(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ProblemClass]]:
+    for node in nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
