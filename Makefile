@@ -80,6 +80,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 run: $(INSTALLED) ## Start web, worker and beat; PORT=8000, BONOBOT_VAR=var
 	@exec "$(PY)" -m bonobot up --host "$(HOST)" --port "$(PORT)" $(ARGS)
 
+# Its tests only compute, so more processes than cores would only collect them once more.
+quick: TEST_PROCESSES = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 quick: $(INSTALLED) ## Check a change before a commit, in at most 90 s: lint, types, the tests without processes
 	@"$(PY)" -m ruff check --quiet $(CHANGED)
 	@"$(PY)" -m ruff format --check --quiet $(CHANGED)

@@ -2,9 +2,11 @@
 
 The first process that needs a database prepares the template; the others wait for it and copy it.
 Migrating takes 20 s of processor time, so SQLite's is kept in `.pytest_cache` for the next runs,
-until a file of the product or the version of a library changes. Nothing that tests write has to
-outlive a power failure: SQLite files are in memory where the system offers that, PostgreSQL commits
-without waiting for its disk.
+until a migration or the version of a library changes. After a change of other code, only what
+follows migrations is done again: content types, permissions and presets.
+
+Nothing that tests write has to outlive a power failure: SQLite files are in memory where the system
+offers that, PostgreSQL commits without waiting for its disk.
 """
 
 import fcntl
@@ -22,7 +24,8 @@ import pytest
 from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connection
+from django.core.management.sql import emit_post_migrate_signal
+from django.db import DEFAULT_DB_ALIAS, connection
 
 from bonobot.settings.oauth_server import LIBRARY
 from tests.environment import RUN_FOLDER
@@ -35,6 +38,16 @@ KEPT = ROOT / ".pytest_cache" / "migrated"
 PACKAGES = ("agents", "bonobot", "mcp_servers")
 # Files that migrations and what follows them may read; templates and translations are not.
 READ = frozenset({".json", ".py", ".sql", ".toml", ".yaml", ".yml"})
+# What migrations consist of: themselves, what they import, and the settings.
+MIGRATING = (
+    "bonobot/accounts/models/organizations.py",
+    "bonobot/accounts/roles.py",
+    "bonobot/core/crypto/",
+    "bonobot/core/db/",
+    "bonobot/settings/",
+    "tests/database.py",
+    "tests/environment.py",
+)
 
 
 def create_database() -> None:
@@ -121,11 +134,18 @@ def _prepare(template: str) -> None:
     if connection.vendor != "sqlite":
         _migrate(template)
         return
-    kept = KEPT / f"{compute_digest(ROOT)}.sqlite3"
+    migrating, following = compute_digests(ROOT)
+    kept = KEPT / f"{migrating}-{following}.sqlite3"
     try:
-        shutil.copyfile(kept, template)
+        shutil.copyfile(next(KEPT.glob(f"{migrating}-*.sqlite3"), kept), template)
     except FileNotFoundError:
         _migrate(template)
+        keep_template(Path(template), kept)
+        return
+    if not kept.exists():
+        _use(template)
+        emit_post_migrate_signal(verbosity=0, interactive=False, db=DEFAULT_DB_ALIAS)
+        _leave(template)
         keep_template(Path(template), kept)
 
 
@@ -140,19 +160,26 @@ def keep_template(template: Path, kept: Path) -> None:
             other.unlink(missing_ok=True)
 
 
-def compute_digest(root: Path) -> str:
-    """Return a digest of all that decides what `migrate` writes: our files, libraries, versions."""
-    digest = sha256(f"{sys.version} {sqlite3.sqlite_version}".encode())
+def compute_digests(root: Path) -> tuple[str, str]:
+    """Return digests of what decides what `migrate` writes: in migrations, and after them."""
+    migrating = sha256(f"{sys.version} {sqlite3.sqlite_version}".encode())
     for version in sorted(
         f"{distribution.name} {distribution.version}" for distribution in distributions()
     ):
-        digest.update(version.encode() + b"\0")
+        migrating.update(version.encode() + b"\0")
+    following = migrating.copy()
     files = {file for package in PACKAGES for file in (root / package).rglob("*")}
-    files |= {root / "tests" / "database.py", root / "tests" / "environment.py"}
+    files |= {root / name for name in MIGRATING}
     for file in sorted(file for file in files if file.suffix in READ and file.is_file()):
-        content = sha256(file.read_bytes()).digest()
-        digest.update(str(file.relative_to(root)).encode() + b"\0" + content)
-    return digest.hexdigest()
+        name = file.relative_to(root).as_posix()
+        digest = migrating if is_migrating(name) else following
+        digest.update(name.encode() + b"\0" + sha256(file.read_bytes()).digest())
+    return migrating.hexdigest(), following.hexdigest()
+
+
+def is_migrating(name: str) -> bool:
+    """Return whether migrations consist of a file, which may change their outcome."""
+    return "/migrations/" in name or name.startswith(MIGRATING)
 
 
 def _migrate(template: str) -> None:
@@ -165,6 +192,11 @@ def _migrate(template: str) -> None:
     if apps.is_installed(LIBRARY):
         call_command("migrate", LIBRARY, verbosity=0, interactive=False)
     call_command("migrate", verbosity=0, interactive=False)
+    _leave(template)
+
+
+def _leave(template: str) -> None:
+    """Leave the template as one that can be copied."""
     _disconnect()
     if connection.vendor == "sqlite":
         with closing(sqlite3.connect(template)) as template_file:

@@ -1,9 +1,12 @@
 """A REST client that checks every response against the OpenAPI document."""
 
 import json
+import os
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 
+import jsonschema_rs
 from django.http import StreamingHttpResponse
 from django.test import Client
 from django.urls import resolve
@@ -17,6 +20,7 @@ from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from tests import factories
+from tests.environment import RUN_FOLDER
 
 PROBLEM = "application/problem+json"
 
@@ -104,9 +108,15 @@ def as_administrator(name: str = "root") -> RestClient:
 
 @cache
 def build_document() -> dict[str, Any]:
-    """Return the OpenAPI document."""
-    schema: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
-    return json.loads(json.dumps(schema))
+    """Return the OpenAPI document; the first process of a run builds it for all others."""
+    shared = RUN_FOLDER / "openapi.json"
+    if shared.exists():
+        return json.loads(shared.read_text(encoding="utf-8"))
+    text = json.dumps(SchemaGenerator().get_schema(request=None, public=True))
+    own = shared.with_name(f"openapi-{os.getpid()}.json")
+    own.write_text(text, encoding="utf-8")
+    own.replace(shared)  # another process reads a whole file or none
+    return json.loads(text)
 
 
 @cache
@@ -120,6 +130,20 @@ def build_validator(*path: str) -> Draft202012Validator:
     """Return a validator of the schema at a path in the document."""
     pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
     return Draft202012Validator({"$ref": f"urn:api#/{pointer}"}, registry=_build_registry())
+
+
+@cache
+def _build_quick_registry() -> jsonschema_rs.Registry:
+    return jsonschema_rs.Registry([("urn:api", build_document())], draft=jsonschema_rs.Draft202012)
+
+
+@cache
+def _build_quick_validator(*path: str) -> jsonschema_rs.Draft202012Validator:
+    """Return a validator that is twenty times faster, but describes errors less readably."""
+    pointer = quote("/".join(part.replace("~", "~0").replace("/", "~1") for part in path))
+    return jsonschema_rs.Draft202012Validator(
+        {"$ref": f"urn:api#/{pointer}"}, registry=_build_quick_registry(), validate_formats=False
+    )
 
 
 def check_response(method: str, path: str, answer: RestResponse) -> None:
@@ -136,8 +160,11 @@ def check_response(method: str, path: str, answer: RestResponse) -> None:
         return
     content_type = answer.headers["Content-Type"].partition(";")[0]
     assert (content_type == PROBLEM) == (answer.status >= 400), answer
-    schema = build_validator(
-        *path_in_document, "responses", str(answer.status), "content", content_type, "schema"
+    schema = (
+        *(*path_in_document, "responses", str(answer.status)),
+        *("content", content_type, "schema"),
     )
-    errors = [f"{e.json_path}: {e.message[:300]}" for e in schema.iter_errors(answer.json)]
-    assert not errors, f"{method} {path}: {errors}"
+    if not _build_quick_validator(*schema).is_valid(answer.json):
+        errors = build_validator(*schema).iter_errors(answer.json)
+        described = [f"{e.json_path}: {e.message[:300]}" for e in errors]
+        raise AssertionError(f"{method} {path}: {described or answer}")

@@ -52,19 +52,26 @@ LONG_TOO = (
     "agents/gateway/",
     "bonobot/core/cli/",
 )
-# Files that start the product or real servers, are about what is built from it, or take long.
+# Files that start the product or real servers, are about what is built from it, send requests to
+# the admin or to REST, or take long.
 NOT_QUICK = (
     "agents/llm/providers/test_all_providers.py",
     "agents/test_server_imports.py",
     "architecture/test_house.py",
     "agents/gateway/",
     "bonobot/ledger/usage/test_build_rollups_dimensions.py",
-    "bonobot/accounts/sso/test_sign_in.py",
+    "bonobot/accounts/sso/test_sign_in",
     "agents/test_call_activity.py",
     "agents/console/admin/test_site.py",
-    "bonobot/test_api_clients.py",
-    "bonobot/test_api_lists.py",
-    "bonobot/test_api_schema.py",
+    "bonobot/accounts/test_second_factor",
+    "bonobot/accounts/test_sign_in_attacks.py",
+    "bonobot/core/documentation/test_pages.py",
+    "bonobot/notifications/test_admin.py",
+    "bonobot/notifications/test_api.py",
+    "bonobot/test_admin_",
+    "bonobot/test_api",
+    "bonobot/test_principal_matrix.py",
+    "bonobot/test_stored_secrets.py",
     "bonobot/test_checks.py",
     "agents/console/test_onboarding.py",
     "bonobot/test_main.py",

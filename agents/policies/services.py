@@ -275,10 +275,12 @@ def replace_policy(
             organization_id=get_organization_id(owner),
             defaults={"mode": mode, **columns},
         )
-        policy.rules.all().delete()
+        if policy.rules.exists():  # deleting none takes several queries
+            policy.rules.all().delete()
         for rule in rules:
             rule.policy = policy
-        ToolRule.objects.bulk_create(rules, ignore_conflicts=True)
+        if rules:
+            ToolRule.objects.bulk_create(rules, ignore_conflicts=True)
     return policy
 
 

@@ -4,6 +4,7 @@ Hypothesis draws the texts: valid and broken JSON and YAML, bytes, nested junk, 
 """
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -132,6 +133,8 @@ TEXTS = st.one_of(
         lambda text, tail: text + tail, HOSTILE, st.sampled_from(("", "b: c\n", "{}", "\x00"))
     ),
 )
+# A run repeats the same texts; `make fuzz` searches among many more.
+EXAMPLES = 2_000 if os.environ.get("TEST_FUZZING") == "whole" else 200
 FUZZ = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -170,7 +173,7 @@ def plan(principal: Principal, text: str) -> dict[str, Any]:
         return problem.as_dict()
 
 
-@settings(FUZZ, max_examples=860)
+@settings(FUZZ, max_examples=EXAMPLES)
 @given(text=TEXTS)
 def test_any_text_has_a_plan_or_a_problem(administrator: Principal, text: str) -> None:
     result = plan(administrator, text)
@@ -183,7 +186,7 @@ def test_any_text_has_a_plan_or_a_problem(administrator: Principal, text: str) -
         assert all(problem["code"] and problem["detail"] for problem in entry["problems"])
 
 
-@settings(FUZZ, max_examples=150)
+@settings(FUZZ, max_examples=EXAMPLES // 4)
 @given(text=TEXTS)
 def test_any_text_gets_a_rest_response_and_nothing_is_partially_written(
     root: RestClient, text: str

@@ -48,6 +48,9 @@ def test_an_object_of_another_organization_returns_404(
     client = admin_client.sign_in(acme, role).client
     before = count_rows()
     id_sets = (foreign, unknown) if role == Role.OWNER else (foreign,)
+    # Owners see all of their organization, and members their agents. The roles between them see
+    # what owners see, and may do less: they send GET, or POST where a page supports no GET.
+    is_narrower = role not in (Role.OWNER, Role.MEMBER)
     # Errors are returned as a fragment of a page: navigation is tested elsewhere.
     headers = {FRAGMENT_HEADER: "1"}
     with render_without_signals():
@@ -64,6 +67,8 @@ def test_an_object_of_another_organization_returns_404(
                     name,
                     response.status_code,
                 )
+                if response.status_code != 405 and (is_narrower or ids is unknown):
+                    break
     assert count_rows() == before
     assert Server.objects.filter(organization=other).count() == 1
     assert Agent.objects.filter(organization=other, enabled=True).count() == 1

@@ -18,6 +18,7 @@ from agents.llm.interface import (
     build_user_message,
     close_models,
 )
+from agents.llm.providers.registry import get_provider
 from tests.agents.llm.anthropic_server import anthropic_server
 from tests.agents.llm.bedrock_server import bedrock_server
 from tests.agents.llm.google_server import google_server
@@ -114,6 +115,7 @@ async def provider(
     protocol: ProviderProtocol, *script: Says | Refuses | Streams | Waits
 ) -> AsyncIterator[FakeProvider]:
     """Serve a script with a protocol, and close the models' connections at the end."""
+    get_provider(protocol.kind)  # loads the library, which isn't part of a request's time
     async with protocol.server(*script) as fake:
         try:
             yield fake

@@ -1,5 +1,6 @@
 """The fast path of validation agrees with `jsonschema` or isn't used."""
 
+import os
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from mcp_servers.schemas.dialects import build_validator
 from mcp_servers.schemas.validate_arguments import build_fast_test
 
+# A run repeats the same schemas; `make fuzz` searches among many more.
+EXAMPLES = 4_000 if os.environ.get("TEST_FUZZING") == "whole" else 200
 TEXTS = st.sampled_from(["", "a", "ab", "b1", "true", "1", "ä", "😀", "a\n"])
 NUMBERS = st.integers(-3, 3) | st.sampled_from([1.0, -0.5, 2.0, 1e300, 10**20, 0.1])
 SCALARS = st.none() | st.booleans() | NUMBERS | TEXTS
@@ -64,7 +67,7 @@ DIALECTS = st.sampled_from(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=EXAMPLES)
 @given(SCHEMAS, DIALECTS, st.lists(VALUES, min_size=4, max_size=8))
 def test_the_fast_path_agrees_with_jsonschema(schema: Any, dialect: Any, values: list[Any]) -> None:
     schema = dialect | schema if isinstance(schema, dict) else {"allOf": [schema]}
