@@ -260,7 +260,7 @@ def module_web(
     """Start the uvicorn that all tests of a module share, with the module's `WEB_SETTINGS`."""
     folder = tmp_path_factory.mktemp("web")
     extra = getattr(request.module, "WEB_SETTINGS", None)
-    process = processes.start_web(folder, "web1", port=processes.find_unused_port(), extra=extra)
+    process = processes.start_web(folder, "web1", extra=extra)
     module_running.append(process)
     return process
 
@@ -295,9 +295,7 @@ def start_web(transactional_db: None, tmp_path: Path, running: list[Process]) ->
 
     def start(**extra: str) -> Web:
         name = f"web{sum(process.name.startswith('web') for process in running) + 1}"
-        process = processes.start_web(
-            tmp_path, name, port=processes.find_unused_port(), extra=extra
-        )
+        process = processes.start_web(tmp_path, name, extra=extra)
         running.append(process)
         return process
 
