@@ -34,7 +34,7 @@ from hypothesis.internal.conjecture import providers
 from playwright.sync_api import Browser, Page
 
 from tests import background_work, database, database_flush, processes
-from tests.browser import open_browser, open_context, open_page, save_page
+from tests.browser import close_browser, open_browser, open_context, open_page, save_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
 
@@ -323,9 +323,15 @@ def page(
             save_page(opened, tmp_path)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_browser_after_the_run() -> Iterator[None]:
+    yield
+    close_browser()
+
+
 @pytest.fixture(scope="module")
 def module_browser() -> Iterator[Browser]:
-    """Start the Chromium that all tests of a module share: no async test can run beside it."""
+    """Use Chromium in all tests of a module: no async test can run beside it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         with open_browser() as browser:
