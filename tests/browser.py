@@ -1,8 +1,9 @@
 """Chromium from the system's package, with checks for requests to other hosts and script errors."""
 
+import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,27 +18,68 @@ PHONE: ViewportSize = {"width": 375, "height": 812}
 NO_OTHER_HOST = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"
 
 
+class SharedBrowser:
+    """The Chromium of this process of the run: its start takes as long as several pages.
+
+    While a test uses it, this thread runs Playwright's event loop. In between, that loop isn't the
+    thread's running one, so that async tests can run.
+    """
+
+    def __init__(self) -> None:
+        with ExitStack() as stack:
+            playwright = stack.enter_context(sync_playwright())
+            # CI runs as root, where Chromium's sandbox isn't available.
+            self.browser = playwright.chromium.launch(
+                executable_path=find_chromium(), args=["--no-sandbox", NO_OTHER_HOST]
+            )
+            stack.callback(self.browser.close)
+            self._stack = stack.pop_all()
+        self._loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+
+    @contextmanager
+    def run_loop(self) -> Iterator[None]:
+        """Make Playwright's loop this thread's running one."""
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(outer)
+
+    def close(self) -> None:
+        """End Chromium and Playwright."""
+        with self.run_loop():
+            self._stack.close()
+
+
+_shared: list[SharedBrowser] = []
+
+
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Start Chromium.
+    """Use this process's Chromium, which the first use starts.
 
-    While it runs, this thread runs Playwright's event loop, so Django's check for that must be
-    disabled, and no async test can run.
+    Meanwhile this thread runs Playwright's event loop, so Django's check for that must be disabled,
+    and no async test can run.
     """
-    with sync_playwright() as playwright:
-        # CI runs as root, where Chromium's sandbox isn't available.
-        browser = playwright.chromium.launch(
-            executable_path=find_chromium(), args=["--no-sandbox", NO_OTHER_HOST]
-        )
-        try:
-            yield browser
-        finally:
-            browser.close()
+    if _shared and not _shared[0].browser.is_connected():
+        close_browser()
+    if not _shared:
+        _shared.append(SharedBrowser())
+    with _shared[0].run_loop():
+        yield _shared[0].browser
+
+
+def close_browser() -> None:
+    """End Chromium, if it was started."""
+    if _shared:
+        _shared.pop().close()
 
 
 @contextmanager
 def open_page(base_url: str, *, loopback: bool = False) -> Iterator[Page]:
-    """Open a page in a new Chromium: see `open_context`."""
+    """Open a page in Chromium: see `open_context`."""
     with open_browser() as browser, open_context(browser, base_url, loopback=loopback) as page:
         yield page
 

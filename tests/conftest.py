@@ -34,7 +34,7 @@ from hypothesis.internal.conjecture import providers
 from playwright.sync_api import Browser, Page
 
 from tests import background_work, database, database_flush, processes
-from tests.browser import open_browser, open_context, open_page, save_page
+from tests.browser import close_browser, open_browser, open_context, open_page, save_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
 
@@ -260,7 +260,7 @@ def module_web(
     """Start the uvicorn that all tests of a module share, with the module's `WEB_SETTINGS`."""
     folder = tmp_path_factory.mktemp("web")
     extra = getattr(request.module, "WEB_SETTINGS", None)
-    process = processes.start_web(folder, "web1", port=processes.find_unused_port(), extra=extra)
+    process = processes.start_web(folder, "web1", extra=extra)
     module_running.append(process)
     return process
 
@@ -295,9 +295,7 @@ def start_web(transactional_db: None, tmp_path: Path, running: list[Process]) ->
 
     def start(**extra: str) -> Web:
         name = f"web{sum(process.name.startswith('web') for process in running) + 1}"
-        process = processes.start_web(
-            tmp_path, name, port=processes.find_unused_port(), extra=extra
-        )
+        process = processes.start_web(tmp_path, name, extra=extra)
         running.append(process)
         return process
 
@@ -325,9 +323,15 @@ def page(
             save_page(opened, tmp_path)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_browser_after_the_run() -> Iterator[None]:
+    yield
+    close_browser()
+
+
 @pytest.fixture(scope="module")
 def module_browser() -> Iterator[Browser]:
-    """Start the Chromium that all tests of a module share: no async test can run beside it."""
+    """Use Chromium in all tests of a module: no async test can run beside it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         with open_browser() as browser:

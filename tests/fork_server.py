@@ -11,7 +11,7 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -87,38 +87,57 @@ def fork_module(
 ) -> ForkedProcess:
     """Run `python -m module …` in a forked child that leads its own process group."""
     log_file.touch()  # whoever reads it at once finds nothing, not an error
+    return fork(name, run_new_module, list(command[2:]), dict(env), str(cwd), str(log_file))
+
+
+def fork(name: str, target: Callable[..., None], *arguments: object) -> ForkedProcess:
+    """Call a function in a child that has imported the libraries only."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(LIBRARIES))
-    process = context.Process(
-        target=run_module,
-        args=(list(command[2:]), dict(env), str(cwd), str(log_file)),
-        name=name,
-        daemon=True,
-    )
+    process = context.Process(target=target, args=arguments, name=name, daemon=True)
     process.start()
     return ForkedProcess(process)
 
 
-def run_module(arguments: list[str], env: dict[str, str], cwd: str, log_file: str) -> None:
+def run_new_module(arguments: list[str], env: dict[str, str], cwd: str, log_file: str) -> None:
     """Become `python -m module …`; this runs in the child."""
+    prepare_child(env, cwd)
+    redirect_output(log_file)
+    run_module(arguments)
+
+
+def prepare_child(env: dict[str, str], cwd: str) -> None:
+    """Use the environment and the folder, and end with the parent."""
     assert not OURS & {name.partition(".")[0] for name in sys.modules}
     os.setsid()
     os.chdir(cwd)
-    log = os.open(log_file, os.O_WRONLY | os.O_TRUNC)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    sys.stdout = os.fdopen(1, "w", buffering=1)
-    sys.stderr = os.fdopen(2, "w", buffering=1)
     os.environ.clear()
     os.environ.update(env)
-    # The fork server, its parent, ends with the test run.
+    bind_to_parent()
+
+
+def bind_to_parent() -> None:
+    """End with the parent, which ends with the test run; a daemon could have no children."""
     from bonobot.processes.supervisor import build_parent_death_hook
 
     if bind := build_parent_death_hook(os.getppid()):
         bind()
-    sys.argv = arguments
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+
+
+def redirect_output(log_file: str) -> None:
+    """Write what is printed to the end of a file, and read nothing."""
+    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+
+
+def run_module(arguments: list[str]) -> None:
+    """Run `python -m module …` in this child."""
+    sys.argv = arguments
     try:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     finally:

@@ -19,6 +19,7 @@ from bonobot.processes.programs import HTTP_PROTOCOL
 from bonobot.processes.supervisor import build_parent_death_hook
 from tests.environment import VAR
 from tests.fork_server import ForkedProcess, can_fork, fork_module
+from tests.loaded_parents import LoadedChild, start_loaded
 from tests.parts import ROOT
 from tests.wait import eventually
 
@@ -33,6 +34,8 @@ INHERITED = (
     "SSL_CERT_FILE",
     "VIRTUAL_ENV",
 )
+# Of processes that are started often: they are forked from one that has loaded the product.
+FREQUENT_SETTINGS: tuple[dict[str, str], ...] = ({}, {"BONOBOT_OAUTH": "on"})
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Process:
     """A running child in its own process group."""
 
     name: str
-    popen: subprocess.Popen[bytes] | ForkedProcess
+    popen: subprocess.Popen[bytes] | ForkedProcess | LoadedChild
     log_file: Path
 
     @property
@@ -88,6 +91,29 @@ class Web(Process):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+
+class HeldPort:
+    """A port of the loopback that no other program gets, for one web process after the other.
+
+    The next one has the same BONOBOT_URL, and so the same environment.
+    """
+
+    def __init__(self) -> None:
+        self.user: Web | None = None
+        # Bound, not listened on: with this option, uvicorn can listen beside it.
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        self.number = int(holder.getsockname()[1])
+        holder.detach()  # it stays open until this process ends
+
+    @property
+    def free(self) -> bool:
+        return self.user is None or not self.user.running
+
+
+_held_ports: list[HeldPort] = []
 
 
 def build_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -140,20 +166,32 @@ def start_process(
     return Process(name, popen, log_file)
 
 
+def _start_product(
+    name: str, command: Sequence[str], folder: Path, env: Mapping[str, str], *, frequent: bool
+) -> Process:
+    """Start a process of the product: of a frequent environment from what is loaded already."""
+    if frequent:
+        log_file = folder / f"{name}.log"
+        child = start_loaded(name, command, env=env, cwd=ROOT, log_file=log_file)
+        return Process(name, child, log_file)
+    return start_process(name, command, folder=folder, env=env)
+
+
 def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None) -> Process:
     """Start a Celery worker and return it when it answers a ping."""
     from bonobot.celery import app
 
     node = f"{name}@test"
-    process = start_process(
+    process = _start_product(
         name,
         [
             *(sys.executable, "-m", "celery", "--skip-checks", "--app", "bonobot", "worker"),
             *("--pool", "threads", "--queues", ",".join(QUEUE_NAMES), "--loglevel", "INFO"),
             *("--hostname", node, "--without-gossip", "--without-mingle"),
         ],
-        folder=folder,
-        env=build_environment(extra),
+        folder,
+        build_environment(extra),
+        frequent=(extra or {}) in FREQUENT_SETTINGS,
     )
 
     def answers() -> bool:
@@ -164,23 +202,40 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
     return process
 
 
-def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | None = None) -> Web:
-    """Start uvicorn and return it when /healthz answers."""
-    started = start_process(
+def start_web(
+    folder: Path, name: str, *, port: int = 0, extra: Mapping[str, str] | None = None
+) -> Web:
+    """Start uvicorn, on a port of its own without `port`, and return it when /healthz answers."""
+    held = None if port else _find_held_port()
+    port = held.number if held else port
+    extra = extra or {}
+    started = _start_product(
         name,
         [
             *(sys.executable, "-m", "uvicorn", "bonobot.asgi:application"),
             *("--host", "127.0.0.1", "--port", str(port), "--lifespan", "on"),
             *("--http", HTTP_PROTOCOL, "--ws", "none", "--timeout-graceful-shutdown", "5"),
         ],
-        folder=folder,
-        env=build_environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),
+        folder,
+        build_environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **extra}),
+        frequent=held is not None and extra in FREQUENT_SETTINGS,
     )
     process = Web(name, started.popen, started.log_file, port=port)
+    if held:
+        held.user = process
     _wait_until_ready(
         process, lambda: process.require() and is_healthy(port), what=f"/healthz of `{name}`"
     )
     return process
+
+
+def _find_held_port() -> HeldPort:
+    """Return a port that no running web process has."""
+    for held in _held_ports:
+        if held.free:
+            return held
+    _held_ports.append(HeldPort())
+    return _held_ports[-1]
 
 
 def _wait_until_ready(process: Process, answers: Callable[[], bool], *, what: str) -> None:

@@ -17,7 +17,7 @@ from tests.processes import Process
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
 PATIENCE_MS = 60_000
 CONFIGURATION = {
-    "mcpServers": {"time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]}}
+    "mcpServers": {"time": {"command": sys.executable, "args": [str(factories.CLOCK)]}}
 }
 
 

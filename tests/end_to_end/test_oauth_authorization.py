@@ -22,7 +22,7 @@ from tests.approved_server import ApprovedServer, create_approved_server
 from tests.browser import open_context
 from tests.conformance_server import serve_everything
 from tests.parts import CLIENTS, NODE
-from tests.processes import Process, Web, find_unused_port, start_web
+from tests.processes import Process, Web, start_web
 
 pytestmark = pytest.mark.browser
 
@@ -60,7 +60,7 @@ def open_web(
 
     def start(oauth: str) -> Web:
         folder, name = tmp_path_factory.mktemp("web"), f"web-oauth-{oauth}"
-        web = start_web(folder, name, port=find_unused_port(), extra={"BONOBOT_OAUTH": oauth})
+        web = start_web(folder, name, extra={"BONOBOT_OAUTH": oauth})
         module_running.append(web)
         return web
 
