@@ -33,6 +33,7 @@ from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
     LOGIN_REDIRECT_URL,
     LOGIN_URL,
     MFA_ADAPTER,
+    MFA_FORMS,
     MFA_SUPPORTED_TYPES,
     MFA_TOTP_ISSUER,
     MFA_TOTP_TOLERANCE,

@@ -32,6 +32,10 @@ ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_EMAIL_VERIFICATION = "none"  # the invitation's link verifies an address
 ACCOUNT_REAUTHENTICATION_TIMEOUT = 300  # seconds
 MFA_ADAPTER = "bonobot.accounts.second_factor.SecondFactorAdapter"
+MFA_FORMS = {
+    "authenticate": "bonobot.accounts.second_factor_forms.AuthenticateForm",
+    "reauthenticate": "bonobot.accounts.second_factor_forms.ReauthenticateForm",
+}
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "Bonobot"
 MFA_TOTP_TOLERANCE = 1  # one step of 30 s before and after, for clock skew

@@ -275,6 +275,26 @@ def test_an_authenticator_code_is_valid_once_and_only_briefly(anna: User, step: 
             assert is_signed_in(client) is expected
 
 
+@pytest.mark.parametrize("step", [-1, 0, 1])
+@pytest.mark.parametrize("seconds", [0, 29, 31, 59])
+def test_a_used_authenticator_code_is_refused_on_another_device_as_long_as_it_is_valid(
+    anna: User, step: int, seconds: int
+) -> None:
+    """Also in another process, which has its own cache."""
+    start = time.time() // 30 * 30
+    with travel(start, tick=False) as traveller:
+        secret = set_up_codes(sign_in())
+        clear_cache()
+        code, first = build_code(secret, step), sign_in()
+        first.post(reverse("mfa_authenticate"), {"code": code})
+        assert is_signed_in(first)
+        traveller.shift(seconds)
+        clear_cache()
+        other = sign_in()
+        other.post(reverse("mfa_authenticate"), {"code": f"{code[:3]} {code[3:]}"})
+        assert not is_signed_in(other)
+
+
 GUESSES: dict[str, Callable[[int], str]] = {
     "codes": lambda number: f"{number:06}",
     "recovery codes": lambda number: f"{number:08}",
