@@ -2,11 +2,11 @@
 
 Attacks and honest texts that sound like them come from grammars (`scanning_corpus/*.toml`): `[a|b]`
 is a choice, `{slot}` one of a slot. Files named `written_*` have families of their own and the
-slots of the file that they extend; `handwritten_*` have single texts by style, and `unlearned_*`
-such that only measure. Ordinary definitions are those of public servers, each row with its source
-and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`; `passages.jsonl.gz` has
-paragraphs of the descriptions of public packages. Nothing of it is what the scanner is judged on
-elsewhere.
+slots of the file that they extend; `handwritten_*` and `varied_*` have single texts by style, and
+`unlearned_*` such that only measure. Ordinary definitions are those of public servers, each row
+with its source and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`;
+`passages.jsonl.gz` has paragraphs of the descriptions of public packages. Nothing of it is what the
+scanner is judged on elsewhere.
 """
 
 import gzip
@@ -27,6 +27,10 @@ COLLECTORS = frozenset({"pypi:ableton-mcp"})
 SHORT_GROUPS = 8
 # Begins the names of families whose texts were written one by one.
 BY_HAND = "hand:"
+# Those of `varied_*`: of two models that are averaged, only one learns them.
+VARIED = "varied:"
+# How many times as many definitions a family of a grammar has as a text written by hand.
+DEFINITION_REPEATS = 25
 FOLDER = Path(__file__).with_name("scanning_corpus")
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -51,6 +55,7 @@ class Grammar:
             data["families"]
             | _read_toml(f"written_{name}").get("families", {})
             | by_hand(f"handwritten_{name}")
+            | by_hand(f"varied_{name}", VARIED)
         )
         self.chance = random.Random(seed)  # noqa: S311 - texts, no secrets
 
@@ -80,12 +85,12 @@ def _read_toml(name: str) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def by_hand(file_name: str) -> dict[str, list[str]]:
+def by_hand(file_name: str, prefix: str = BY_HAND) -> dict[str, list[str]]:
     """Return the families of texts that were written one by one, by style; none without a file."""
     families: dict[str, list[str]] = {}
     for line in _read_lines(file_name):
         if line.startswith("== "):
-            texts = families.setdefault(f"{BY_HAND}{line.split()[1]}", [])
+            texts = families.setdefault(f"{prefix}{line.split()[1]}", [])
         else:
             texts.append(line.replace("\\n", " "))
     return families
@@ -116,15 +121,21 @@ def count_samples(texts: list[str], family: str, each: int, repeats: int) -> int
 
     A family of a grammar has `repeats` times as many samples as a text written by hand.
     """
-    return len(texts) * max(each // repeats, 1) if family.startswith(BY_HAND) else each
+    is_single = family.startswith((BY_HAND, VARIED))
+    return len(texts) * max(each // repeats, 1) if is_single else each
+
+
+def is_varied(group: str) -> bool:
+    """Tell whether a family's texts are those of `varied_*`."""
+    return group.removeprefix("honest:").startswith(VARIED)
 
 
 def kin_of(name: str, family: str) -> str:
     """Return what the attacks of a family want; those of one kin are left out together."""
-    if family.startswith(BY_HAND):
-        lines = _read_lines(f"handwritten_{name}")
-        heads = (line.split() for line in lines if line.startswith("== "))
-        return next(kin for _, style, kin in heads if f"{BY_HAND}{style}" == family)
+    for prefix, file_name in ((BY_HAND, f"handwritten_{name}"), (VARIED, f"varied_{name}")):
+        if family.startswith(prefix):
+            heads = (line.split() for line in _read_lines(file_name) if line.startswith("== "))
+            return next(kin for _, style, kin in heads if f"{prefix}{style}" == family)
     kin: str = _read_toml(f"written_{name}")["kin"][family]
     return kin
 
@@ -202,9 +213,9 @@ def honest(seed: int, each: int) -> list[Sample]:
     """Return made-up honest definitions that sound like attacks."""
     samples: list[Sample] = []
     openings = Grammar("attacks", seed).slots["plain"]
-    for family in Grammar("honest", seed).families:
+    for family, texts in Grammar("honest", seed).families.items():
         grammar = Grammar("honest", family_seed(seed, family))
-        for _ in range(each):
+        for _ in range(count_samples(texts, family, each, DEFINITION_REPEATS)):
             parts = [grammar.sentence(family) for _ in range(grammar.chance.choice((1, 1, 2)))]
             if grammar.chance.random() < 0.4:
                 # What attacks begin with is no sign of them.
@@ -219,10 +230,10 @@ def attacks(seed: int, each: int, carriers: list[Sample]) -> list[Sample]:
     """Return poisoned definitions: an attack among the words of an honest definition."""
     samples: list[Sample] = []
     names = sorted({name for one in carriers for name in one.own if "_" in name.strip("_")})
-    for family in Grammar("attacks", seed).families:
+    for family, texts in Grammar("attacks", seed).families.items():
         grammar = Grammar("attacks", family_seed(seed, family))
         tools = grammar.slots["tool"]
-        for _ in range(each):
+        for _ in range(count_samples(texts, family, each, DEFINITION_REPEATS)):
             grammar.slots["tool"] = tools if grammar.chance.random() < 0.5 else names
             samples.append(_poisoned(grammar, family, carriers, tools))
     return samples

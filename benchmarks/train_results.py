@@ -8,7 +8,7 @@ same) in turn and judges them. See `train_scanning`.
 import argparse
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from benchmarks.scanning_texts import (
@@ -16,11 +16,12 @@ from benchmarks.scanning_texts import (
     Grammar,
     count_samples,
     family_seed,
+    is_varied,
     kin_of,
     ordinary,
     passages,
 )
-from benchmarks.train_scanning import FOLDS, PACKAGE, Row, fit, fold_of, rows_of
+from benchmarks.train_scanning import FOLDS, PACKAGE, Row, average, fit, fold_of, rows_of
 from mcp_servers.scanning import classifier, prompt_injection
 from mcp_servers.scanning.classifier import LinearModel
 from mcp_servers.scanning.deobfuscation import fold_text
@@ -34,17 +35,27 @@ EACH_HONEST = 300
 # How many times as many samples a family of a grammar has as a text written by hand.
 ORDER_REPEATS = 25
 HONEST_REPEATS = 40
+# The same for the varied texts, of which there are more.
+VARIED_REPEATS = 100
+# Of the model that also learns the varied texts: weaker, because they differ more, and how much
+# more results that sound like orders count than ordinary ones.
+VARIED_STRENGTH = 1.0
+VARIED_HONEST_WEIGHT = 2.0
 # How many of the orders stand in markup, a field, a log or a comment.
 FRAMED_SHARE = 0.4
 DOCS = FOLDER.parents[1] / "docs"
 
 
 class Text(NamedTuple):
-    """A result, which family it is of, and what of it gives orders ("" for an honest one)."""
+    """A result, which family it is of, and what of it gives orders ("" for an honest one).
+
+    `is_similar` tells that an honest one may sound like an order.
+    """
 
     text: str
     family: str
     order: str = ""
+    is_similar: bool = False
 
 
 def documents(seed: int, each: int) -> list[Text]:
@@ -53,9 +64,10 @@ def documents(seed: int, each: int) -> list[Text]:
     for family in Grammar("documents", seed).families:
         grammar = Grammar("documents", family_seed(seed, family))
         texts = grammar.families[family]
-        for _ in range(count_samples(texts, family, each, HONEST_REPEATS)):
+        for _ in range(_count(texts, family, each, HONEST_REPEATS)):
             count = grammar.chance.choice((1, 2, 4))
-            found.append(Text(" ".join(grammar.sentence(family) for _ in range(count)), family))
+            text = " ".join(grammar.sentence(family) for _ in range(count))
+            found.append(Text(text, family, is_similar=True))
     found += [Text(one.payload["description"], one.group) for one in ordinary()]
     found += [Text(text, source) for source, text in passages()]
     for path in sorted(DOCS.glob("*.md")):
@@ -65,6 +77,10 @@ def documents(seed: int, each: int) -> list[Text]:
     return found
 
 
+def _count(texts: list[str], family: str, each: int, repeats: int) -> int:
+    return count_samples(texts, family, each, VARIED_REPEATS if is_varied(family) else repeats)
+
+
 def injections(seed: int, each: int, carriers: list[Text]) -> list[Text]:
     """Return results with an order among honest words."""
     found: list[Text] = []
@@ -72,7 +88,7 @@ def injections(seed: int, each: int, carriers: list[Text]) -> list[Text]:
         grammar = Grammar("injected", family_seed(seed, family))
         chance = grammar.chance
         texts = grammar.families[family]
-        for _ in range(count_samples(texts, family, each, ORDER_REPEATS)):
+        for _ in range(_count(texts, family, each, ORDER_REPEATS)):
             order = grammar.sentence(family)
             before = chance.choice(carriers).text[-chance.choice((1, 30, 80, 300)) :]
             after = chance.choice(carriers).text[: chance.choice((0, 30, 80, 300))]
@@ -90,6 +106,26 @@ def learn_order(one: Text, chance: random.Random) -> list[Row]:
     around = chance.choice((0, 0, 20, 40))
     near = f"{before[-around:] if around else ''} {one.order} {after[:around]}"
     return rows_of(near, None, RESULT_SIGNALS, WINDOW)[:2]
+
+
+def fit_results(
+    orders: Iterable[tuple[Text, list[Row]]], honest: Iterable[tuple[Text, list[Row]]]
+) -> LinearModel:
+    """Return the mean of a model without the varied texts and of one with them."""
+    bad, good = list(orders), list(honest)
+    known = [row for one, rows in bad if not is_varied(one.family) for row in rows]
+    known_honest = [row for one, rows in good if not is_varied(one.family) for row in rows]
+    return average(
+        fit(known, known_honest, WINDOW),
+        fit(
+            (row for _, rows in bad for row in rows),
+            (row for one, rows in good if not one.is_similar for row in rows),
+            WINDOW,
+            (row for one, rows in good if one.is_similar for row in rows),
+            strength=VARIED_STRENGTH,
+            honest_weight=VARIED_HONEST_WEIGHT,
+        ),
+    )
 
 
 def learn_document(one: Text) -> list[Row]:
@@ -110,9 +146,8 @@ def train() -> LinearModel:
     """Return the model of all texts."""
     honest = documents(SEED, EACH_HONEST)
     chance = random.Random(SEED)  # noqa: S311 - how much of what is around
-    bad = [row for one in injections(SEED, EACH, honest) for row in learn_order(one, chance)]
-    good = [row for one in honest for row in learn_document(one)]
-    return fit(bad, good, WINDOW)
+    orders = [(one, learn_order(one, chance)) for one in injections(SEED, EACH, honest)]
+    return fit_results(orders, [(one, learn_document(one)) for one in honest])
 
 
 def cross_validate(*, by_kin: bool) -> Iterator[tuple[Text, float, bool]]:
@@ -127,15 +162,13 @@ def cross_validate(*, by_kin: bool) -> Iterator[tuple[Text, float, bool]]:
     for fold_at in range(FOLDS):
         left = [fold_of(key, groups) == fold_at for key in keys]
         left_honest = [fold_of(one.family, sources) == fold_at for one in honest]
-        model = fit(
-            (row for out, rows in zip(left, learned, strict=True) if not out for row in rows),
+        model = fit_results(
+            ((one, rows) for out, one, rows in zip(left, orders, learned, strict=True) if not out),
             (
-                row
-                for out, rows in zip(left_honest, honest_rows, strict=True)
+                (one, rows)
+                for out, one, rows in zip(left_honest, honest, honest_rows, strict=True)
                 if not out
-                for row in rows
             ),
-            WINDOW,
         )
         for one, out in zip([*orders, *honest], [*left, *left_honest], strict=True):
             if out:

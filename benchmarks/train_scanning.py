@@ -112,7 +112,13 @@ def learn_attack(sample: Sample) -> Learned:
 
 
 def fit(
-    attacks: Iterable[Row], honest: Iterable[Row], size: int, similar: Iterable[Row] = ()
+    attacks: Iterable[Row],
+    honest: Iterable[Row],
+    size: int,
+    similar: Iterable[Row] = (),
+    *,
+    strength: float = STRENGTH,
+    honest_weight: float = HONEST_WEIGHT,
 ) -> LinearModel:
     """Return a model of two bytes a weight; `similar` are honest and sound like attacks."""
     bad, good, close = list(attacks), list(honest), list(similar)
@@ -127,15 +133,46 @@ def fit(
         shape=(len(rows), BUCKET_COUNT),
     )
     regression = LogisticRegression(
-        C=STRENGTH, class_weight="balanced", solver="liblinear", random_state=SEED, max_iter=400
+        C=strength, class_weight="balanced", solver="liblinear", random_state=SEED, max_iter=400
     )
     kinds = [1] * len(bad) + [0] * (len(good) + len(close))
-    counts = [1.0] * (len(bad) + len(good)) + [HONEST_WEIGHT] * len(close)
+    counts = [1.0] * (len(bad) + len(good)) + [honest_weight] * len(close)
     regression.fit(matrix, kinds, sample_weight=counts)
-    weights = regression.coef_[0]
+    return _quantize(regression.coef_[0], float(regression.intercept_[0]), size)
+
+
+def average(first: LinearModel, second: LinearModel) -> LinearModel:
+    """Return the model whose scores are the mean of two models' scores."""
+    weights = [np.frombuffer(one.weights, "<i2") * one.scale for one in (first, second)]
+    return _quantize((weights[0] + weights[1]) / 2, (first.bias + second.bias) / 2, first.size)
+
+
+def _quantize(weights: np.ndarray, bias: float, size: int) -> LinearModel:
     scale = float(np.abs(weights).max()) / classifier.MAX_WEIGHT
-    whole = np.rint(weights / scale).astype("<i2")
-    return LinearModel(whole.tobytes(), scale, float(regression.intercept_[0]), size)
+    return LinearModel(np.rint(weights / scale).astype("<i2").tobytes(), scale, bias, size)
+
+
+def fit_definitions(
+    attacks: Iterable[Learned], ordinary: Iterable[Learned], honest: Iterable[Learned]
+) -> LinearModel:
+    """Return the mean of a model without the varied texts and of one with them.
+
+    The one that knows them finds more in unfamiliar styles, and holds more ordinary definitions.
+    """
+    parts = [list(attacks), list(ordinary), list(honest)]
+    models: list[LinearModel] = []
+    for with_varied in (False, True):
+        bad, good, close = (
+            [
+                row
+                for one in part
+                if with_varied or not texts.is_varied(one.sample.group)
+                for row in one.rows
+            ]
+            for part in parts
+        )
+        models.append(fit(bad, good, WINDOW, close))
+    return average(*models)
 
 
 def scores(model: LinearModel, sample: Sample) -> tuple[float, float]:
@@ -183,10 +220,9 @@ def read_all() -> tuple[list[Sample], list[Sample], list[Sample]]:
 def train() -> LinearModel:
     """Return the model of all texts."""
     attacks, ordinary, honest = read_all()
-    bad = [row for one in attacks for row in learn_attack(one).rows]
-    good = [row for one in ordinary for row in learn_honest(one).rows]
-    close = [row for one in honest for row in learn_honest(one).rows]
-    return fit(bad, good, WINDOW, close)
+    return fit_definitions(
+        map(learn_attack, attacks), map(learn_honest, ordinary), map(learn_honest, honest)
+    )
 
 
 def vocabulary(samples: Iterable[Sample]) -> str:
@@ -219,10 +255,10 @@ def cross_validate(*, by_kin: bool) -> tuple[list[Judged], list[Judged], list[Ju
             for part, key, of in zip(learned, keys, groups, strict=True)
         ]
         kept = [
-            [row for one, out in zip(part, outs, strict=True) if not out for row in one.rows]
+            [one for one, out in zip(part, outs, strict=True) if not out]
             for part, outs in zip(learned, left, strict=True)
         ]
-        model = fit(kept[0], kept[1], WINDOW, kept[2])
+        model = fit_definitions(*kept)
         for kind, (part, outs) in enumerate(zip(learned, left, strict=True)):
             for one, out in zip(part, outs, strict=True):
                 if out:
@@ -262,7 +298,8 @@ def main() -> None:
         print_table("honest, families not learned", honest, lambda one: one.sample.group)
         return
     words = PACKAGE / "vocabulary.txt"
-    words.write_text(vocabulary(one for part in read_all() for one in part), encoding="utf-8")
+    known = [one for part in read_all() for one in part if not texts.is_varied(one.group)]
+    words.write_text(vocabulary(known), encoding="utf-8")
     path = PACKAGE / f"{attack_resemblance.MODEL}.weights"
     path.write_bytes(classifier.pack_model(train()))
     sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")

@@ -13,7 +13,7 @@ FILES = (
     "hidden_characters.py letters.toml letters_only.py prompt_injection.py signals.py "
     "vocabulary.txt word_segmentation.py words.toml"
 )
-KNOWN = {8: "735abdda72fabcb8"}
+KNOWN = {9: "f26abafadeec75a1"}
 
 
 def test_a_change_of_the_rules_requires_a_new_version() -> None:
