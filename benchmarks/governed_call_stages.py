@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
-from agents.calls import admit, decide_call, inspect_result, pipeline, settle_call
+from agents.calls import admit, inspect_result, pipeline, prepare_call, settle_call
 from bonobot.core.runtime import Runtime
 from bonobot.ledger.writer import committer
 from bonobot.ledger.writer.queue import LoopWaiters
@@ -26,7 +26,7 @@ from mcp_servers.schemas import subprocess_pool
 
 # What is timed: stage, owner, function. A stage's own time is without the stages inside it.
 STAGES: tuple[tuple[str, Any, str], ...] = (
-    ("resolve", decide_call, "find_target"),
+    ("resolve", prepare_call, "find_target"),
     ("check the arguments", subprocess_pool, "check_arguments"),
     ("decide", pipeline, "decide_call"),
     ("open: names, budgets, rates", pipeline, "build_admission"),

@@ -14,9 +14,9 @@ from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition
 from tests import admin_client, factories
+from tests.axe import AXE
 from tests.browser import PATIENCE_MS, PHONE, open_page, take_screenshot
 from tests.end_to_end.test_people import check_page
-from tests.end_to_end.test_screens import AXE
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 

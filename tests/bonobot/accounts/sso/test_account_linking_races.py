@@ -93,7 +93,9 @@ def delete(login: Provider) -> None:
 
 
 @pytest.mark.parametrize(
-    "removals", [(delete, delete), (disable, disable), (delete, disable)], ids=str
+    "removals",
+    [(delete, delete), (disable, disable), (delete, disable)],
+    ids=["deleted", "disabled", "deleted and disabled"],
 )
 def test_of_two_concurrent_removals_of_the_last_two_providers_one_succeeds(
     acme: Organization, removals: tuple[Callable[[Provider], None], ...]
