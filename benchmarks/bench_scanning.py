@@ -122,6 +122,35 @@ def test_what_is_found_in_styles_that_nothing_was_trained_on() -> None:
         )
 
 
+def test_what_is_found_in_oblique_texts() -> None:
+    """Complete definitions and results of `oblique_*`: the hard end of what attackers write."""
+    for name in ("attacks", "honest"):
+        rows = scanning_texts.read_oblique(name)
+        for beside in (False, True):
+            held = [
+                (
+                    row["style"],
+                    bool(
+                        scan_definition(
+                            row["definition"], own_names=row["neighbors"] if beside else ()
+                        )
+                    ),
+                )
+                for row in rows
+            ]
+            where = "neighbors known" if beside else "alone"
+            _table(f"Oblique {name}, {where}: held", [*held, *(("= all", hit) for _, hit in held)])
+    for name in ("injected", "documents"):
+        found = [
+            (row["style"], bool(result.flagged or result.sanitized))
+            for row in scanning_texts.read_oblique(name)
+            for result in (inspect_result(row["text"]),)
+        ]
+        _table(
+            f"Oblique {name}: flagged or changed", [*found, *(("= all", hit) for _, hit in found)]
+        )
+
+
 def test_what_scanning_costs() -> None:
     text = "Returns the rows of a table; `limit` says how many. See https://example.com. " * 850
     for name, what in (

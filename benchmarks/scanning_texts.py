@@ -3,7 +3,8 @@
 Attacks and honest texts that sound like them come from grammars (`scanning_corpus/*.toml`): `[a|b]`
 is a choice, `{slot}` one of a slot. Files named `written_*` have families of their own and the
 slots of the file that they extend; `handwritten_*` and `varied_*` have single texts by style, and
-`unlearned_*` such that only measure. Ordinary definitions are those of public servers, each row
+`unlearned_*` such that only measure, as do the complete definitions and results of `oblique_*`.
+Ordinary definitions are those of public servers, each row
 with its source and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`;
 `passages.jsonl.gz` has paragraphs of the descriptions of public packages. Nothing of it is what the
 scanner is judged on elsewhere.
@@ -114,6 +115,13 @@ def unlearned(name: str, seed: int) -> list[tuple[str, Sample]]:
         for style, texts in by_hand(f"unlearned_{name}").items()
         for text in texts
     ]
+
+
+def read_oblique(name: str) -> list[dict[str, Any]]:
+    """Return the rows of an `oblique_*`: `style`, and a `definition` or a result's `text`."""
+    data = _read_toml(f"oblique_{name}")
+    rows: list[dict[str, Any]] = data.get("definitions") or data["results"]
+    return rows
 
 
 def count_samples(texts: list[str], family: str, each: int, repeats: int) -> int:
