@@ -125,7 +125,7 @@ def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(
 def test_axe_finds_each_planted_violation_on_screens_that_were_checked_before(
     module_web: Web, module_browser: Browser
 ) -> None:
-    acme = factories.create_organization()
+    acme = factories.create_organization("planted")
     admin = admin_client.sign_in(acme, Role.OWNER)
     admin_client.create_web_server(acme, "web")
     missed, planted = [], Counter[tuple[str, str]]()

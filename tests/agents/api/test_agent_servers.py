@@ -252,6 +252,7 @@ def test_the_list_uses_the_same_queries_for_any_number_of_rows(
     for number in range(12):
         server = create_pool_server(acme, f"s{number}")
         AgentServer.objects.create(organization=acme, agent=helper, server=server)
-    # The token, the agent, its attached servers, the servers with counts, secrets, and tools.
-    with django_assert_num_queries(6):
+    # The token, the agent, its attached servers, the servers with counts, secrets, tools, and the
+    # labels of the names.
+    with django_assert_num_queries(7):
         assert len(operator.get(path).json["results"]) == 12

@@ -207,6 +207,7 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
         Definition.objects.create(
             organization=acme, server=server, kind="tool", name="one", payload={}, digest="d"
         )
-    with django_assert_num_queries(3):  # the token, the servers with their counts, the secrets
+    # The token, the servers with their counts, the secrets, and the labels of the names.
+    with django_assert_num_queries(4):
         servers = operator.get("mcp-servers").json["results"]
     assert {(server["tools"], server["waiting"]) for server in servers} == {(1, 1)}
