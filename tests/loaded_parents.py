@@ -166,6 +166,7 @@ def run_parent(orders: Connection, module: str, env: dict[str, str], cwd: str, l
 
 def run_child(orders: Connection, log: str, arguments: list[str], own_log: str) -> None:
     """Become `python -m module …` in a child of the parent."""
+    gc.enable()  # as in a process of its own
     orders.close()
     os.setsid()
     bind_to_parent()
