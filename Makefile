@@ -77,7 +77,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(IN_SCRATCH) DATABASE_URL= REDIS_URL= "$(PY)" -m bonobot mcp list >/dev/null 2>&1 || :
 	@touch "$@"
 
-run: $(INSTALLED) ## Start web, worker and beat; PORT=8000, BONOBOT_VAR=var
+run: $(INSTALLED) ## Start web and worker; PORT=8000, BONOBOT_VAR=var
 	@exec "$(PY)" -m bonobot up --host "$(HOST)" --port "$(PORT)" $(ARGS)
 
 # Its tests only compute, so more processes than cores would only collect them once more.

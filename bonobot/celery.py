@@ -20,7 +20,7 @@ from celery.signals import (
 )
 
 from bonobot.jobs.broker import register_transport
-from bonobot.jobs.queues import QUEUE_NAMES, SESSION_QUEUE, set_sent_at
+from bonobot.jobs.queues import QUEUE_NAMES, SCHEDULER_OPTION, SESSION_QUEUE, set_sent_at
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
@@ -32,6 +32,10 @@ register_transport()
 app = Celery("bonobot")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+if SCHEDULER_OPTION in sys.argv:  # other processes don't load Celery's scheduler
+    from bonobot.processes.scheduler_thread import add_scheduler_option
+
+    add_scheduler_option(app)
 
 
 @import_modules.connect(sender=app)  # after the receiver of `autodiscover_tasks`

@@ -12,6 +12,8 @@ from typing import Any
 
 # The header with the time a message was sent, in seconds since 1970.
 SENT_AT = "bonobot_sent_at"
+# The option of a worker that also runs the scheduler.
+SCHEDULER_OPTION = "--scheduler-thread"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ STUCK_S = 30.0
 # Seconds that a client may take to send its request.
 CLIENT_TIMEOUT_S = 5.0
 
+_lock = threading.Lock()
+_servers: list["ProbeServer"] = []
+
 ProbeResponse = tuple[int, str, bytes]
 # Returns the seconds since the process last made progress.
 AgeFunction = Callable[[], float]
@@ -41,8 +44,8 @@ def measure_loop_age_s() -> float:
 class ProbeServer:
     """The probe server of one process."""
 
-    def __init__(self, age_s: AgeFunction) -> None:
-        self._age_s = age_s
+    def __init__(self, *ages_s: AgeFunction) -> None:
+        self._ages_s = [*ages_s]
         self._server: ThreadingHTTPServer | None = None
         self._handlers: Mapping[str, Callable[[Mapping[str, str], str, str], ProbeResponse]] = {
             health.LIVENESS_PATH: self._answer_healthz,
@@ -57,6 +60,10 @@ class ProbeServer:
         threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
         logger.info("Probes at http://%s:%s%s", host, server.server_port, health.LIVENESS_PATH)
         return int(server.server_port)
+
+    def watch(self, age_s: AgeFunction) -> None:
+        """Also report the process as stuck by this function."""
+        self._ages_s.append(age_s)
 
     def stop(self) -> None:
         if self._server is not None:
@@ -80,7 +87,7 @@ class ProbeServer:
             close_old_connections()
 
     def _answer_healthz(self, headers: Mapping[str, str], query: str, client: str) -> ProbeResponse:
-        age = self._age_s()
+        age = max(age_s() for age_s in self._ages_s)
         if age > STUCK_S:
             return _build_json_response(
                 503, {"status": "stuck", "detail": f"nothing moved for {age:.0f} s"}
@@ -99,9 +106,17 @@ class ProbeServer:
 
 
 def start_probe_server(age_s: AgeFunction) -> None:
-    """Start a probe server if `BONOBOT_PROBE_ADDRESS` is set."""
-    if address := settings.BONOBOT_PROBE_ADDRESS:
-        ProbeServer(age_s).start(*address)
+    """Start this process's probe server if `BONOBOT_PROBE_ADDRESS` is set.
+
+    In a worker with a scheduler, the second of them that starts is watched by the same server.
+    """
+    with _lock:
+        if _servers:
+            _servers[0].watch(age_s)
+        elif address := settings.BONOBOT_PROBE_ADDRESS:
+            server = ProbeServer(age_s)
+            server.start(*address)
+            _servers.append(server)
 
 
 def _build_json_response(status: int, body: dict[str, Any]) -> ProbeResponse:

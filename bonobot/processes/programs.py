@@ -1,6 +1,6 @@
 """The commands and environments of the processes web, worker and beat.
 
-`bonobot up` starts all of them in one terminal; `bonobot web`, `bonobot worker` and `bonobot beat`
+`bonobot up` starts web and a worker with the scheduler in one terminal; `bonobot web`, `bonobot worker` and `bonobot beat`
 each exec one of them, for a service manager or a container.
 """
 
@@ -14,7 +14,7 @@ from typing import NoReturn
 from django.conf import settings
 
 from bonobot.core.crypto import key_files
-from bonobot.jobs.queues import QUEUE_NAMES
+from bonobot.jobs.queues import QUEUE_NAMES, SCHEDULER_OPTION
 from bonobot.processes.supervisor import ProcessSpec, build_python_command
 
 # Celery warns in seven lines at every start; `bonobot check --deploy` reports it in one.
@@ -40,8 +40,13 @@ def build_web_process(host: str, port: int) -> ProcessSpec:
     )
 
 
-def build_worker_process(queues: tuple[str, ...] = QUEUE_NAMES, name: str = "") -> ProcessSpec:
-    """Return a worker process for these queues; `name` distinguishes workers of one host."""
+def build_worker_process(
+    queues: tuple[str, ...] = QUEUE_NAMES, name: str = "", *, with_beat: bool = False
+) -> ProcessSpec:
+    """Return a worker process for these queues; `name` distinguishes workers of one host.
+
+    With `with_beat` it also runs the scheduler, in a thread.
+    """
     return ProcessSpec(
         "worker",
         build_python_command(
@@ -49,6 +54,7 @@ def build_worker_process(queues: tuple[str, ...] = QUEUE_NAMES, name: str = "") 
             *("--pool", "threads", "--queues", ",".join(queues)),
             *("--without-gossip", "--without-mingle"),
             *(("--hostname", f"{name}@%h") if name else ()),
+            *((SCHEDULER_OPTION,) if with_beat else ()),
         ),
         grace_s=settings.BONOBOT_DRAIN_S + 15.0,
     )
@@ -64,7 +70,7 @@ def build_beat_process() -> ProcessSpec:
 def list_processes(host: str, port: int, *, with_worker: bool) -> tuple[ProcessSpec, ...]:
     """Return the processes of `bonobot up` in start order; they stop in reverse."""
     return (
-        (build_web_process(host, port), build_worker_process(), build_beat_process())
+        (build_web_process(host, port), build_worker_process(with_beat=True))
         if with_worker
         else (build_web_process(host, port),)
     )

@@ -19,6 +19,7 @@ A worker takes jobs from its queues in turn, so no queue blocks another:
 EXAMPLES = """\
 examples:
   bonobot worker                                             all queues
+  bonobot worker --beat                                      all queues, and the scheduler
   bonobot worker --queues sessions                           sessions only
   bonobot worker --queues discovery,health                   jobs that connect to servers
   bonobot worker --queues sweeps,notices,upkeep --name two   the rest, as a second worker here
@@ -47,10 +48,17 @@ class Command(BaseCommand):
         parser.add_argument(
             "--name", default="", help="Name that is unique among the workers on this host"
         )
+        parser.add_argument(
+            "--beat",
+            action="store_true",
+            help="Also run the scheduler, instead of a process of its own (`bonobot beat`)",
+        )
 
     def handle(self, **options: Any) -> None:
         """Become the program."""
-        replace_current_process(build_worker_process(options["queues"], options["name"]))
+        replace_current_process(
+            build_worker_process(options["queues"], options["name"], with_beat=options["beat"])
+        )
 
 
 def parse_queues(text: str) -> tuple[str, ...]:

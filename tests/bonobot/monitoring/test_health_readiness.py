@@ -218,6 +218,13 @@ def test_worker_and_scheduler_answer_probes_on_the_next_free_port() -> None:
         second.stop()
 
 
+def test_a_worker_with_a_stuck_scheduler_is_stuck() -> None:
+    server = ProbeServer(lambda: 0.0)
+    assert server.handle_request("/healthz", {})[0] == 200
+    server.watch(lambda: 60.0)
+    assert server.handle_request("/healthz", {})[0] == 503
+
+
 def test_a_probe_returns_the_readiness_of_its_process(complete_installation: None) -> None:
     status, _, body = ProbeServer(lambda: 0.0).handle_request("/readyz?all", {})
     assert (status, json.loads(body)["status"]) == (200, "ready")

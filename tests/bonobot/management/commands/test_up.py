@@ -34,7 +34,7 @@ from tests.wait import eventually
 pytestmark = pytest.mark.worker
 START_TIMEOUT_S = 90
 # A word in the command line of each process.
-PROGRAMS = {"web": " uvicorn ", "worker": " worker ", "beat": " beat "}
+PROGRAMS = {"web": " uvicorn ", "worker": " worker "}
 
 
 class Up:
@@ -148,11 +148,12 @@ def is_running(pid: int) -> bool:
 def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> None:
     process = prepared_runner.start_and_wait()
     pids = list_children(process.pid)
-    assert len(pids) == 3
+    assert len(pids) == 2
     assert is_healthy(prepared_runner.port)
     assert b"csrfmiddlewaretoken" in prepared_runner.get("/admin/login/")
     assert prepared_runner.get("/static/unfold/css/styles.css")
     eventually(lambda: re.search(r"^worker │ .*ready", process.log(), re.MULTILINE))
+    eventually(lambda: re.search(r"^worker │ .*beat leads", process.log(), re.MULTILINE))
     # There is an organization already: no demo is created and no password is shown.
     assert "password" not in process.log()
     assert "Creating a demo" not in process.log()
@@ -162,7 +163,7 @@ def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> N
     assert not any(map(is_running, pids))
     assert "Stopped." in process.log()
     assert all(
-        re.match(r"(web|worker|beat|bonobot) *│ |  |$|Applying|Stopped", line)
+        re.match(r"(web|worker|bonobot) *│ |  |$|Applying|Stopped", line)
         for line in process.log().splitlines()
     ), process.log()
     assert "Traceback" not in process.log()
@@ -173,14 +174,14 @@ def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> N
 
 def test_a_process_that_dies_is_restarted_and_reported(prepared_runner: Up) -> None:
     process, pids = prepared_runner.start_until_loading()
-    os.kill(pids["beat"], signal.SIGKILL)
-    eventually(lambda: "`beat` ended (killed by SIGKILL). It is restarted" in process.log())
+    os.kill(pids["worker"], signal.SIGKILL)
+    eventually(lambda: "`worker` ended (killed by SIGKILL). It is restarted" in process.log())
     statuses = read_statuses(prepared_runner.folder / "var")
-    assert [status.name for status in statuses] == ["web", "worker", "beat"]
-    assert statuses[2].last_end == "killed by SIGKILL"
-    eventually(lambda: len(list_children(process.pid)) == 3, what="a new scheduler")
+    assert [status.name for status in statuses] == ["web", "worker"]
+    assert statuses[1].last_end == "killed by SIGKILL"
+    eventually(lambda: len(list_children(process.pid)) == 2, what="a new worker")
     current_pids = list_children(process.pid)
-    assert {pids["web"], pids["worker"]} < set(current_pids)
+    assert pids["web"] in current_pids
     os.kill(process.pid, signal.SIGINT)
     process.popen.wait(40)
     assert not any(map(is_running, current_pids))

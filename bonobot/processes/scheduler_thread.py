@@ -1,0 +1,74 @@
+"""The scheduler as a thread of a worker (`bonobot worker --beat`).
+
+On one machine it replaces the beat process, which takes as much memory as a worker. Its lease is
+the same, so beat processes and such workers can be mixed: one leads, the others stand by.
+"""
+
+import logging
+import os
+import signal
+from threading import Thread
+from typing import Any
+
+from celery import Celery
+from celery.beat import Service
+from celery.bootsteps import StartStopStep
+from click import Option
+
+from bonobot.jobs.queues import SCHEDULER_OPTION
+
+logger = logging.getLogger(__name__)
+
+# A thread can't interrupt its sleep, so this is also how long its end takes.
+MAX_INTERVAL_S = 1
+
+
+class SchedulerThread(Thread):
+    """Run the scheduler; if it fails, end the worker, so that its supervisor restarts it."""
+
+    def __init__(self, app: Celery) -> None:
+        super().__init__(name="scheduler", daemon=True)
+        self._app = app
+        self._service = Service(
+            app,
+            max_interval=MAX_INTERVAL_S,
+            scheduler_cls=app.conf.beat_scheduler,
+            remote_control=False,
+        )
+
+    def run(self) -> None:
+        """Send due tasks until `stop` is called."""
+        self._app.set_current()
+        try:
+            self._service.start()
+        except Exception:
+            logger.exception("The scheduler failed, so this worker stops")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(self) -> None:
+        """End the thread and release the scheduler's lease."""
+        self._service.stop()
+        self.join()
+
+
+class SchedulerStep(StartStopStep):
+    """Celery's step that starts and stops the thread with its worker."""
+
+    requires = ("celery.worker.components:Pool",)
+    conditional = True
+
+    def __init__(self, worker: Any, scheduler_thread: bool = False, **options: Any) -> None:
+        super().__init__(worker, **options)
+        self.enabled = scheduler_thread
+
+    def create(self, worker: Any) -> SchedulerThread:
+        """Return the thread, which Celery starts before the worker takes messages."""
+        return SchedulerThread(worker.app)
+
+
+def add_scheduler_option(app: Celery) -> None:
+    """Add the option to Celery's command `worker`."""
+    app.user_options["worker"].add(
+        Option([SCHEDULER_OPTION], is_flag=True, help="Run the scheduler in a thread of this worker")
+    )
+    app.steps["worker"].add(SchedulerStep)
