@@ -136,11 +136,13 @@ class Command(BaseCommand):
 
     def create_demo_organization(self) -> dict[str, str]:
         """Create a demo unless there is an organization; return its user and password."""
-        from agents.console.demo_organization import create_demo_organization
         from bonobot.accounts.models import Organization
 
         if Organization.objects.exists():
             return {}
+        # It loads agents, servers and sessions, which takes a fifth of a start.
+        from agents.console.demo_organization import create_demo_organization
+
         self.stdout.write("Creating a demo organization with an agent and its servers")
         demo = create_demo_organization()
         for problem in demo.problems:
