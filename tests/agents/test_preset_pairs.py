@@ -4,6 +4,7 @@ The fixtures and the real programs are those of `test_preset_attacks`.
 """
 
 import json
+import re
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from agents.calls.pipeline import CallOutcome
+from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.core.problems import Problem
 from mcp_servers.client.errors import UpstreamError
@@ -33,7 +35,11 @@ Call = Callable[..., CallOutcome]
 @pytest.fixture
 def repository(workspace: Path) -> Path:
     """A working copy in the workspace, with a commit."""
-    folder = workspace / "repository"
+    return create_repository(workspace / "repository")
+
+
+def create_repository(folder: Path) -> Path:
+    """Create a working copy with a commit."""
     run_git("init", "--quiet", str(folder))
     (folder / "notes.txt").write_text("notes")
     run_git("-C", str(folder), "add", ".")
@@ -134,26 +140,41 @@ GIT_PROGRAMS: dict[str, tuple[str, dict[str, str], str, dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GIT_PROGRAMS)
 def test_git_runs_written_programs_in_the_sandbox(
-    start: Start, call: Call, workspace: Path, repository: Path, secrets: list[Path], name: str
+    start: Start,
+    call: Call,
+    workspace: Path,
+    repository: Path,
+    secrets: list[Path],
+    helper: Agent,
 ) -> None:
-    config, files, tool, arguments = GIT_PROGRAMS[name]
-    program, found = write_collector(workspace, secrets)
+    """Both servers start once: each program has its own repository below the server's."""
+    Agent.objects.filter(pk=helper.pk).update(calls_per_minute=1_000)
     start("filesystem", FOLDER=str(workspace))
-    values = {"program": program, "folder": workspace, "script": program.read_text()}
-    config_path = repository / ".git" / "config"
-    texts = {str(config_path): config_path.read_text() + config.format(**values)}
-    texts |= {str(workspace / path): text.format(**values) for path, text in files.items()}
-    for path, text in texts.items():
-        Path(path).parent.mkdir(exist_ok=True)
-        call("mcp_filesystem_write_file", {"path": path, "content": text})
-    for hook in workspace.glob("hooks/*"):
-        hook.chmod(0o755)
     start("git", REPOSITORY=str(repository))
-    call(f"mcp_git_{tool}", {"repo_path": str(repository), **arguments})
-    assert CANARY not in (found.read_text() if found.exists() else "")
-    assert "root:" not in (found.read_text() if found.exists() else "")
+    ran, leaks = set[str](), dict[str, str]()
+    for number, (name, (config, files, tool, arguments)) in enumerate(GIT_PROGRAMS.items()):
+        folder = repository / str(number)
+        own_repository = create_repository(folder / "repository")
+        program, found = write_collector(folder, secrets)
+        values = {"program": program, "folder": folder, "script": program.read_text()}
+        config_path = own_repository / ".git" / "config"
+        texts = {str(config_path): config_path.read_text() + config.format(**values)}
+        texts |= {str(folder / path): text.format(**values) for path, text in files.items()}
+        for path, text in texts.items():
+            Path(path).parent.mkdir(exist_ok=True)
+            call("mcp_filesystem_write_file", {"path": path, "content": text})
+        for hook in folder.glob("hooks/*"):
+            hook.chmod(0o755)
+        call(f"mcp_git_{tool}", {"repo_path": str(own_repository), **arguments})
+        text = found.read_text() if found.exists() else ""
+        if "ran" in text:
+            ran.add(name)
+        if CANARY in text or re.search("^root:", text, re.MULTILINE):  # a line of /etc/shadow
+            leaks[name] = text
+    assert leaks == {}
+    # Which of them this version of Git runs isn't the point, but some must, or nothing was tried.
+    assert {"core.fsmonitor", "a clean filter"} <= ran
 
 
 REDIRECTIONS = ("gitdir", "commondir", "alternates", "worktree", "include")
