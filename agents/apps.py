@@ -18,7 +18,7 @@ class AgentsConfig(AppConfig):
         from agents.sessions.workflow_executor import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
         from bonobot.accounts.hooks import register_join_hook, register_read_hook
-        from bonobot.accounts.tokens.client_snippets import register_token_snippets
+        from bonobot.accounts.tokens.snippets_extension import register_token_snippets
         from bonobot.core.extension_points import LazyFunction
         from bonobot.ledger.audit.admin_changes import register_token_change_hook
         from bonobot.monitoring.readiness_parts import register_readiness_part

@@ -3,6 +3,7 @@
 from agents.admin import (
     access_requests,
     agent_servers,
+    agent_skills_and_workflows,
     agents,
     approvals,
     audit,
@@ -19,7 +20,6 @@ from agents.admin import (
     server_imports,
     sessions,
     skills,
-    skills_and_workflows,
     tool_matrix,
     triggers,
     workflows,
@@ -28,6 +28,7 @@ from agents.admin import (
 __all__ = [
     "access_requests",
     "agent_servers",
+    "agent_skills_and_workflows",
     "agents",
     "approvals",
     "audit",
@@ -46,7 +47,6 @@ __all__ = [
     "session_imports",
     "sessions",
     "skills",
-    "skills_and_workflows",
     "tool_matrix",
     "triggers",
     "workflows",

@@ -11,8 +11,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.agent_skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.admin.agents import READERS
-from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, AgentAssignment, Skill
 from agents.models.agents import filter_by_visible_agents

@@ -12,9 +12,9 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.agent_skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.admin.agents import READERS
 from agents.admin.server_calls import parse_arguments_text
-from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Workflow, WorkflowRun
 from agents.models.agents import can_see_all_agents

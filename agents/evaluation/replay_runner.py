@@ -41,7 +41,7 @@ from agents.policies.rules import read_policy
 from agents.sessions.history import SessionHistory
 from agents.sessions.history import build_history as history_of
 from agents.sessions.loop import RunLimitExceeded, check_call_limit, check_turn_limit
-from agents.sessions.model_fallback import find_next_request
+from agents.sessions.model_retries_and_fallback import find_next_request
 from agents.sessions.output_schemas import OutputSchemaViolation, check_final_answer
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from agents.sessions.turns import check_reply_not_empty

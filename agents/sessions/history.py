@@ -13,7 +13,7 @@ from uuid import UUID
 from agents.llm import interface as llm_interface
 from agents.models import Step
 from agents.sessions.compaction import CompactionMarks, HistoryEntry, compact_messages
-from agents.sessions.model_fallback import TurnFailure
+from agents.sessions.model_retries_and_fallback import TurnFailure
 
 
 def list_current_steps(steps: Sequence[Step]) -> list[Step]:

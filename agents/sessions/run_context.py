@@ -22,7 +22,7 @@ from agents.sessions import step_store
 from agents.sessions.history import SessionHistory
 from agents.sessions.leases import SessionLease
 from agents.sessions.mcp_host import SessionHost
-from agents.sessions.model_fallback import NextRequest, find_next_request
+from agents.sessions.model_retries_and_fallback import NextRequest, find_next_request
 from agents.sessions.services import build_principal, load_token_rate
 from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message

@@ -1,7 +1,7 @@
 """The commands and environments of the processes web, worker and beat.
 
-`bonobot up` starts web and a worker with the scheduler in one terminal; `bonobot web`, `bonobot worker` and `bonobot beat`
-each exec one of them, for a service manager or a container.
+`bonobot up` starts web and a worker with the scheduler in one terminal; `bonobot web`, `bonobot
+worker` and `bonobot beat` each exec one of them, for a service manager or a container.
 """
 
 import os

@@ -69,6 +69,8 @@ class SchedulerStep(StartStopStep):
 def add_scheduler_option(app: Celery) -> None:
     """Add the option to Celery's command `worker`."""
     app.user_options["worker"].add(
-        Option([SCHEDULER_OPTION], is_flag=True, help="Run the scheduler in a thread of this worker")
+        Option(
+            [SCHEDULER_OPTION], is_flag=True, help="Run the scheduler in a thread of this worker"
+        )
     )
     app.steps["worker"].add(SchedulerStep)

@@ -28,8 +28,8 @@ from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.allowed_folders import FOLDER_KINDS, list_allowed_folders
 from mcp_servers.presets.availability import can_use, list_enabled_ids
 from mcp_servers.presets.services import build_server_spec, get_preset
+from mcp_servers.sandbox_settings import DEFAULT_NETWORKS, get_default_sandbox
 from mcp_servers.server_config import ServerSpec, list_allowed_launchers
-from mcp_servers.server_sandbox import DEFAULT_NETWORKS, get_default_sandbox
 
 
 @dataclass(frozen=True, kw_only=True)

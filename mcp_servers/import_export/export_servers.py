@@ -11,9 +11,9 @@ from bonobot.core.text.placeholders import list_placeholders
 from mcp_servers.client_capabilities import get_custom_settings
 from mcp_servers.models import Secret, Server
 from mcp_servers.models.servers import find_document
+from mcp_servers.sandbox_settings import SandboxConfig, get_default_sandbox
 from mcp_servers.server_config import mask_endpoint_config
 from mcp_servers.server_prices import PRICE_FIELDS
-from mcp_servers.server_sandbox import SandboxConfig, get_default_sandbox
 
 _SECRET_FIELDS = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 

@@ -17,7 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from bonobot.core.text.linear_regex import LARGE_MEMORY, LinearPattern
 
-_DATA: Final = tomllib.loads(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
+_DATA: Final = tomllib.loads(
+    files(__package__).joinpath("other_languages.toml").read_text(encoding="utf-8")
+)
 STEMS: Final[dict[str, dict[str, str]]] = {
     concept: {
         language: "".join(line.strip() for line in said.splitlines())
@@ -94,7 +96,7 @@ _NEGATED_BEFORE: Final = LinearPattern(
 
 
 class SignalSet:
-    """A set of signals: English ones from a file, other languages from `words.toml`.
+    """A set of signals: English ones from a file, other languages from `other_languages.toml`.
 
     `mention` matches the text before a quotation that only mentions words. `long_text` is for texts
     so long that they contain some words of another language by chance.

@@ -23,7 +23,7 @@ from bonobot.accounts.models import Token
 from bonobot.accounts.roles import SCOPE_DESCRIPTIONS, Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.accounts.tokens import services as tokens
-from bonobot.accounts.tokens.client_snippets import build_token_snippets
+from bonobot.accounts.tokens.snippets_extension import build_token_snippets
 from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
 
 UNCHANGED = "kept"

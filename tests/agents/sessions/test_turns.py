@@ -323,7 +323,7 @@ def test_a_new_message_is_part_of_the_next_turn(acme, helper, workshop, fake, ru
 def test_a_new_message_is_part_of_the_retried_turn(
     acme, helper, endpoint, fake, runner, monkeypatch
 ):
-    monkeypatch.setattr("agents.sessions.model_fallback.FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("agents.sessions.model_retries_and_fallback.FIRST_WAIT_S", 0.01)
     ModelEndpoint.objects.filter(pk=endpoint.pk).update(retries=1)
     truncated = Says(text="half of it", cut="closed")
     _, administrator, continue_turn = start_waiting_turn(

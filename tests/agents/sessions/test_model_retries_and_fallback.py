@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.llm.interface import ModelEndpointConfig
-from agents.sessions.model_fallback import (
+from agents.sessions.model_retries_and_fallback import (
     JITTER,
     MAX_WAIT_S,
     NextRequest,

@@ -7,7 +7,7 @@ import pytest
 
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ModelEndpoint, Session, Step
-from agents.sessions import model_fallback
+from agents.sessions import model_retries_and_fallback
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
@@ -48,7 +48,7 @@ def second(stack):
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     """Shorten the delays between retries."""
-    monkeypatch.setattr(model_fallback, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(model_retries_and_fallback, "FIRST_WAIT_S", 0.01)
 
 
 @pytest.fixture
