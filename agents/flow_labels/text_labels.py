@@ -111,11 +111,6 @@ def label_changed_object(change: AdminChange) -> None:
     add_cell_labels(change.organization_id, [key], labels, idle_s=IDLE_S if is_token else None)
 
 
-def list_text_labels(row: TextRow) -> tuple[FlowLabel, ...]:
-    """Return the labels of a text (one query)."""
-    return decode_labels(_load_text_labels(row.organization_id, [row.pk]))
-
-
 def label_session_with_texts(actor: Actor, session: Session, *rows: TextRow | None) -> None:
     """Add the labels of what a session's model reads (3 queries).
 
