@@ -35,8 +35,8 @@ def list_agent_slugs(row: Skill | Workflow) -> list[str]:
     return list(row.assignments.order_by("agent__slug").values_list("agent__slug", flat=True))
 
 
-def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> list[str]:
-    """Attach a skill or workflow to exactly these agents; return their slugs."""
+def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> None:
+    """Attach a skill or workflow to exactly these agents."""
     assignments: Any = row.assignments
     assignments.exclude(agent__in=agents).delete()
     assigned_ids = set(assignments.values_list("agent_id", flat=True))
@@ -47,7 +47,6 @@ def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> list[str]:
         if agent.pk not in assigned_ids
     ]
     assignments.model.objects.bulk_create(new_assignments)
-    return sorted(agent.slug for agent in agents)
 
 
 def save_assignable(row: AssignableRow) -> None:

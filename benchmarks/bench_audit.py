@@ -10,6 +10,7 @@ answers, on PostgreSQL. Each change is made in a transaction that is taken back.
 import asyncio
 import sys
 import time
+from typing import Any
 from uuid import UUID, uuid4
 
 from rich.console import Console
@@ -46,7 +47,7 @@ def changed(name: str, organization_id: UUID) -> bool:
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
     one, two = rows[ROWS // 2], rows[ROWS // 2 + 1]
     key = one.pk.hex if connection.vendor == "sqlite" else one.pk
-    statements = {
+    statements: dict[str, tuple[str, list[Any]]] = {
         "flip": ("UPDATE ledger_auditrow SET opened = %s WHERE id = %s", [one.opened + " ", key]),
         "column": ("UPDATE ledger_auditrow SET outcome = %s WHERE id = %s", ["error", key]),
         "delete": ("DELETE FROM ledger_auditrow WHERE id = %s", [key]),
@@ -59,7 +60,8 @@ def changed(name: str, organization_id: UUID) -> bool:
     }
     with transaction.atomic():
         with connection.cursor() as cursor:
-            cursor.execute(*statements[name])
+            statement, parameters = statements[name]
+            cursor.execute(statement, parameters)
         found = not verify_whole_chain(organization_id).ok
         transaction.set_rollback(True)
     return found

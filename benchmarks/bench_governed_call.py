@@ -124,8 +124,8 @@ def main() -> None:
     stages = _table("Stages on one thread each: own processor µs per call", "database", "stage")
     counts = _table("What a warm call asks for", "database", "what")
     for table in (stages, counts):
-        for at_once in CONCURRENCY[:2]:
-            table.add_column(f"at {at_once}", justify="right")
+        for count in CONCURRENCY[:2]:
+            table.add_column(f"at {count}", justify="right")
     for name, lines in on_each(__file__, console):
         found: dict[str, dict[str, list[str]]] = {"stage": {}, "count": {}}
         for kind, at_once, *words in lines:

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich.box import MARKDOWN
@@ -60,12 +61,12 @@ def measure() -> None:
     agent = Agent.objects.get(organization=where, slug="mayor")
     client = Client(headers={"host": "localhost"})
     client.force_login(User.objects.get(username="root-of-town"))
-    town = LargeOrganization(where, agent, Server.objects.order_by("name").first(), client)
+    town = LargeOrganization(where, agent, Server.objects.order_by("name")[0], client)
     gc.collect()
     gc.freeze()  # as a web process does when it has started
     for title, address in (*town.list_pages(), *MORE):
         try:
-            _say(title, *_times(lambda address=address: town.open(address)))
+            _say(title, *_times(partial(town.open, address)))
         except OperationalError:
             sys.stdout.write(f"given up\t{title}\n")
         except AssertionError as error:

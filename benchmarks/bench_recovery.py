@@ -92,8 +92,8 @@ def test_the_session_of_an_ended_worker_goes_on(tmp_path: Path, ended: str) -> N
         agent = create_agent()
         for number in range(KILLS):
             session = begun(agent)
-            fence, pid = eventually(lambda one=session: holder(one), within=60)
-            eventually(lambda one=session: one.steps.filter(kind="call").exists(), within=60)
+            fence, pid = eventually(partial(holder, session), within=60)
+            eventually(session.steps.filter(kind="call").exists, within=60)
             workers.pop(pid, None)
             os.kill(pid, signal.SIGTERM if ended == "stopped" else signal.SIGKILL)
             ended_at = time.perf_counter()

@@ -207,7 +207,8 @@ def _streamed(asked: RecordedRequest, turns_with_calls: int = 0) -> bytes:
     answered = sum(one["role"] == "assistant" for one in asked.message["messages"])
     if answered < turns_with_calls:
         calls = [_call(index, answered) for index in range(2)]
-        deltas, finish = [{"tool_calls": [call]} for call in calls], "tool_calls"
+        deltas: list[dict[str, Any]] = [{"tool_calls": [call]} for call in calls]
+        finish = "tool_calls"
     else:
         deltas, finish = [{"role": "assistant", "content": word} for word in WORDS.split()], "stop"
     usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}

@@ -379,7 +379,7 @@ def _answer(
         delta["content"] = text
     sent, answered = len(json.dumps(said).encode()) // 4, len(json.dumps(delta).encode()) // 4
     used = {"prompt_tokens": sent, "completion_tokens": answered, "total_tokens": sent + answered}
-    chunks = [
+    chunks: list[dict[str, Any]] = [
         {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if name else "stop"}]},
         {"choices": [], "usage": used},

@@ -128,9 +128,10 @@ def _requested(boss: Principal, agent: Agent, numbers: Iterator[int]) -> One:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": f"/mcp/agents/{agent.slug}"}
         fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        scope |= {"query_string": b"", "headers": fields, "client": ("127.0.0.1", 1)}
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "query_string": b""}
+        scope |= {"path": f"/mcp/agents/{agent.slug}", "headers": fields}
+        scope["client"] = ("127.0.0.1", 1)
         await gateway(scope, receive, send)
         assert sent[0]["status"] == 200, sent
 

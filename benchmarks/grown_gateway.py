@@ -16,9 +16,10 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.bench_gateway import META, MODERN, _free_port, _running
-from benchmarks.upstream_server import arguments
+from benchmarks.bench_gateway import _free_port, _running
+from benchmarks.upstream_server import META, arguments
 from tests.large_organization import LargeOrganization
+from tests.servers.raw_http_server import MODERN
 
 CALLS, LISTS = 50, 5
 TOOL = "mcp_bench_echo"

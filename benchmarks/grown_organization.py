@@ -105,7 +105,7 @@ def _write(lines: Iterator[str], table: str, columns: tuple[str, ...]) -> None:
         dropped, made = _indices(cursor, table)
         for statement in dropped:
             cursor.execute(statement)
-        with cursor.copy(copying) as rows:  # type: ignore[attr-defined]  # psycopg's own
+        with cursor.copy(copying) as rows:  # psycopg's own
             while piece := list(islice(lines, PIECE)):
                 rows.write("\n".join(piece) + "\n")
         cursor.execute(f"SET LOCAL maintenance_work_mem = '{MEMORY}'")
@@ -227,9 +227,9 @@ def build(*, agents: int, servers: int, each: int, rows: int, days: int) -> None
     counter.join()
     if counter.exitcode:
         sys.exit("The calls could not be counted.")
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     summed = build_rollups.sum_missing_days(float("inf"))
-    _say(f"{summed} days summed, {(time.perf_counter() - began) / (summed or 1):.2f} s each")
+    _say(f"{summed} days summed, {(time.perf_counter() - started_at) / (summed or 1):.2f} s each")
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE" if connection.vendor == "postgresql" else "ANALYZE")
     _say("done")

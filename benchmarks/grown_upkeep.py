@@ -6,6 +6,7 @@ measured again.
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 from uuid import UUID
@@ -28,7 +29,7 @@ def figures(organization_id: UUID) -> Iterator[tuple[str, float, float]]:
     whole = Rollup.objects.filter(organization_id=organization_id, grain="day", begins__lt=now)
     days = whole.order_by("-begins").values_list("begins", flat=True).distinct()[1 : DAYS + 1]
     took = _times(
-        [lambda day=day: build_rollups._rebuild_day_summaries(organization_id, day) for day in days]
+        [partial(build_rollups._rebuild_day_summaries, organization_id, day) for day in days]
     )
     yield "a day summed anew, with its hours: median; slowest", median(took), max(took)
     if connection.vendor == "postgresql":

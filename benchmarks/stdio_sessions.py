@@ -55,12 +55,12 @@ async def call_at_once(url: str, token: str, web: int, command: list[str]) -> st
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
-    async def decline(*_: Any) -> Any:
+    async def decline(context: Any, params: Any) -> Any:
         from mcp.types import ElicitResult
 
         return ElicitResult(action="decline")
 
-    callbacks = {"elicitation_callback": decline} if os.environ.get("ELICITATION") else {}
+    elicitation_callback = decline if os.environ.get("ELICITATION") else None
     opened, start, done = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
     latencies: list[float] = []
     failures: list[str] = []
@@ -70,7 +70,9 @@ async def call_at_once(url: str, token: str, web: int, command: list[str]) -> st
         async with (
             httpx2.AsyncClient(headers=headers, timeout=CALL_LIMIT_S) as http,
             Client(
-                streamable_http_client(url, http_client=http), mode="legacy", **callbacks
+                streamable_http_client(url, http_client=http),
+                mode="legacy",
+                elicitation_callback=elicitation_callback,
             ) as client,
         ):
             opened.release()

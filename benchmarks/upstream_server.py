@@ -6,7 +6,7 @@ from typing import Any
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RecordedRequest
 
-_META = "io.modelcontextprotocol/"
+META = "io.modelcontextprotocol/"
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -38,9 +38,9 @@ def arguments(number: int) -> dict[str, Any]:
 def modern_request(tool: str, number: int, token: str = "") -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of a modern call of the upstream's tool."""
     meta = {
-        f"{_META}protocolVersion": raw_http_server.MODERN,
-        f"{_META}clientInfo": {"name": "bench", "version": "1"},
-        f"{_META}clientCapabilities": {},
+        f"{META}protocolVersion": raw_http_server.MODERN,
+        f"{META}clientInfo": {"name": "bench", "version": "1"},
+        f"{META}clientCapabilities": {},
     }
     params = {"name": tool, "arguments": arguments(number), "_meta": meta}
     message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}

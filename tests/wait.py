@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def eventually(
-    predicate: Callable[[], T], *, within: float = 10.0, every: float = 0.05, what: str = ""
+    predicate: Callable[[], T | None], *, within: float = 10.0, every: float = 0.05, what: str = ""
 ) -> T:
     """Return the first truthy result of `predicate`; raise AssertionError after `within` s."""
     deadline = time.monotonic() + within

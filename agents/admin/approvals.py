@@ -118,7 +118,6 @@ class PersonRequestAdmin(TabbedAdmin):
 
 MAX_ANSWERED = 200  # calls that are answered at once
 MAX_LISTED = 50
-ARGUMENTS_PREVIEW_LENGTH = 160  # characters of arguments in the list
 TABS = {"pending": _("Pending"), "answered": _("Answered")}
 
 

@@ -12,7 +12,7 @@ from agents.api.call_serializers import OutputSchemaField
 from agents.assignments import list_callable_agents, set_callable_agents
 from agents.builtin_tools.services import MAX_WORKSPACE_MIB, clear_workspace, describe_workspace
 from agents.models import Agent, ModelEndpoint
-from agents.models.agents import MAX_WORKSPACE_FILES, can_see_all_agents
+from agents.models.agents import MAX_WORKSPACE_FILES, build_agent_lookup, can_see_all_agents
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import (
@@ -41,6 +41,17 @@ MAX_LIMIT = 2**31 - 1
 @extend_schema_field({**JSON_OBJECT, "description": "Toolsets by name, with their options."})
 class ToolsetsField(serializers.DictField):
     """Built-in tools: toolsets by name, each with its options."""
+
+
+class AgentRowFilter(StrictFilterSet):
+    """The filter of rows that belong to an agent."""
+
+    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or slug of the agent")
+
+    def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
+        return rows.filter(
+            **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
+        )
 
 
 class AgentFilter(StrictFilterSet):

@@ -7,6 +7,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from agents.api.agents import AgentRowFilter
 from agents.api.sessions import SessionView
 from agents.approvals.services import (
     ANSWERS,
@@ -16,30 +17,22 @@ from agents.approvals.services import (
     revoke_session_approval,
 )
 from agents.models import Approval, SessionApproval
-from agents.models.agents import build_agent_lookup
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.roles import Action
-from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
 
 
-class ApprovalFilter(StrictFilterSet):
+class ApprovalFilter(AgentRowFilter):
     """Filters for the list of approvals."""
 
     state = django_filters.ChoiceFilter(choices=Approval.State.choices)
-    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or slug of the agent")
     session = django_filters.UUIDFilter(field_name="session_id")
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
     tool = django_filters.CharFilter(field_name="own_name", label="The tool's own name")
     rule = django_filters.CharFilter(field_name="rule", label="The rule that required approval")
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
-
-    def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
-        return rows.filter(
-            **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
-        )
 
 
 class CallApprovalSerializer(StrictSerializer):

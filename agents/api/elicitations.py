@@ -7,28 +7,21 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from agents.api.agents import AgentRowFilter
 from agents.elicitations.services import ANSWERS, answer_request, build_page_url
 from agents.models import ElicitationRequest
-from agents.models.agents import build_agent_lookup
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.roles import Action
-from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
 
 
-class ElicitationRequestFilter(StrictFilterSet):
+class ElicitationRequestFilter(AgentRowFilter):
     """Filters for the list of elicitation requests."""
 
     state = django_filters.ChoiceFilter(choices=ElicitationRequest.State.choices)
-    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or slug of the agent")
     session = django_filters.UUIDFilter(field_name="session_id")
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
-
-    def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
-        return rows.filter(
-            **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
-        )
 
 
 class ElicitationRequestSerializer(StrictSerializer):

@@ -20,7 +20,7 @@ from drf_spectacular.utils import (
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.agents import AgentView
+from agents.api.agents import AgentRowFilter, AgentView
 from agents.api.budgets import BudgetUseSerializer
 from agents.api.call_serializers import (
     EXAMPLE_MESSAGE,
@@ -34,7 +34,6 @@ from agents.flow_labels.services import list_session_labels
 from agents.flow_labels.session_labels import label_reader, label_session_reader
 from agents.images import build_blob_response, get_session_blob
 from agents.models import Session
-from agents.models.agents import build_agent_lookup
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_file_response, load_output
 from agents.sessions.quarantine import release_quarantined_session
@@ -50,7 +49,6 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
@@ -59,18 +57,12 @@ from mcp_servers.flow_labels import FlowLabel
 MAX_STEPS = 500
 
 
-class SessionFilter(StrictFilterSet):
+class SessionFilter(AgentRowFilter):
     """Filters for the list of sessions."""
 
     status = django_filters.ChoiceFilter(choices=Session.Status.choices)
-    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or slug of the agent")
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
-
-    def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
-        return rows.filter(
-            **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
-        )
 
 
 @extend_schema_serializer(

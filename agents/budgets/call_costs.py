@@ -1,6 +1,6 @@
 """Costs of calls to servers. No I/O.
 
-Amounts are in the units of ledger cells: calls, micro-dollars, and milliseconds for `seconds`.
+Amounts are in the units of ledger cells: `calls`, `milliseconds` and `microusd` (micro-dollars).
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def calculate_cost(price: CallPrice, duration_ms: int) -> int:
 
 def estimate_amounts(price: CallPrice, deadline_ms: int) -> dict[str, int]:
     """Return the maximum amounts of a call, to reserve before it."""
-    amounts = {"calls": 1, "seconds": deadline_ms}
+    amounts = {"calls": 1, "milliseconds": deadline_ms}
     return amounts if price.is_free else amounts | {"microusd": calculate_cost(price, deadline_ms)}
 
 
@@ -44,6 +44,6 @@ def calculate_amounts(
     never exceeds the reservation.
     """
     if not was_sent:
-        return {"calls": 0, "seconds": 0, "microusd": 0}
+        return {"calls": 0, "milliseconds": 0, "microusd": 0}
     billed_ms = min(duration_ms, deadline_ms) if is_outcome_known else deadline_ms
-    return {"calls": 1, "seconds": billed_ms, "microusd": calculate_cost(price, billed_ms)}
+    return {"calls": 1, "milliseconds": billed_ms, "microusd": calculate_cost(price, billed_ms)}

@@ -75,37 +75,14 @@ def select_limits(
 def build_reservations(
     organization_id: UUID, limits: Iterable[BudgetLimit], amounts: Mapping[str, int], now: datetime
 ) -> tuple[BudgetReservation, ...]:
-    """Return a reservation for each limit whose unit is in `amounts` (in cell units)."""
-    return tuple(
-        BudgetReservation(
-            build_budget_key(organization_id, limit, now),
-            limit.limit * get_cell_unit(limit.unit)[1],
-            amounts[limit.unit],
-        )
-        for limit in limits
-        if limit.unit in amounts
-    )
-
-
-def build_settlements(
-    reservations: Iterable[BudgetReservation], amounts: Mapping[str, int] | None
-) -> tuple[tuple[str, int, int], ...]:
-    """Return (key, reserved, actual) of each reservation; without `amounts` all of it is spent."""
-    amounts_by_unit = {
-        CELL_UNITS.get(unit, (unit, 1))[0]: amount for unit, amount in (amounts or {}).items()
-    }
-    return tuple(
-        [
-            (
-                reservation.key,
-                reservation.amount,
-                reservation.amount
-                if amounts is None
-                else amounts_by_unit[budgets.parse_unit(reservation.key)],
-            )
-            for reservation in reservations
-        ]
-    )
+    """Return a reservation for each limit whose cell's unit is in `amounts`."""
+    reservations = []
+    for limit in limits:
+        cell_unit, factor = get_cell_unit(limit.unit)
+        if cell_unit in amounts:
+            key = build_budget_key(organization_id, limit, now)
+            reservations.append(BudgetReservation(key, limit.limit * factor, amounts[cell_unit]))
+    return tuple(reservations)
 
 
 @lru_cache(maxsize=4096)

@@ -115,7 +115,7 @@ def _build_bwrap_arguments(network: bool, *, forbids_namespaces: bool) -> tuple[
     return (
         *build_namespace_arguments(network=network, forbids_namespaces=forbids_namespaces),
         *build_system_arguments(network=network),
-        *("--size", str(TMP_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
+        *sandbox_modes.build_tmpfs_arguments("/tmp", TMP_BYTES),  # noqa: S108
     )
 
 

@@ -63,22 +63,6 @@ class CallContext:
     error: dict[str, Any] | None = None
     amounts: dict[str, int] = field(default_factory=dict)
 
-    def set_snapshot(self, snapshot: CallSnapshot) -> None:
-        """Set the snapshot that decides the call; its target has to be resolved again."""
-        self.snapshot, self.is_resolved = snapshot, False
-        self.server, self.deadline_ms = None, 0
-
-    def set_target(self, target: Target) -> None:
-        """Set the target with its server, and how long the call may run."""
-        self.target, self.is_resolved = target, True
-        server_id, request = target.facts.server_id, self.request
-        self.server = self.snapshot.servers.get(server_id) if server_id else None
-        self.deadline_ms = 0
-        if self.server is not None:
-            read_s = self.server.endpoint.read_s
-            seconds = read_s if request.timeout_s is None else request.timeout_s
-            self.deadline_ms = round(seconds * 1000)
-
     def build_outcome(self) -> CallOutcome:
         """Return the outcome of the settled call."""
         request, target = self.request, self.target

@@ -63,7 +63,9 @@ async def prepare_call(context: CallContext, *, fresh: bool) -> None:
         raise NotFound(
             format_message("The {kind} {key!r} doesn't exist.", kind=kind, key=str(key)), field=kind
         )
-    context.set_snapshot(snapshot)
+    context.snapshot = snapshot
+    # The target of an earlier snapshot has to be resolved again.
+    context.is_resolved, context.server, context.deadline_ms = False, None, 0
     context.masker = await ensure_masker_loaded(snapshot)
 
 
@@ -81,7 +83,13 @@ async def resolve_target(context: CallContext) -> None:
     else:
         target = find_target(request, snapshot)
     if target is not None:
-        context.set_target(target)
+        context.target, context.is_resolved = target, True
+        server_id = target.facts.server_id
+        context.server = server = snapshot.servers.get(server_id) if server_id else None
+        if server is not None:
+            read_s = server.endpoint.read_s
+            seconds = read_s if request.timeout_s is None else request.timeout_s
+            context.deadline_ms = round(seconds * 1000)
         if isinstance(target, SnapshotTool) and target.name != request.tool:
             context.request = replace(request, tool=target.name)
     request.principal.require(Action.USE_TOOLS if request.agent_id else Action.CALL_TOOLS)

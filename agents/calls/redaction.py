@@ -9,7 +9,7 @@ from uuid import UUID
 
 from agents.calls.definitions import ServerFacts
 from agents.calls.snapshots import CallSnapshot
-from bonobot.core.crypto.organization_secrets import find_cached_masker, load_masker
+from bonobot.core.crypto.organization_secrets import load_masker
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
@@ -22,7 +22,7 @@ MAX_ARGUMENTS_LENGTH = 16_384  # characters in the audit log
 async def ensure_masker_loaded(snapshot: CallSnapshot) -> Masker:
     """Return the masker for the organization's secrets; load them unless they are cached."""
     organization_id, generation = snapshot.organization_id, snapshot.generation
-    masker = find_cached_masker(organization_id, generation)
+    masker = get_organization_secrets(str(organization_id)).find_current_masker(generation)
     if masker is None:
         masker = await get_runtime().run_orm(load_masker, organization_id, generation)
     return masker

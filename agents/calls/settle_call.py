@@ -9,7 +9,6 @@ from uuid import UUID
 
 from agents.budgets.admission_queue import get_admission_queue
 from agents.budgets.call_costs import FREE, calculate_amounts
-from agents.budgets.limits import build_settlements
 from agents.calls.context import CallContext
 from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_result
@@ -20,6 +19,7 @@ from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.budgets import settle_reservations
 from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
@@ -84,11 +84,26 @@ async def settle_call(context: CallContext) -> None:
         was_sent=server is None or (context.sent and not (continuation and continuation.task_id)),
         is_outcome_known=context.outcome != "unknown",
     )
+    result_text = context.result_text
+    settlement = Settlement(
+        call_id=context.request.call_id,
+        organization_id=context.snapshot.organization_id,
+        outcome=context.outcome,
+        code=context.code,
+        duration_ms=context.duration_ms,
+        details={
+            "execution_time_ms": context.duration_ms,
+            "sanitized": result_text.build_audit_details(),
+            **({"flagged": dict(result_text.flagged)} if result_text.flagged else {}),
+            **context.audit_details,
+        },
+        actuals=settle_reservations(context.admission.reservations, context.amounts),
+        cost_microusd=context.amounts["microusd"],
+    )
     # The item is queued before this waits, so a canceled caller doesn't prevent the settlement.
     try:
         await get_writer().settle_call_async(
-            _build_settlement(context),
-            wait_for_database=context.request.session_id is not None,
+            settlement, wait_for_database=context.request.session_id is not None
         )
     except AuditUnavailable as problem:
         raise OutcomeUnrecorded(problem) from problem
@@ -118,25 +133,6 @@ def _report_unknown_outcome(context: CallContext, problem: UpstreamError) -> Non
     context.audit_details = {"cause": problem.code}
     context.code, context.remedy = OUTCOME_UNKNOWN_CODE, OUTCOME_UNKNOWN_REMEDY
     context.result_text = clean_text(describe_unknown_outcome(problem.summary))
-
-
-def _build_settlement(context: CallContext) -> Settlement:
-    result_text = context.result_text
-    return Settlement(
-        call_id=context.request.call_id,
-        organization_id=context.snapshot.organization_id,
-        outcome=context.outcome,
-        code=context.code,
-        duration_ms=context.duration_ms,
-        details={
-            "execution_time_ms": context.duration_ms,
-            "sanitized": result_text.build_audit_details(),
-            **({"flagged": dict(result_text.flagged)} if result_text.flagged else {}),
-            **context.audit_details,
-        },
-        actuals=build_settlements(context.admission.reservations, context.amounts),
-        cost_microusd=context.amounts["microusd"],
-    )
 
 
 # Servers whose last call from this process failed.

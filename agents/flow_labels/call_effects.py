@@ -14,7 +14,8 @@ from bonobot.accounts.principals import Principal
 from bonobot.ledger.types import FlowLabelEffect, Store
 from mcp_servers.flow_labels import FlowLabel, encode_labels
 from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S
-from mcp_servers.flow_labels.store_labels import StoreUse, build_store_key
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.store_labels import StoreUse
 
 EXTERNAL_EFFECT = encode_labels((FlowLabel.SENDS_OUT,))
 # There are few sets of labels, and each call has one.
@@ -69,10 +70,4 @@ def list_used_stores(
     """Return the server store that a call reads or writes; none for built-in tools."""
     if server_id is None or not (use.reads or use.writes):
         return ()
-    return (Store(build_store_key(organization_id, server_id), use.reads, use.writes),)
-
-
-@lru_cache(maxsize=4096)
-def build_flow_key(organization_id: UUID, kind: str, key: UUID | str) -> str:
-    """Return the ledger key of a `session`, an `agent` or a `token`."""
-    return f"flow:{organization_id}:{kind}:{key}"
+    return (Store(build_flow_key(organization_id, "server", server_id), use.reads, use.writes),)

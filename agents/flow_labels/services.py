@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents.flow_labels.call_effects import build_flow_key, build_flow_keys
+from agents.flow_labels.call_effects import build_flow_keys
 from agents.models import Agent, Approval, Note, Session
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
@@ -25,7 +25,7 @@ from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S, require_no_held_labels
-from mcp_servers.flow_labels.store_labels import build_text_key
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
 
 # Calls to search for the sources of a session's labels, and of an approval's.
 MAX_SESSION_CALLS_READ = 2_000
@@ -220,7 +220,7 @@ def list_agent_stores(agent: Agent) -> list[AgentStore]:
     note_labels = 0
     for labels in Note.objects.filter(agent=agent.pk).values_list("labels", flat=True):
         note_labels |= labels
-    text_labels, text_key = 0, build_text_key(agent.organization_id, agent.pk)
+    text_labels, text_key = 0, build_flow_key(agent.organization_id, "text", agent.pk)
     for labels in FlowCell.objects.filter(pk=text_key).values_list("labels", flat=True):
         text_labels |= labels
     return [
@@ -247,5 +247,7 @@ def clear_agent_stores(principal: Principal, agent: Agent) -> None:
         details |= {store.name: [*store.labels] for store in list_agent_stores(agent)}
         Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
         Note.objects.filter(agent=agent.pk).update(labels=0)
-        FlowCell.objects.filter(pk=build_text_key(agent.organization_id, agent.pk)).update(labels=0)
+        FlowCell.objects.filter(pk=build_flow_key(agent.organization_id, "text", agent.pk)).update(
+            labels=0
+        )
     agent.workspace_labels = 0

@@ -9,19 +9,18 @@ only a reviewer who clears a server's labels, or the deletion of the object, cle
 that is created by a token with labels starts with them.
 """
 
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, QuerySet
 
-from agents.flow_labels.call_effects import build_flow_key, build_flow_keys
+from agents.flow_labels.call_effects import build_flow_keys
 from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.session_labels import (
     LabelOrigin,
+    add_cell_labels,
     add_reader_labels,
     add_session_labels,
     label_reader,
@@ -48,12 +47,14 @@ from agents.models import (
 )
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.audit.admin_changes import AdminChange
+from bonobot.ledger.audit.export import ExportedAuditLog
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import Actor
 from bonobot.notifications.models import NotificationChannel
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS, load_token_labels
-from mcp_servers.flow_labels.store_labels import StoredData, build_text_key, get_store_labels
+from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S, load_token_labels
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.store_labels import StoredData, get_store_labels
 from mcp_servers.models import Preset, Server
 
 FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
@@ -81,7 +82,7 @@ def label_text(principal: Principal, row: TextRow, *, is_changed: bool = True) -
 
     Call it in the transaction of the change, before its audit entry is written.
     """
-    key = build_text_key(row.organization_id, row.pk)
+    key = build_flow_key(row.organization_id, "text", row.pk)
     if principal.kind != "token":
         if is_changed:
             FlowCell.objects.filter(pk=key).update(labels=0)
@@ -89,8 +90,7 @@ def label_text(principal: Principal, row: TextRow, *, is_changed: bool = True) -
     labels = _load_writer_labels(principal)
     if not labels:
         return
-    FlowCell.objects.get_or_create(pk=key, defaults={"organization_id": row.organization_id})
-    FlowCell.objects.filter(pk=key).update(labels=F("labels").bitor(labels))
+    add_cell_labels(row.organization_id, [key], labels)
     # Afterwards, as admissions lock the audit log before the cells of sessions.
     transaction.on_commit(partial(_label_reading_sessions, principal.actor, row, labels))
 
@@ -105,18 +105,10 @@ def label_changed_object(change: AdminChange) -> None:
     labels = load_token_labels(change.organization_id, change.actor.id)
     if not labels:
         return
-    if is_token:
-        key = build_flow_key(change.organization_id, "token", change.resource_id)
-    else:
-        key = build_text_key(change.organization_id, change.resource_id)
-    now = time.time_ns() // 1_000
-    FlowCell.objects.get_or_create(pk=key, defaults={"organization_id": change.organization_id})
-    FlowCell.objects.filter(pk=key).update(labels=F("labels").bitor(labels), touched=now)
-
-
-def list_text_labels(row: TextRow) -> tuple[FlowLabel, ...]:
-    """Return the labels of a text (one query)."""
-    return decode_labels(_load_text_labels(row.organization_id, [row.pk]))
+    key = build_flow_key(
+        change.organization_id, "token" if is_token else "text", change.resource_id
+    )
+    add_cell_labels(change.organization_id, [key], labels, idle_s=IDLE_S if is_token else None)
 
 
 def label_session_with_texts(actor: Actor, session: Session, *rows: TextRow | None) -> None:
@@ -149,21 +141,23 @@ def label_row_reader(principal: Principal, method: str, rows: Sequence[Any]) -> 
         label_reader(principal, *sessions)
     is_creation = method == "POST"  # a note, whose labels its writer chose
     label_text_reader(principal, *(row for row in rows if not (is_creation and type(row) is Note)))
-    _label_bulk_reader(principal, rows)
+    _label_content_reader(principal, rows)
 
 
-def _label_bulk_reader(principal: Principal, rows: Iterable[Any]) -> None:
+def _label_content_reader(principal: Principal, contents: Iterable[Any]) -> None:
     """Add the labels of what isn't rows: an exported audit log, and a server's error output."""
-    organization_id = principal.organization_id
-    for row in rows:
-        if isinstance(row, QuerySet):
-            prefixes = [build_flow_key(organization_id, kind, "") for kind in ("session", "text")]
+    for content in contents:
+        if isinstance(content, ExportedAuditLog):
+            prefixes = (
+                build_flow_key(content.organization_id, "session", ""),
+                build_flow_key(content.organization_id, "text", ""),
+            )
             cells = [FlowCell.objects.filter(pk__startswith=prefix) for prefix in prefixes]
             labels = _load_labels(cells[0]) | _load_labels(cells[1])
             source = LabelOrigin("audit", "", "")
-        elif isinstance(row, StoredData):
-            labels = encode_labels(get_store_labels(row.server))
-            source = LabelOrigin("mcp_server", str(row.server.pk), row.server.name)
+        elif isinstance(content, StoredData):
+            labels = encode_labels(get_store_labels(content.server))
+            source = LabelOrigin("mcp_server", str(content.server.pk), content.server.name)
         else:
             continue
         if labels:
@@ -248,7 +242,7 @@ def _load_writer_labels(principal: Principal) -> int:
 
 
 def _load_text_labels(organization_id: UUID, text_ids: Iterable[UUID | str]) -> int:
-    keys = [build_text_key(organization_id, text_id) for text_id in text_ids]
+    keys = [build_flow_key(organization_id, "text", text_id) for text_id in text_ids]
     return _load_labels(FlowCell.objects.filter(pk__in=keys))
 
 

@@ -20,7 +20,7 @@ from agents.budgets.admission_queue import (
     AdmissionTicket,
     get_admission_queue,
 )
-from agents.budgets.limits import BudgetLimit, build_reservations, build_settlements, select_limits
+from agents.budgets.limits import BudgetLimit, build_reservations, select_limits
 from agents.calls.root_limits import RootSession, load_root_limits, merge_limits
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.calls.types import CallRefused
@@ -30,7 +30,7 @@ from agents.policies.decisions import evaluate_agent_stage
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.budgets import parse_unit
+from bonobot.ledger.budgets import parse_unit, settle_reservations
 from bonobot.ledger.refusals import BudgetExhausted, Refusal, StaleSnapshot
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, Outcome, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
@@ -235,7 +235,7 @@ def _build_reservations(
 ) -> tuple[BudgetReservation, ...]:
     amounts = {
         "tokens": expected.input_tokens + expected.output_tokens,
-        "seconds": round(endpoint.timeout_s * 1000),
+        "milliseconds": round(endpoint.timeout_s * 1000),
     }
     if any(limit.unit == "microusd" for limit in limits):
         cost = calculate_price(endpoint, expected)
@@ -334,7 +334,7 @@ async def settle_model_request(
     actual_usage = {
         "tokens": known_usage.input_tokens + known_usage.output_tokens,
         "microusd": cost,
-        "seconds": min(duration_ms, round(endpoint.timeout_s * 1000)),
+        "milliseconds": min(duration_ms, round(endpoint.timeout_s * 1000)),
     }
     if usage is None and outcome != "error":
         reserved_amounts = {
@@ -353,7 +353,7 @@ async def settle_model_request(
             code=code,
             duration_ms=duration_ms,
             details={"execution_time_ms": duration_ms} | _describe_cache_use(known_usage),
-            actuals=build_settlements(reserved, actual_usage),
+            actuals=settle_reservations(reserved, actual_usage),
             input_tokens=known_usage.input_tokens,
             output_tokens=known_usage.output_tokens,
             cost_microusd=cost,

@@ -232,7 +232,6 @@ class _StepReader:
         # The new number of each message, by its number in the file.
         self._message_seqs: dict[int, int] = {}
         self._turns: dict[int, Step] = {}
-        self._call_paths: dict[tuple[int, int], str] = {}
 
     def add_step(self, item: object, path: str) -> None:
         """Check a step and add it."""

@@ -71,7 +71,13 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
     is_new = existing_skill is None or digest != skill.digest
     if is_new:
         skill.version, skill.digest = (skill.version + 1 if existing_skill else 1), digest
-    details = {"changed": changed_names, "version": skill.version, "digest": skill.digest}
+    details: dict[str, Any] = {
+        "changed": changed_names,
+        "version": skill.version,
+        "digest": skill.digest,
+    }
+    if agents is not None:
+        details["agents"] = sorted(agent.slug for agent in agents)
     with record_assignment_change(
         principal, skill, "skill_updated" if existing_skill else "skill_created", details
     ):
@@ -86,7 +92,7 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
                 created_by=principal.label,
             )
         if agents is not None:
-            details["agents"] = set_agents(skill, agents)
+            set_agents(skill, agents)
         label_text(principal, skill, is_changed=is_new)
     return skill
 

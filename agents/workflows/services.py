@@ -106,6 +106,8 @@ def save_workflow(
     if is_new_version:
         workflow.version, workflow.digest = (workflow.version + 1 if existing else 1), digest
     details: dict[str, Any] = {"version": workflow.version, "digest": workflow.digest}
+    if agents is not None:
+        details["agents"] = sorted(agent.slug for agent in agents)
     with record_assignment_change(
         principal, workflow, "workflow_updated" if existing else "workflow_created", details
     ):
@@ -120,7 +122,7 @@ def save_workflow(
                 created_by=principal.label,
             )
         if agents is not None:
-            details["agents"] = set_agents(workflow, agents)
+            set_agents(workflow, agents)
         label_text(principal, workflow, is_changed=is_new_version)
     return workflow
 

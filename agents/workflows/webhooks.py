@@ -16,7 +16,6 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from agents.budgets.limits import build_charge
-from agents.flow_labels.call_effects import build_flow_key
 from agents.models import Trigger, WorkflowRun
 from agents.workflows.definitions import fill_references
 from agents.workflows.services import RunOrigin, require_startable, start_run
@@ -27,6 +26,7 @@ from bonobot.ledger.refusals import Refusal
 from bonobot.ledger.types import Actor, Admission, FlowLabelEffect, Opening, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.flow_labels import FlowLabel, encode_labels
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
 
 # Timestamps are accepted within the tolerance in the past and in the future.
 SIGNATURE_MEMORY_S = 2 * TOLERANCE_S

@@ -4,6 +4,7 @@ A cell is one budget in one period, with the key
 `budget:{organization}:{scope}:{scope id}:{unit}:{period}:{bucket}`.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,6 +13,7 @@ from typing import Literal
 from uuid import UUID
 
 from bonobot.core.i18n.messages import format_message
+from bonobot.ledger.types import BudgetReservation
 
 Period = Literal["day", "month", "total"]
 _KEY_PARTS = ("kind", "organization", "scope", "scope_id", "unit", "period", "bucket")
@@ -63,6 +65,25 @@ def settle_reservation(balance: BudgetBalance, *, reserved: int, actual: int) ->
     The reserved amount never goes below zero, since the cell may have been pruned meanwhile.
     """
     return BudgetBalance(balance.spent + actual, max(balance.reserved - reserved, 0))
+
+
+def settle_reservations(
+    reservations: Iterable[BudgetReservation], amounts: Mapping[str, int] | None
+) -> tuple[tuple[str, int, int], ...]:
+    """Return (key, reserved, actual) of each reservation; without `amounts` all of it is spent.
+
+    `amounts` are the actual ones by the unit of a cell.
+    """
+    return tuple(
+        [
+            (
+                reservation.key,
+                reservation.amount,
+                reservation.amount if amounts is None else amounts[parse_unit(reservation.key)],
+            )
+            for reservation in reservations
+        ]
+    )
 
 
 def format_period(period: Period, at: datetime) -> str:

@@ -6,7 +6,6 @@ revokes the grant (RFC 6749 section 4.1.2, RFC 9700 section 4.14).
 """
 
 import secrets
-from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -114,12 +113,12 @@ class OAuthRequestValidator(OAuth2Validator):
         token |= {
             "access_token": text,
             "refresh_token": generate_token(REFRESH_PREFIX, grant),
-            "expires_in": int(tokens.ACCESS_TOKEN_LIFETIME / timedelta(seconds=1)),
+            "expires_in": int(tokens.get_oauth_lifetime("ACCESS_TOKEN").total_seconds()),
             "scope": " ".join(grant.scopes),
         }
         request.resource = [grant.resource]
         access_token = self._create_access_token(
-            timezone.now() + tokens.ACCESS_TOKEN_LIFETIME, request, token, used_token
+            timezone.now() + tokens.get_oauth_lifetime("ACCESS_TOKEN"), request, token, used_token
         )
         self._create_refresh_token(request, token["refresh_token"], access_token, used_token)
 

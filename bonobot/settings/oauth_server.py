@@ -63,6 +63,7 @@ def build_toolkit_settings(issuer: str, schemes: Sequence[str], documents: bool)
         # Authorization codes and refresh tokens only.
         "OAUTH2_SERVER_CLASS": "oauthlib.oauth2.WebApplicationServer",
         "SCOPES": dict.fromkeys(("mcp:tools", "mcp:agents", "mcp:manage"), ""),
+        # The lifetimes of codes, access tokens and unused grants (`get_oauth_lifetime`).
         "AUTHORIZATION_CODE_EXPIRE_SECONDS": 60,
         "ACCESS_TOKEN_EXPIRE_SECONDS": HOUR,
         "REFRESH_TOKEN_EXPIRE_SECONDS": 30 * DAY,

@@ -41,18 +41,29 @@ PROGRESS_FACTOR = 10
 
 
 class RequestDeadline:
-    """The deadline of one request, as a context manager that raises `TimeoutError`.
+    """The deadline of a request to a server, as a context manager that raises `UpstreamError`.
 
-    `extensible` says whether progress extends it.
+    Its error says whether the server saw the request. `extensible` says whether progress extends
+    it.
     """
 
-    def __init__(self, seconds: float, *, extensible: bool = False) -> None:
+    def __init__(
+        self,
+        endpoint: ServerEndpoint,
+        request: "McpRequest",
+        seconds: float,
+        *,
+        extensible: bool = False,
+    ) -> None:
+        self._endpoint = endpoint
+        self._request = request
         self._seconds = seconds
         self._extensible = extensible
         self._extendable_s = (PROGRESS_FACTOR - 1) * seconds
         self._timeout: asyncio.Timeout | None = None
         self._pause_count = 0
         self._remaining_s = 0.0
+        request.deadline = self
 
     async def __aenter__(self) -> Self:
         """Start the deadline."""
@@ -65,10 +76,17 @@ class RequestDeadline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the deadline; raises `TimeoutError` if it has passed."""
+        """End the deadline; raises `UpstreamError` if it has passed."""
         self._pause_count = -1  # pauses that are still open must not reschedule
-        if self._timeout is not None:
-            await self._timeout.__aexit__(kind, error, traceback)
+        self._request.deadline = None  # no cycle for the garbage collector
+        has_passed = isinstance(error, TimeoutError)
+        try:
+            if self._timeout is not None:
+                await self._timeout.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            has_passed = True
+        if has_passed:
+            raise self._build_error() from None
 
     def extend(self) -> None:
         """Restart the deadline after progress, up to the bound."""
@@ -100,42 +118,8 @@ class RequestDeadline:
                 if self._pause_count == 0:
                     timeout.reschedule(now() + self._remaining_s)
 
-
-class ServerDeadline(RequestDeadline):
-    """The deadline of a request to a server; its error says whether the server saw the request."""
-
-    def __init__(
-        self,
-        endpoint: ServerEndpoint,
-        request: "McpRequest",
-        seconds: float,
-        *,
-        extensible: bool = False,
-    ) -> None:
-        super().__init__(seconds, extensible=extensible)
-        self._endpoint = endpoint
-        self._request = request
-        self._limit_s = seconds
-        request.deadline = self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the deadline; raises `UpstreamError` if it has passed."""
-        has_passed = isinstance(error, TimeoutError)
-        self._request.deadline = None  # no cycle for the garbage collector
-        try:
-            await super().__aexit__(kind, error, traceback)
-        except TimeoutError:
-            has_passed = True
-        if has_passed:
-            raise self._build_error() from None
-
     def _build_error(self) -> UpstreamError:
-        endpoint, request, seconds = self._endpoint, self._request, self._limit_s
+        endpoint, request, seconds = self._endpoint, self._request, self._seconds
         if request.sent:
             return build_timeout_error(endpoint, request.method, seconds, sent=True)
         if seconds > endpoint.connect_s and endpoint.transport != "stdio":

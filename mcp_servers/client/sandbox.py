@@ -37,7 +37,6 @@ ETC_NAMES = (
 NETWORK_ETC_NAMES = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
 PROGRAMS = ("/opt/google/chrome",)  # programs that packages install outside /usr
 TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 
 
 def build_system_arguments(*, network: bool) -> tuple[str, ...]:
@@ -47,8 +46,7 @@ def build_system_arguments(*, network: bool) -> tuple[str, ...]:
         *("--ro-bind", "/usr", "/usr", *_iterate_top_folders()),
         *(word for name in etc for word in build_optional_bind(f"/etc/{name}")),
         *(word for path in PROGRAMS for word in build_optional_bind(path)),
-        *("--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
+        *("--proc", "/proc", *sandbox_modes.build_device_arguments()),
     )
 
 
@@ -68,7 +66,6 @@ def _iterate_top_folders() -> Iterator[str]:
 
 
 HOME = "/home/server"
-SCRATCH_BYTES = 256 * 1024 * 1024  # size of /tmp, which is in memory
 # The egress proxy in the sandbox: its socket, and the loopback port forwarded to it.
 EGRESS_SOCKET = "/run/bonobot/egress"
 EGRESS_PORT = 3128
@@ -130,7 +127,7 @@ class Sandbox:
             if Path(path).is_dir() and any(
                 _contains(folder, path) for folder in (*programs, *shown_folders)
             ):
-                words += ("--tmpfs", path)
+                words += sandbox_modes.build_tmpfs_arguments(path)
         for path in shown_folders:  # again, for a folder within a hidden one
             if any(_contains(hidden, path) for hidden in self.hidden):
                 words += ("--bind", folders.get_source_path(path), path)
@@ -236,7 +233,7 @@ def _build_base_arguments(network: Network, hosts: Path) -> tuple[str, ...]:
         ),
         *build_system_arguments(network=network == "host"),
         *(() if network == "host" else ("--ro-bind", str(hosts), "/etc/hosts")),
-        *("--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
+        *sandbox_modes.build_tmpfs_arguments("/tmp"),  # noqa: S108
     )
 
 

@@ -27,6 +27,10 @@ NAMESPACE_SYSCTLS = (
     ("user/max_user_namespaces", "0", "10000"),
 )
 SYSCTL_FOLDER = Path("/proc/sys")
+# A file system in memory counts towards no limit of a process: without a size, it could take half
+# of the machine's memory.
+TMPFS_BYTES = 256 * 1024 * 1024
+SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 RESOLVER_FOLDER = "/run/systemd/resolve"  # /etc/resolv.conf often links to it
 
 
@@ -124,6 +128,17 @@ def try_command(words: Sequence[str], env: Mapping[str, str] | None = None) -> s
     return error_lines[-1][:200] if error_lines else f"status {outcome.returncode}"
 
 
+def build_tmpfs_arguments(path: str, size: int = TMPFS_BYTES) -> tuple[str, ...]:
+    """Return bubblewrap's arguments for an empty file system in memory; `size` is in bytes."""
+    return ("--size", str(size), "--tmpfs", path)
+
+
+def build_device_arguments() -> tuple[str, ...]:
+    """Return bubblewrap's arguments for a minimal /dev with writable shared memory only."""
+    shared_memory = build_tmpfs_arguments("/dev/shm", SHARED_MEMORY_BYTES)  # noqa: S108
+    return ("--dev", "/dev", *shared_memory, "--remount-ro", "/dev")
+
+
 def _build_remedy() -> str:
     for name, refusing, allowing in NAMESPACE_SYSCTLS:
         try:
@@ -170,12 +185,12 @@ def _build_bubblewrap_prefix(
         *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
         *("--unshare-cgroup-try", "--cap-drop", "ALL"),
         *(("--unshare-net",) if sandbox.network == "none" else ()),
-        *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+        *("--ro-bind", "/", "/", *build_device_arguments(), "--proc", "/proc"),
     ]
     # Sockets in /run and /tmp, such as those of databases and Docker, would bypass the sandbox.
     empty = [path for path in ("/tmp", "/run", home) if _is_folder(path)]  # noqa: S108
     for path in empty:
-        words += ["--tmpfs", path]
+        words += build_tmpfs_arguments(path)
     if sandbox.network == "host":
         words += ["--ro-bind-try", RESOLVER_FOLDER, RESOLVER_FOLDER]
     for path in _iterate_program_folders(command):
@@ -188,7 +203,7 @@ def _iterate_folder_arguments(hidden: tuple[str, ...], cwd: str | None) -> Itera
     """Yield the arguments that hide our own folders and bind the server's, in mount order."""
     existing = [path for path in hidden if _is_folder(path)]
     for path in existing:
-        yield from ("--tmpfs", path)
+        yield from build_tmpfs_arguments(path)
     if cwd is None or not _is_folder(cwd):
         yield from ("--chdir", "/tmp")  # noqa: S108 - an empty one of its own
         return
@@ -196,7 +211,7 @@ def _iterate_folder_arguments(hidden: tuple[str, ...], cwd: str | None) -> Itera
     yield from ("--bind", folder, folder, "--chdir", folder)
     for path in existing:
         if _is_within(path, folder):
-            yield from ("--tmpfs", path)
+            yield from build_tmpfs_arguments(path)
 
 
 def _iterate_program_folders(command: str) -> Iterator[str]:

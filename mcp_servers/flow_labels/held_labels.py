@@ -4,6 +4,7 @@ A model with a token could otherwise remove the labels that require an approval 
 """
 
 import time
+from uuid import UUID
 
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Forbidden
@@ -11,6 +12,7 @@ from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, encode_labels
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
 
 IDLE_S = 24 * 3600
 HELD_LABELS = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT))
@@ -35,9 +37,9 @@ def require_no_held_labels(principal: Principal) -> None:
         raise LabeledCaller
 
 
-def load_token_labels(organization_id: object, token_id: object) -> int:
+def load_token_labels(organization_id: UUID, token_id: str) -> int:
     """Return the encoded labels that a token holds from calls without a session (one query)."""
-    cell = FlowCell.objects.filter(pk=f"flow:{organization_id}:token:{token_id}").first()
+    cell = FlowCell.objects.filter(pk=build_flow_key(organization_id, "token", token_id)).first()
     if cell is None:
         return 0
     held = CallerFlowLabels(cell.labels, cell.touched)

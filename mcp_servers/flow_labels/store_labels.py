@@ -12,7 +12,6 @@ ours, from the method.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.flow_labels.held_labels import require_no_held_labels
 from mcp_servers.flow_labels.inference import READ_DATA_LABELS, LabelContext, is_public_web
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
 from mcp_servers.flow_labels.tool_clues import ToolClues, extract_clues, get_verb_actions, get_words
 from mcp_servers.models import Server
 
@@ -56,16 +56,6 @@ class StoredData:
     """Data of a server's store that a response contains."""
 
     server: Server
-
-
-@lru_cache(maxsize=4096)
-def build_store_key(organization_id: UUID, server_id: UUID) -> str:
-    return f"flow:{organization_id}:server:{server_id}"
-
-
-def build_text_key(organization_id: UUID, text_id: UUID | str) -> str:
-    """Return the ledger key of the labels of a text: a name, a configuration or instructions."""
-    return f"flow:{organization_id}:text:{text_id}"
 
 
 def get_store_labels(server: Server) -> tuple[FlowLabel, ...]:
@@ -103,7 +93,7 @@ def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLab
             details={"labels": [*labels]},
             governed=False,
         )
-        keys = (_get_store_key(server), build_text_key(server.organization_id, server.pk))
+        keys = (_get_store_key(server), build_flow_key(server.organization_id, "text", server.pk))
         FlowCell.objects.filter(pk__in=keys).update(labels=0)
         now = int(datetime.now(UTC).timestamp() * MICROSECONDS)
         uncleared = StoreLabel.objects.filter(key=_get_store_key(server), cleared=None)
@@ -129,7 +119,7 @@ def _to_datetime(microseconds: int) -> datetime:
 
 
 def _get_store_key(server: Server) -> str:
-    return build_store_key(server.organization_id, server.pk)
+    return build_flow_key(server.organization_id, "server", server.pk)
 
 
 @dataclass(frozen=True, slots=True)

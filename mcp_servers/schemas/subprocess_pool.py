@@ -27,7 +27,6 @@ from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.validate_arguments import (
     InvalidArguments,
     SubprocessNeeded,
-    check_arguments,
     check_value,
     measure_arguments,
 )
@@ -61,7 +60,7 @@ async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdi
     """
     arguments = fill_defaults(schema, arguments, only_required=True)
     try:
-        check_arguments(schema, arguments, verdict)
+        check_value(schema, arguments, verdict, size=measure_arguments(arguments))
     except SubprocessNeeded:
         await _check_in_subprocess(schema, arguments)
 

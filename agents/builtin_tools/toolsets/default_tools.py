@@ -13,7 +13,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, FlowCell
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 from mcp_servers.flow_labels.held_labels import HELD_LABELS
-from mcp_servers.flow_labels.store_labels import build_store_key
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 
 CHUNK_LENGTH = 32_768
@@ -62,7 +62,9 @@ def _list_result_labels(agent_id: UUID, arguments: dict[str, Any]) -> tuple[Flow
         return decode_labels(HELD_LABELS)
     labels = encode_labels(parse_labels(row))
     if row.server_id is not None:
-        label_rows = FlowCell.objects.filter(pk=build_store_key(organization_id, row.server_id))
+        label_rows = FlowCell.objects.filter(
+            pk=build_flow_key(organization_id, "server", row.server_id)
+        )
         labels |= label_rows.values_list("labels", flat=True).first() or 0
     return decode_labels(labels & HELD_LABELS)
 

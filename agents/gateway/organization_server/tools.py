@@ -24,10 +24,10 @@ from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.organization_secrets import find_cached_masker, load_masker
+from bonobot.core.crypto.organization_secrets import load_masker
 from bonobot.core.problems import InternalError, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.masking import MASK
+from bonobot.core.text.masking import MASK, get_organization_secrets
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.queries import load_policy_generation
 from bonobot.ledger.refusals import AuditUnavailable
@@ -244,5 +244,5 @@ def _load_charges(principal: Principal) -> tuple[RateCharge, ...]:
 
 def _load_masker(organization_id: UUID) -> None:
     generation = load_policy_generation(organization_id)
-    if find_cached_masker(organization_id, generation) is None:
+    if get_organization_secrets(str(organization_id)).find_current_masker(generation) is None:
         load_masker(organization_id, generation)

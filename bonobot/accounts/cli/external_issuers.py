@@ -4,12 +4,19 @@ import argparse
 from typing import Any
 
 from bonobot.accounts.agent_directory import find_agent_ids
+from bonobot.accounts.cli.token_signers import (
+    ISSUER_URL_HELP,
+    AddArgument,
+    build_flag_arguments,
+    build_role_arguments,
+    collect_options,
+    show_check,
+    show_list,
+)
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer
-from bonobot.accounts.roles import Role
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
-from bonobot.core.problems import InvalidInput
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 
 TEXT_FIELDS = ("audience", "subject_claim", "label_claim", "scope_claim", "role_claim", "role")
 FLAG_HELP = {
@@ -45,14 +52,9 @@ def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Maximum calls per minute of each subject. 0: the default limit",
     )
-    for name in FLAG_FIELDS:
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(
-            option, action=argparse.BooleanOptionalAction, default=None, help=FLAG_HELP[name]
-        )
 
 
-_ISSUER_ARGUMENTS = (
+_ISSUER_ARGUMENTS: tuple[AddArgument, ...] = (
     Argument(
         "--audience TEXT",
         "Required value in `aud` (default: the exact URL that the token is used at)",
@@ -63,20 +65,15 @@ _ISSUER_ARGUMENTS = (
         "--scope-claim CLAIM",
         "Claim with the scopes (default: scope). '': every token has all allowed scopes",
     ),
-    Argument(
-        "--role", "Role of users without a role from a claim. '': no access", choices=["", *Role]
-    ),
-    Argument("--role-claim CLAIM", "Claim with the role, such as realm_access.roles"),
-    Argument(
-        "--role-for VALUE=ROLE", "Role for a value of the role claim. Repeatable", action="append"
-    ),
+    *build_role_arguments("realm_access.roles"),
     _add_limit_arguments,
+    build_flag_arguments(FLAG_HELP),
 )
 
 
-_CREATE_ARGUMENTS = (
+_CREATE_ARGUMENTS: tuple[AddArgument, ...] = (
     Argument("NAME", "Name of the issuer"),
-    Argument("--url URL", "Issuer URL, exactly as in `iss` of its tokens", required=True),
+    Argument("--url URL", ISSUER_URL_HELP, required=True),
     *_ISSUER_ARGUMENTS,
 )
 
@@ -84,9 +81,9 @@ _CREATE_ARGUMENTS = (
 _NAME_ARGUMENT = (Argument("NAME", "Name or URL of the issuer"),)
 
 
-_UPDATE_ARGUMENTS = (
+_UPDATE_ARGUMENTS: tuple[AddArgument, ...] = (
     *_NAME_ARGUMENT,
-    Argument("--url URL", "Issuer URL, exactly as in `iss` of its tokens"),
+    Argument("--url URL", ISSUER_URL_HELP),
     *_ISSUER_ARGUMENTS,
     Argument(
         "--clear", "Remove these limits. Repeatable", action="append", choices=[*CLEARABLE_FIELDS]
@@ -96,10 +93,7 @@ _UPDATE_ARGUMENTS = (
 
 def _collect_issuer_options(cli: CommandContext, options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields set by the options; the others stay unchanged."""
-    values = {name: getattr(options, name) for name in ("url", *TEXT_FIELDS, *FLAG_FIELDS)}
-    values = {name: value for name, value in values.items() if value is not None}
-    if options.role_for is not None:
-        values["roles"] = dict(map(_parse_role_mapping, options.role_for))
+    values = collect_options(options, (*TEXT_FIELDS, *FLAG_FIELDS))
     if options.scope is not None:
         values["scopes"] = options.scope
     if options.agent is not None:
@@ -107,17 +101,6 @@ def _collect_issuer_options(cli: CommandContext, options: argparse.Namespace) ->
     if options.calls_per_minute is not None:
         values["calls_per_minute"] = options.calls_per_minute or None
     return values
-
-
-def _parse_role_mapping(text: str) -> tuple[str, str]:
-    value, separator, role = text.rpartition("=")
-    if not separator:
-        raise InvalidInput(
-            f"{text!r} doesn't contain a role.",
-            field="--role-for",
-            remedy="Use the format VALUE=ROLE, such as bonobot-operators=operator.",
-        )
-    return value, role
 
 
 def _get_issuer(cli: CommandContext, options: argparse.Namespace) -> Issuer:
@@ -130,14 +113,8 @@ def _get_issuer(cli: CommandContext, options: argparse.Namespace) -> Issuer:
 
 def _list_issuers(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Issuer.objects.for_organization(cli.principal.organization_id)
-    serialized = [serialize_issuer(row) for row in rows]
-    table_rows = [
-        (i["name"], i["url"], i["role"], "" if i["enabled"] else "disabled") for i in serialized
-    ]
     empty = "No external issuers. Add one: bonobot issuers add NAME --url URL"
-    cli.emit(
-        serialized, build_table("NAME", "ISSUER", "ROLE", "STATUS", rows=table_rows, empty=empty)
-    )
+    show_list(cli, [serialize_issuer(row) for row in rows], empty)
 
 
 def _create_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -161,11 +138,7 @@ def _update_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _check_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
-    issuer = _get_issuer(cli, options)
-    with cli.show_spinner(f"Checking {issuer.url}…"):
-        keys = external_issuers.check_issuer(cli.principal, issuer)
-    cli.emit({"id": str(issuer.pk), "keys": keys})
-    cli.print_message(f"{issuer.name} is reachable. Published keys: {keys}.")
+    show_check(cli, _get_issuer(cli, options), external_issuers.check_issuer)
 
 
 def _delete_issuer(cli: CommandContext, options: argparse.Namespace) -> None:

@@ -3,16 +3,21 @@
 import argparse
 from typing import Any
 
+from bonobot.accounts.cli.token_signers import (
+    ISSUER_URL_HELP,
+    AddArgument,
+    build_flag_arguments,
+    build_role_arguments,
+    collect_options,
+    show_check,
+    show_list,
+)
 from bonobot.accounts.models import Provider
-from bonobot.accounts.roles import Role
 from bonobot.core.cli.command_group import (
     Argument,
     CommandContext,
     CommandVerb,
-    add_arguments,
-    build_table,
     expand_variables,
-    parse_pairs,
 )
 
 TEXT_FIELDS = ("client_id", "role", "role_claim")
@@ -38,61 +43,40 @@ def serialize_provider(provider: Provider) -> dict[str, Any]:
     return {"id": str(provider.pk), **values, "client_secret": secret, "redirect_uri": redirect_uri}
 
 
-def _add_provider_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument(
-        "--url", required=required, help="Issuer URL, exactly as in `iss` of its tokens"
-    )
-    parser.add_argument("--client-id", required=required, metavar="ID", help="Client ID")
-    parser.add_argument(
-        "--client-secret", metavar="TEXT", help="Client secret, such as '${SECRET}'. '': none"
-    )
-    parser.add_argument(
-        "--domain", action="append", metavar="DOMAIN", help="Accepted email domain. Repeatable"
-    )
-    parser.add_argument(
-        "--role",
-        choices=["", *Role],
-        help="Role of users without a role from a claim. '': no access",
-    )
-    parser.add_argument("--role-claim", metavar="CLAIM", help="Claim with the role, such as groups")
-    parser.add_argument(
-        "--role-for",
-        action="append",
-        metavar="VALUE=ROLE",
-        help="Role for a value of the role claim. Repeatable",
-    )
-    for name in FLAG_FIELDS:
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(
-            option, action=argparse.BooleanOptionalAction, default=None, help=FLAG_HELP[name]
-        )
-
-
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", help="Name of the provider, shown on the sign-in page"
-    )
-    _add_provider_arguments(parser, required=True)
-
-
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, _NAME_ARGUMENT)
-    _add_provider_arguments(parser, required=False)
-
-
 _NAME_ARGUMENT = (Argument("NAME", "Name of the provider"),)
+
+
+_SETTING_ARGUMENTS: tuple[AddArgument, ...] = (
+    Argument("--client-secret TEXT", "Client secret, such as '${SECRET}'. '': none"),
+    Argument("--domain DOMAIN", "Accepted email domain. Repeatable", action="append"),
+    *build_role_arguments("groups"),
+    build_flag_arguments(FLAG_HELP),
+)
+
+
+_CREATE_ARGUMENTS: tuple[AddArgument, ...] = (
+    Argument("NAME", "Name of the provider, shown on the sign-in page"),
+    Argument("--url URL", ISSUER_URL_HELP, required=True),
+    Argument("--client-id ID", "Client ID", required=True),
+    *_SETTING_ARGUMENTS,
+)
+
+
+_UPDATE_ARGUMENTS: tuple[AddArgument, ...] = (
+    *_NAME_ARGUMENT,
+    Argument("--url URL", ISSUER_URL_HELP),
+    Argument("--client-id ID", "Client ID"),
+    *_SETTING_ARGUMENTS,
+)
 
 
 def _collect_provider_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields set by the options; the others stay unchanged."""
-    values = {name: getattr(options, name) for name in ("url", *TEXT_FIELDS, *FLAG_FIELDS)}
-    values = {name: value for name, value in values.items() if value is not None}
+    values = collect_options(options, (*TEXT_FIELDS, *FLAG_FIELDS))
     if options.client_secret is not None:
         values["client_secret"] = expand_variables(options.client_secret, "--client-secret")
     if options.domain is not None:
         values["domains"] = [domain for domain in options.domain if domain]
-    if options.role_for is not None:
-        values["roles"] = parse_pairs(options.role_for, "--role-for")
     return values
 
 
@@ -104,14 +88,8 @@ def _get_provider(cli: CommandContext, options: argparse.Namespace) -> Provider:
 
 def _list_providers(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Provider.objects.for_organization(cli.principal.organization_id)
-    serialized = [serialize_provider(row) for row in rows]
-    table_rows = [
-        (i["name"], i["url"], i["role"], "" if i["enabled"] else "disabled") for i in serialized
-    ]
     empty = "No identity providers. Add one: bonobot sso add NAME --url URL --client-id ID"
-    cli.emit(
-        serialized, build_table("NAME", "ISSUER", "ROLE", "STATUS", rows=table_rows, empty=empty)
-    )
+    show_list(cli, [serialize_provider(row) for row in rows], empty)
 
 
 def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -138,11 +116,7 @@ def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
 def _check_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     from bonobot.accounts.sso import services as sso
 
-    provider = _get_provider(cli, options)
-    with cli.show_spinner(f"Checking {provider.url}…"):
-        keys = sso.check_provider(cli.principal, provider)
-    cli.emit({"id": str(provider.pk), "keys": keys})
-    cli.print_message(f"{provider.name} is reachable. Published keys: {keys}.")
+    show_check(cli, _get_provider(cli, options), sso.check_provider)
 
 
 def _delete_provider(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -161,7 +135,7 @@ VERBS = (
         "add",
         "Add an OpenID Connect identity provider",
         _create_provider,
-        (_add_create_arguments,),
+        _CREATE_ARGUMENTS,
         (
             "sso add Acme --url https://login.example.com --client-id bonobot "
             "--client-secret '${SECRET}' --domain example.com --creates",
@@ -171,7 +145,7 @@ VERBS = (
         "set",
         "Update an identity provider",
         _update_provider,
-        (_add_update_arguments,),
+        _UPDATE_ARGUMENTS,
         (
             "sso set Acme --role-claim groups --role-for bonobot-operators=operator",
             "sso set Acme --no-enabled",

@@ -21,9 +21,10 @@ from bonobot.accounts.external_issuers.jwks import (
     IssuerAddress,
     get_jwks_cache,
 )
-from bonobot.accounts.models import Issuer, Provider
+from bonobot.accounts.models import Issuer
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.role_mapping import find_claimed_role, get_claim, list_claim_strings
+from bonobot.accounts.roles import TokenScope
 from bonobot.accounts.tokens.services import build_invalid_token_error
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
@@ -135,14 +136,6 @@ def build_issuer_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Princip
     )
 
 
-def find_claimed_role(issuer: Issuer | Provider, claims: Mapping[str, Any]) -> Role | None:
-    """Return the first role, in enum order, that a claim's values map to, else the default."""
-    values = list_claim_strings(get_claim(claims, issuer.role_claim)) if issuer.role_claim else ()
-    mapped_roles = {issuer.roles.get(value) for value in values}
-    claimed_role = next((role for role in Role if role in mapped_roles), None)
-    return claimed_role or (Role(issuer.role) if issuer.role else None)
-
-
 def list_allowed_scopes(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[TokenScope]:
     allowed_scopes = frozenset(
         scope for scope in GATEWAY_SCOPES if not issuer.scopes or scope in issuer.scopes
@@ -155,24 +148,9 @@ def list_allowed_scopes(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[
     )
 
 
-def get_claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return a claim by name, or a nested field by a dotted path."""
-    if name in claims:
-        return claims[name]
-    value: Any = claims
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def _is_plain_text(value: Any, max_length: int) -> TypeGuard[str]:
     """Return whether a value is a non-empty, printable string."""
     return isinstance(value, str) and 0 < len(value) <= max_length and value.isprintable()
-
-
-def list_claim_strings(value: Any) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [value]
-    return tuple(item for item in values if isinstance(item, str))
 
 
 def _parse_unverified_jwt(text: str) -> _UnverifiedJwt | None:

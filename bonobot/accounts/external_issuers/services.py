@@ -10,7 +10,7 @@ from typing import Any
 
 from bonobot.accounts.external_issuers import jwks
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
-from bonobot.accounts.models import Issuer
+from bonobot.accounts.models import Issuer, Provider
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.tokens import constraints
@@ -72,30 +72,43 @@ def list_announced_issuers() -> tuple[str, ...]:
     return tuple(rows.values_list("url", flat=True)[:MAX_ANNOUNCED])
 
 
-def _set_fields(issuer: Issuer, values: Mapping[str, Any]) -> None:
-    if unknown := sorted(set(values) - set(FIELD_CLEANERS)):
+def set_signer_fields(
+    row: Issuer | Provider,
+    noun: str,
+    values: Mapping[str, Any],
+    cleaners: Mapping[str, Callable[[str, Any], Any]],
+) -> None:
+    """Set the cleaned fields of a party whose tokens are checked with the keys that it publishes.
+
+    Raises `InvalidInput`, and `EgressDenied` for a denied URL.
+    """
+    if unknown := sorted(set(values) - set(cleaners)):
         raise InvalidInput(
             format_message(
-                "An external issuer has no writable field {strange!r}.", strange=unknown[0]
+                "{noun} has no writable field {strange!r}.", noun=noun, strange=unknown[0]
             ),
             field=unknown[0],
             remedy=format_message(
-                "Supported fields: {fields}.", fields=", ".join(sorted(FIELD_CLEANERS))
+                "Supported fields: {fields}.", fields=", ".join(sorted(cleaners))
             ),
         )
     for name, value in values.items():
-        setattr(issuer, name, FIELD_CLEANERS[name](name, value))
+        setattr(row, name, cleaners[name](name, value))
     try:
-        jwks.check_issuer_url(issuer.url, allow_private=issuer.allow_private)
+        jwks.check_issuer_url(row.url, allow_private=row.allow_private)
     except EgressDenied as problem:
         problem.field = "url"
         raise
-    if not (issuer.role or issuer.role_claim):
+    if not (row.role or row.role_claim):
         raise InvalidInput(
             "No user would get a role.",
             field="role",
             remedy="Set a role for everyone, or name the claim that contains the role.",
         )
+
+
+def _set_fields(issuer: Issuer, values: Mapping[str, Any]) -> None:
+    set_signer_fields(issuer, format_message("An external issuer"), values, FIELD_CLEANERS)
     conflicting_issuers = Issuer.objects.filter(url=issuer.url).exclude(pk=issuer.pk)
     if conflicting_issuers.exists():
         raise Conflict(

@@ -18,7 +18,6 @@ from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso import oidc_client
 from bonobot.core.crypto.stored_secrets import check_kept_secrets
 from bonobot.core.db.transactions import lock_row
-from bonobot.core.http.egress import EgressDenied
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.runtime import get_runtime
@@ -170,35 +169,15 @@ def _save_provider(provider: Provider, **options: Any) -> None:
 
 
 def _set_fields(principal: Principal, provider: Provider, values: Mapping[str, Any]) -> None:
-    if unknown := sorted(set(values) - set(FIELD_CLEANERS)):
-        raise InvalidInput(
-            format_message(
-                "An identity provider has no writable field {strange!r}.", strange=unknown[0]
-            ),
-            field=unknown[0],
-            remedy=format_message(
-                "Supported fields: {fields}.", fields=", ".join(sorted(FIELD_CLEANERS))
-            ),
-        )
     url_changes = values.get("url", provider.url) != provider.url
     # Changing the URL of a provider that allows private addresses needs the permission, too.
     if values.get("allow_private", provider.allow_private) and (
         url_changes or not provider.allow_private
     ):
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
-    for name, value in values.items():
-        setattr(provider, name, FIELD_CLEANERS[name](name, value))
-    try:
-        jwks.check_issuer_url(provider.url, allow_private=provider.allow_private)
-    except EgressDenied as problem:
-        problem.field = "url"
-        raise
-    if not (provider.role or provider.role_claim):
-        raise InvalidInput(
-            "No user would get a role.",
-            field="role",
-            remedy="Set a role for everyone, or name the claim that contains the role.",
-        )
+    external_issuers.set_signer_fields(
+        provider, format_message("An identity provider"), values, FIELD_CLEANERS
+    )
     if not provider.domains and (provider.creates or provider.trusts_email):
         raise InvalidInput(
             "Email domains are required to create accounts or trust email addresses.",

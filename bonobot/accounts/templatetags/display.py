@@ -295,16 +295,6 @@ def render_badge(state: Any, text: Any = None, title: Any = "") -> SafeString:
     )
 
 
-def render_two_lines(first: str, second: str, css_class: str = "") -> SafeString:
-    """Return a list cell with a second, smaller and truncated line."""
-    return format_html(
-        '<span class="bb-cell">{}<span class="bb-brief bb-small {}">{}</span></span>',
-        first,
-        css_class,
-        second,
-    )
-
-
 @register.simple_tag(takes_context=True)
 def crumbs(context: Any) -> list[dict[str, Any]]:
     """Return the breadcrumbs: the active navigation entries, then the object and its tab.

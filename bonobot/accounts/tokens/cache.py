@@ -10,10 +10,8 @@ many of them is refused for a while.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from hashlib import sha256
 from threading import Lock
 from time import monotonic, monotonic_ns
@@ -120,15 +118,6 @@ class VerifiedTokenCache:
         ):
             return token
         return await self._verify_uncached(text, address)
-
-    def build_principal_loader(self, text: str, address: str) -> Callable[[], Awaitable[Principal]]:
-        """Return a function that reloads the principal, for calls decided by this token."""
-        return partial(self._load_principal, text, address)
-
-    async def _load_principal(self, text: str, address: str) -> Principal:
-        if jwt_validation.is_jwt(text):
-            return (await self._verify_uncached(text, address)).principal
-        return (await get_runtime().run_orm(self._reload_issued_token, text, address)).principal
 
     def find_cached(self, text: str, address: str) -> VerifiedToken | None:
         """Return the cached token if it is usable from this address, else None."""

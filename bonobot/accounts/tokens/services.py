@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -242,13 +242,15 @@ def record_token_change(
     )
 
 
-# How long a client has to fetch its first token, and the lifetime of each.
-FIRST_FETCH_WITHIN = timedelta(seconds=60)
-ACCESS_TOKEN_LIFETIME = timedelta(hours=1)
-# A grant that isn't used for this long expires.
-GRANT_IDLE_LIFETIME = timedelta(days=30)
 # Scopes that can be granted: those of the gateway, not REST.
 GRANT_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
+
+
+def get_oauth_lifetime(
+    kind: Literal["AUTHORIZATION_CODE", "ACCESS_TOKEN", "REFRESH_TOKEN"],
+) -> timedelta:
+    """Return the lifetime, as `bonobot/settings/oauth_server.py` declares it."""
+    return timedelta(seconds=settings.OAUTH2_PROVIDER[f"{kind}_EXPIRE_SECONDS"])
 
 
 def create_grant(
@@ -287,7 +289,7 @@ def create_grant(
         client_id=client_id,
         resource=resource,
         access_expires_at=timezone.now(),
-        expires_at=timezone.now() + FIRST_FETCH_WITHIN,
+        expires_at=timezone.now() + get_oauth_lifetime("AUTHORIZATION_CODE"),
         **cleaned,
     )
     audited_terms = {name: cleaned[name] for name in ("client", "scopes", "agent_ids")}
@@ -334,8 +336,8 @@ def rotate_grant(token: Token, *, first: bool) -> str | None:
     updated = grants.update(
         pepper_id=pepper_id,
         digest=digest,
-        access_expires_at=now + ACCESS_TOKEN_LIFETIME,
-        expires_at=now + GRANT_IDLE_LIFETIME,
+        access_expires_at=now + get_oauth_lifetime("ACCESS_TOKEN"),
+        expires_at=now + get_oauth_lifetime("REFRESH_TOKEN"),
     )
     return f"{GRANT_PREFIX}_{token.key}_{secret}" if updated else None
 

@@ -14,17 +14,6 @@ from bonobot.core.crypto.encrypted_fields import SealedValue, list_sealed_fields
 from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.text.masking import Masker, SecretsReading, get_organization_secrets
 
-MAX_READING_AGE_S = 60.0
-
-
-def find_cached_masker(organization_id: UUID, generation: int) -> Masker | None:
-    """Return the organization's masker, or None if its rows have to be read first."""
-    memory = get_organization_secrets(str(organization_id))
-    reading = memory.reading
-    if reading is None or reading.generation < generation:
-        return None
-    return memory.get_masker() if time.monotonic() - reading.read_at < MAX_READING_AGE_S else None
-
 
 def load_masker(organization_id: UUID, generation: int = 0) -> Masker:
     """Read the organization's encrypted values and return its masker (queries)."""
@@ -42,7 +31,8 @@ def load_masker(organization_id: UUID, generation: int = 0) -> Masker:
 
 def mask_organization_secrets(text: str, organization_id: UUID) -> str:
     """Return a text with the organization's stored secrets masked (queries)."""
-    masker = find_cached_masker(organization_id, 0) or load_masker(organization_id)
+    memory = get_organization_secrets(str(organization_id))
+    masker = memory.find_current_masker(0) or load_masker(organization_id)
     return str(masker.mask_known(text))
 
 

@@ -36,8 +36,9 @@ def _build_encoder(*, allow_nan: bool, sort_keys: bool = True) -> Callable[[Any]
 
 
 _encode_strict = _build_encoder(allow_nan=False)
-_encode_lenient = _build_encoder(allow_nan=True)
-# Return ASCII JSON without spaces; raises ValueError for NaN and infinity, TypeError if not JSON.
+# Returns the same as `to_canonical_json`, but allows NaN and infinity.
+to_sorted_json = _build_encoder(allow_nan=True)
+# Returns ASCII JSON without spaces; raises ValueError for NaN and infinity, TypeError if not JSON.
 to_compact_json = _build_encoder(allow_nan=False, sort_keys=False)
 
 
@@ -49,11 +50,6 @@ def to_canonical_json(value: Any) -> str:
         raise ValueError(f"Not a JSON value: {error}.") from error
     except RecursionError as error:
         raise ValueError("The JSON value is nested too deeply.") from error
-
-
-def to_sorted_json(value: Any) -> str:
-    """Return the same as `to_canonical_json`, but allow NaN and infinity."""
-    return _encode_lenient(value)
 
 
 def compute_digest(text: str) -> str:

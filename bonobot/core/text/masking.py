@@ -13,6 +13,7 @@ import base64
 import json
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -341,6 +342,7 @@ def _keep_label(match: Any) -> str:
 
 MAX_ORGANIZATION_SECRETS = 4096  # secrets of one organization, the latest
 MAX_ORGANIZATIONS = 256
+MAX_READING_AGE_S = 60.0
 ORGANIZATION_SECRET_LENGTHS = range(6, 16_385)
 
 
@@ -357,6 +359,14 @@ class OrganizationSecrets(SecretMemory):
     """An organization's secrets, evicted together with the reading they came from."""
 
     reading: SecretsReading | None = None
+
+    def find_current_masker(self, generation: int) -> Masker | None:
+        """Return the masker, or None if the organization's rows have to be read first."""
+        reading = self.reading
+        if reading is None or reading.generation < generation:
+            return None
+        is_recent = time.monotonic() - reading.read_at < MAX_READING_AGE_S
+        return self.get_masker() if is_recent else None
 
 
 _AUTHORIZATION_VALUE = re.compile(r"[A-Za-z]+ +(\S+)")  # of an `Authorization` header

@@ -25,7 +25,7 @@ from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.api.audit_filter import AuditFilter, parse_uuid
-from bonobot.ledger.audit.export import MEDIA_TYPES, ExportFormat, export_pages
+from bonobot.ledger.audit.export import MEDIA_TYPES, ExportedAuditLog, ExportFormat, export_pages
 from bonobot.ledger.audit.search import (
     MAX_ROWS_SCANNED,
     AuditSearch,
@@ -225,7 +225,7 @@ class AuditExportView(ResourceView):
         """
         form: ExportFormat = "csv" if self.request.query_params.get("form") == "csv" else "jsonl"
         rows = self.filter_queryset(AuditRow.objects.for_organization(self.organization_id))
-        self.report_read([rows])
+        self.report_read([ExportedAuditLog(self.organization_id)])
         return build_download(rows, form)
 
 

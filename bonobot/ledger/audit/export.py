@@ -4,7 +4,9 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
+from uuid import UUID
 
 from django.db.models import QuerySet
 
@@ -18,6 +20,13 @@ PAGE_SIZE = 500
 CSV_HEADING = ("seq", *entry_encoding.COLUMN_NAMES, "details")
 # Spreadsheet programs run cells that start with one of these as formulas.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedAuditLog:
+    """The entries of an organization's audit log that a response contains."""
+
+    organization_id: UUID
 
 
 def export_pages(rows: QuerySet[AuditRow], export_format: ExportFormat) -> Iterator[str]:

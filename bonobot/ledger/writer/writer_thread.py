@@ -144,12 +144,6 @@ class LedgerWriter:
         row_id: UUID = await self._get_waiters().wait_for_answer(queued_item)
         return row_id
 
-    async def record_event_async(self, opening: Opening, *, outcome: Outcome = "ok") -> UUID:
-        """Record an event."""
-        queued_item = self._build_event(opening, outcome)
-        row_id: UUID = await self._get_waiters().wait_for_answer(queued_item)
-        return row_id
-
     def close(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Write all waiting items and repeat counts, then stop; later items are refused."""
         with self._queue_lock:

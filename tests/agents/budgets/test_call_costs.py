@@ -21,7 +21,7 @@ def test_a_call_costs_its_price_and_its_seconds_rounded_up():
 
 
 def test_a_free_server_reserves_no_money_budget():
-    assert estimate_amounts(FREE, 60_000) == {"calls": 1, "seconds": 60_000}
+    assert estimate_amounts(FREE, 60_000) == {"calls": 1, "milliseconds": 60_000}
     assert "microusd" in estimate_amounts(CallPrice(per_call=1), 60_000)
 
 

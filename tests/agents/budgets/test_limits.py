@@ -8,10 +8,10 @@ from agents.budgets.limits import (
     build_budget_key,
     build_charge,
     build_reservations,
-    build_settlements,
     select_limits,
     to_whole_units,
 )
+from bonobot.ledger.budgets import settle_reservations
 
 ORG = UUID(int=7)
 NOW = datetime(2026, 11, 21, 23, 59, tzinfo=UTC)
@@ -51,15 +51,17 @@ def test_rates_of_two_organizations_are_independent():
 
 
 def test_seconds_are_counted_in_milliseconds():
-    (reservation,) = build_reservations(ORG, [limit("seconds")], {"seconds": 1_500}, NOW)
+    (reservation,) = build_reservations(ORG, [limit("seconds")], {"milliseconds": 1_500}, NOW)
     assert (reservation.limit, reservation.amount, ":milliseconds:" in reservation.key) == (
         10_000,
         1_500,
         True,
     )
     assert to_whole_units("seconds", 1_001) == 2
-    assert build_settlements([reservation], {"seconds": 20}) == ((reservation.key, 1_500, 20),)
-    assert build_settlements([reservation], None) == ((reservation.key, 1_500, 1_500),)
+    assert settle_reservations([reservation], {"milliseconds": 20}) == (
+        (reservation.key, 1_500, 20),
+    )
+    assert settle_reservations([reservation], None) == ((reservation.key, 1_500, 1_500),)
 
 
 def test_a_limit_applies_to_calls_of_its_owner():

@@ -13,6 +13,7 @@ from agents.calls.pipeline import CallRequest, make_call
 from agents.kill_switch import halt_organization
 from benchmarks.governed_call_stages import counted
 from bonobot.accounts.models import Token
+from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.cache import VerifiedToken, VerifiedTokenCache
 from bonobot.accounts.tokens.services import InvalidToken, create_token, revoke_token, update_token
@@ -40,13 +41,16 @@ class Host:
         fields: dict[str, Any] = {
             "principal": verified.principal,
             "principal_generation": verified.generation,
-            "renew_principal": self.tokens.build_principal_loader(self.text, HERE),
+            "renew_principal": self._renew_principal,
             "tool": ECHO,
             "arguments": {"text": "x"},
             "via": "gateway",
             "holder": "server:tests:renewing",
         }
         return (await make_call(CallRequest(**(fields | options)))).text
+
+    async def _renew_principal(self) -> Principal:
+        return (await self.tokens.verify_current_token(self.text, HERE)).principal
 
     def call_tool(self, **options: Any) -> str:
         """Make a call like the gateway."""

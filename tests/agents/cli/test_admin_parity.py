@@ -5,7 +5,7 @@ import pytest
 from agents.models import Agent, SessionApproval
 from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow, FlowCell
-from mcp_servers.flow_labels.store_labels import build_store_key
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
 from mcp_servers.models import Launcher, Preset
 from mcp_servers.presets.services import load_presets
 from tests import factories
@@ -45,7 +45,7 @@ def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
         factories.create_agent(acme),
         factories.create_http_server(acme, "http://127.0.0.1:9/mcp"),
     )
-    key = build_store_key(acme.pk, server.pk)
+    key = build_flow_key(acme.pk, "server", server.pk)
     FlowCell.objects.create(pk=key, organization_id=acme.pk, labels=3)
     Agent.objects.filter(pk=agent.pk).update(workspace_labels=1)
     labels = ["private_data", "untrusted_content"]

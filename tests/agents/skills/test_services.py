@@ -44,6 +44,11 @@ def test_an_agent_reads_its_attached_skills(acme, helper, call, notes):
     assert apply_frame(result.text, None) == result.text
 
 
+def test_the_audit_log_names_the_agents_that_a_skill_was_attached_to(acme, notes):
+    entry = AuditRow.objects.get(action="skill_created")
+    assert json.loads(entry.opened)["details"]["agents"] == ["helper"]
+
+
 def test_a_change_applies_to_the_next_call(acme, helper, call, notes):
     assert "notes" in call("list_skills").text
     save_skill(factories.build_administrator(acme), SkillSpec(name="notes", enabled=False), notes)

@@ -1,6 +1,7 @@
 """Workflow runs: governed steps, approvals, crashes, limits, nesting."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -76,6 +77,12 @@ def run_until_rest(runner):
 
 def list_calls(run):
     return list(Step.objects.filter(session_id=run.session_id, kind=Step.Kind.CALL).order_by("seq"))
+
+
+def test_the_audit_log_names_the_agents_that_a_workflow_was_attached_to(helper, save):
+    save(agents=["helper"])
+    entry = AuditRow.objects.get(action="workflow_created")
+    assert json.loads(entry.opened)["details"]["agents"] == ["helper"]
 
 
 def test_a_run_passes_results_from_step_to_step(administrator, save, workshop, run_until_rest):

@@ -137,6 +137,20 @@ async def test_a_bubblewrapped_server_can_write_only_to_its_folder(
 
 
 @pytest.mark.sandbox
+async def test_a_bubblewrapped_server_cant_fill_the_memory_with_files(
+    connections: ConnectionPool, tmp_path: Path
+):
+    (home := tmp_path / "home").mkdir()
+    (folder := tmp_path / "own").mkdir()
+    endpoint = build_sandboxed_endpoint(folder, "bubblewrap", env={"HOME": str(home)})
+    endpoint = replace(endpoint, env_exceptions=frozenset({"HOME"}))
+    for path in ("/tmp", "/run", str(home), "/dev/shm"):
+        size = f"(lambda s: s.f_blocks * s.f_frsize)(os.statvfs({path!r}))"
+        assert int(await evaluate(connections, endpoint, size)) <= 256 * 1024 * 1024
+    assert await evaluate(connections, endpoint, "open('/dev/file', 'w')") == "OSError"
+
+
+@pytest.mark.sandbox
 async def test_bonobots_folder_is_hidden_inside_a_working_directory(
     connections: ConnectionPool, tmp_path: Path
 ):

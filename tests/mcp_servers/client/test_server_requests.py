@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.host import (
     Host,
     HostRequestRejected,
     build_declared_capabilities,
 )
-from mcp_servers.client.jsonrpc import RequestDeadline
+from mcp_servers.client.jsonrpc import McpRequest, RequestDeadline
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, failure, stdio, text_of, until
 
@@ -145,18 +146,21 @@ async def test_a_task_is_accepted_only_if_tasks_were_declared(
     assert error.code == "protocol_error"
 
 
-async def test_a_timeout_is_paused_only_while_it_is_held() -> None:
+async def test_a_timeout_is_paused_only_while_it_is_held(
+    asker: Callable[[str], ServerEndpoint],
+) -> None:
     async def wait(seconds: float) -> None:
         await asyncio.wait({never}, timeout=seconds)
 
     never = asyncio.ensure_future(asyncio.Event().wait())
-    deadline = RequestDeadline(0.05)
+    endpoint = asker("handshake")
+    deadline = RequestDeadline(endpoint, McpRequest("ping"), 0.05)
     async with deadline:
         with deadline.pause(), deadline.pause():
             await wait(0.1)
     with deadline.pause():  # already expired: nothing to pause
         pass
-    late_deadline = RequestDeadline(0.05)
+    late_deadline = RequestDeadline(endpoint, McpRequest("ping"), 0.05)
 
     async def too_slow() -> None:
         async with late_deadline:
@@ -164,6 +168,6 @@ async def test_a_timeout_is_paused_only_while_it_is_held() -> None:
                 await wait(0.06)
             await wait(5)
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(UpstreamError):
         await too_slow()
     never.cancel()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bonobot.accounts.models import Organization
 from bonobot.core.crypto.organization_secrets import (
-    find_cached_masker,
     load_masker,
     mask_organization_secrets,
 )
@@ -66,7 +65,7 @@ def test_secrets_of_another_organization_arent_masked(acme):
 def test_a_secret_is_masked_as_soon_as_it_is_written(acme):
     load_masker(acme.pk, 7)
     store_secret(acme, CANARY)
-    masker = find_cached_masker(acme.pk, 7)
+    masker = get_organization_secrets(str(acme.pk)).find_current_masker(7)
     assert masker is not None
     assert masker.mask_known(CANARY) == MASK
 
@@ -75,8 +74,8 @@ def test_secrets_are_reloaded_only_for_a_new_generation(acme, django_assert_num_
     row = store_secret(acme, CANARY)
     get_organization_secrets(str(acme.pk)).reading = None
     load_masker(acme.pk, 1)
-    assert find_cached_masker(acme.pk, 1) is not None
-    assert find_cached_masker(acme.pk, 2) is None
+    assert get_organization_secrets(str(acme.pk)).find_current_masker(1) is not None
+    assert get_organization_secrets(str(acme.pk)).find_current_masker(2) is None
     row.delete()
     # A deleted secret may still be in use elsewhere.
     assert load_masker(acme.pk, 2).mask_known(CANARY) == MASK
