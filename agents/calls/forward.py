@@ -13,17 +13,17 @@ from agents.builtin_tools.types import BuiltinToolContext
 from agents.calls.connections import resolve_user_endpoint
 from agents.calls.context import CallContext
 from agents.calls.definitions import SnapshotDefinition
-from agents.calls.pending_calls import SendRequest, poll_task
-from agents.calls.prepare_call import redecide_call
-from agents.calls.required_tasks import call_as_task
-from agents.calls.resolve import build_params, get_argument_schema
-from agents.calls.results import (
+from agents.calls.incomplete_results import (
     MAX_ROUNDS,
     URL_NEEDED,
     InvalidInputRequest,
     parse_incomplete_result,
     parse_url_elicitations,
 )
+from agents.calls.pending_calls import SendRequest, poll_task
+from agents.calls.prepare_call import redecide_call
+from agents.calls.required_tasks import call_as_task
+from agents.calls.resolve import build_params, get_argument_schema
 from agents.calls.snapshots import SnapshotTool, Target, get_snapshot_cache
 from agents.calls.types import (
     CallIncomplete,

@@ -28,8 +28,7 @@ from django.utils import timezone
 from agents.approvals.services import calculate_expiry
 from agents.calls.connections import resolve_user_endpoint
 from agents.calls.context import CallContext
-from agents.calls.redaction import redact_result
-from agents.calls.results import (
+from agents.calls.incomplete_results import (
     MAX_ROUNDS,
     IncompleteResult,
     InvalidInputRequest,
@@ -37,6 +36,7 @@ from agents.calls.results import (
     parse_input_requests,
     parse_poll_ms,
 )
+from agents.calls.redaction import redact_result
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.calls.types import CallContinuation, CallRequest
 from agents.models import ElicitationRequest, PendingCall, Session

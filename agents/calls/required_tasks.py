@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from agents.calls.results import MAX_KEY_LENGTH
+from agents.calls.incomplete_results import MAX_KEY_LENGTH
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error
 from mcp_servers.client.jsonrpc import PROGRESS_FACTOR

@@ -18,9 +18,9 @@ from mcp.shared.exceptions import MCPError
 
 from agents.approvals.services import build_bus_topic, withdraw_approval
 from agents.calls.deferred_calls import create_deferred_call
+from agents.calls.incomplete_results import InvalidInputRequest, parse_input_requests
 from agents.calls.pipeline import ApprovalRequired, CallRefused
 from agents.calls.require_approval import build_refusal, is_denied
-from agents.calls.results import InvalidInputRequest, parse_input_requests
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.errors import build_refusal_result
 from agents.gateway.mcp_host import list_supported_requests

@@ -16,8 +16,8 @@ from cryptography.fernet import InvalidToken
 from django.utils import timezone
 from mcp.shared.exceptions import MCPError
 
+from agents.calls.incomplete_results import InvalidInputRequest, parse_incomplete_result
 from agents.calls.pipeline import CallOutcome
-from agents.calls.results import InvalidInputRequest, parse_incomplete_result
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
 from agents.gateway.errors import build_mcp_error

@@ -57,7 +57,8 @@ EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"}) | {
 
 DECISIONS = (
     "agents.budgets.limits",
-    "agents.calls.results",
+    "agents.calls.incomplete_results",
+    "agents.calls.truncate_result",
     "bonobot.accounts.admin_base.svg_charts",
     "agents.elicitations.forms",
     "agents.policies.compare_decisions",

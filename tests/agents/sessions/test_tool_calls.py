@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agents.approvals.services import resolve_approval as approve
 from agents.calls import pending_calls
-from agents.calls.results import MAX_ROUNDS
+from agents.calls.incomplete_results import MAX_ROUNDS
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import answer_request
 from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step

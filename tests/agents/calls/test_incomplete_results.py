@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.calls.results import (
+from agents.calls.incomplete_results import (
     DEFAULT_POLL_MS,
     MAX_INPUT_REQUESTS,
     MAX_KEY_LENGTH,
@@ -13,13 +13,13 @@ from agents.calls.results import (
     MAX_STATE_LENGTH,
     MIN_POLL_MS,
     InvalidInputRequest,
-    estimate_size,
     parse_incomplete_result,
     parse_input_requests,
     parse_poll_ms,
     parse_task,
     parse_url_elicitations,
 )
+from agents.calls.truncate_result import estimate_size
 from mcp_servers.client.server_requests import KINDS_BY_METHOD
 
 REQUEST = {"method": "elicitation/create", "params": {"message": "Which one?"}}
