@@ -29,12 +29,12 @@ class SchedulerThread(Thread):
     def __init__(self, app: Celery) -> None:
         super().__init__(name="scheduler", daemon=True)
         self._app = app
-        self._service = Service(
-            app,
-            max_interval=MAX_INTERVAL_S,
-            scheduler_cls=app.conf.beat_scheduler,
-            remote_control=False,
-        )
+        options: dict[str, Any] = {
+            "max_interval": MAX_INTERVAL_S,
+            "scheduler_cls": app.conf.beat_scheduler,
+            "remote_control": False,  # the worker answers Celery's control messages
+        }
+        self._service = Service(app, **options)
 
     def run(self) -> None:
         """Send due tasks until `stop` is called."""
@@ -61,7 +61,7 @@ class SchedulerStep(StartStopStep):
         super().__init__(worker, **options)
         self.enabled = scheduler_thread
 
-    def create(self, worker: Any) -> SchedulerThread:
+    def create(self, worker: Any) -> Any:
         """Return the thread, which Celery starts before the worker takes messages."""
         return SchedulerThread(worker.app)
 

@@ -137,7 +137,8 @@ def test_the_stored_result_never_exceeds_the_limit(texts, limit):
 
 def test_a_text_without_findings_is_scanned_once():
     result = build_text_result("a text of this test alone", "é")
-    with patch.object(truncate_result, "inspect_result", wraps=truncate_result.inspect_result) as scan:
+    original = truncate_result.inspect_result
+    with patch.object(truncate_result, "inspect_result", wraps=original) as scan:
         first, second = (render_result(result, limit=1000, result_id="x") for _ in range(2))
     assert (first == second, scan.call_count) == (True, 1)
 
