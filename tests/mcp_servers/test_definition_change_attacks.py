@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agents.calls.snapshots import get_snapshot_cache
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
@@ -148,7 +149,7 @@ def server() -> Iterator[tuple[ChangingServer, str]]:
 
 @pytest.fixture
 def row(administrator: Principal, server: tuple[ChangingServer, str]) -> Iterator[Server]:
-    organization = factories.Organization.objects.get(pk=administrator.organization_id)
+    organization = Organization.objects.get(pk=administrator.organization_id)
     created = factories.create_http_server(organization, server[1])
     yield created
     get_runtime().call(get_connection_pool().forget_server, created.pk)
