@@ -258,7 +258,7 @@ class ResourceView(GenericAPIView):
     ) -> Response:
         """Return a response with one row; `owner` is the row to lock if it is another one."""
         context = {"view": self, "request": self.request, **context}
-        self.report_read([row])
+        self.report_read([row] if owner is None else [row, owner])
         serializer = api_serializers.limit_serializer_fields(
             serializer_class(row, context=context), self._selected_fields
         )

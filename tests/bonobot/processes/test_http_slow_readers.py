@@ -2,18 +2,22 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import uvicorn
 
 from bonobot.processes.http_protocol import Protocol
+from tests.mcp_servers.client.endpoints import until
 
 BUFFER = 4096  # of the system at both ends; the rest waits in the process
 HEAD = b"Host: 127.0.0.1\r\n"
 CLOSED_WITHIN_S = 10
+BYTES_PER_S = 20_000  # of a slow reader
 
 
 async def send_body(scope: Any, receive: Any, send: Any) -> None:
@@ -101,9 +105,11 @@ async def test_a_client_that_stops_reading_is_disconnected(
     async with connect(server) as client:
         await asyncio.get_running_loop().sock_sendall(client, request)
         await read_part(client)
-        async with asyncio.timeout(CLOSED_WITHIN_S):
-            while connections:
-                await asyncio.sleep(0.05)
+        await until(lambda: not connections, CLOSED_WITHIN_S)
+
+
+def has_passed(moment: float) -> bool:
+    return time.monotonic() >= moment
 
 
 @pytest.mark.parametrize("name", ["closed after the response", "HTTP/1.0", "kept alive"])
@@ -112,9 +118,9 @@ async def test_a_client_that_reads_slowly_gets_the_whole_response(
 ) -> None:
     async with connect(server) as client:
         await asyncio.get_running_loop().sock_sendall(client, REQUESTS[name])
-        received = 0
-        async with asyncio.timeout(CLOSED_WITHIN_S):
-            while received < 40_000 and (part := await read(client, 4096)):
-                received += part
-                await asyncio.sleep(0.1)
+        received, started = 0, time.monotonic()
+        while received < 40_000 and (part := await read(client, 4096)):
+            received += part
+            next_at = started + received / BYTES_PER_S
+            await until(partial(has_passed, next_at))
     assert received >= 40_000
