@@ -50,6 +50,7 @@ from mcp_servers.tool_names import matches_tool_name
 MAX_DESCRIPTION_LENGTH = 4096
 MAX_NAMES_NOTIFIED = 10
 MAX_NAME_SHOWN = 100
+SERVER_NAMES = ("name", "title")  # of an MCP server
 
 SchemaVerdicts = Mapping[str, SchemaVerdict]
 Key = tuple[str, str]
@@ -208,6 +209,7 @@ def save_declarations(
     )
     first = server.discovered_at is None
     renamed = _find_rename(server, declarations)
+    declarations = _keep_known_names(server, declarations)
     record_success(server, kind, declarations)
     if new or changed_definitions or missing or renamed:
         _write_changes(server, new, changed_definitions, missing, renamed, actor=actor, first=first)
@@ -302,7 +304,7 @@ def _find_rename(server: Server, declarations: ServerDeclarations) -> dict[str, 
     """
     if not server.speaks_mcp:
         return {}
-    for member in ("name", "title"):
+    for member in SERVER_NAMES:
         old, new = (
             _to_text(info.get(member)) for info in (server.server_info, declarations.server_info)
         )
@@ -312,6 +314,19 @@ def _find_rename(server: Server, declarations: ServerDeclarations) -> dict[str, 
                 "to": make_visible(new, MAX_NAME_SHOWN),
             }
     return {}
+
+
+def _keep_known_names(server: Server, declarations: ServerDeclarations) -> ServerDeclarations:
+    """Return declarations with the last known names where there are none.
+
+    Otherwise, a server could have no name for a while and then another one.
+    """
+    server_info = declarations.server_info
+    missing = [member for member in SERVER_NAMES if not _to_text(server_info.get(member))]
+    known_names = {
+        member: text for member in missing if (text := _to_text(server.server_info.get(member)))
+    }
+    return replace(declarations, server_info=server_info | known_names)
 
 
 def _notify_renamed(server: Server, rename: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ from agents.skills.services import delete_skill, save_skill
 from agents.workflows.services import delete_workflow, save_workflow
 from agents.workflows.triggers import set_triggers
 from bonobot.accounts.principals import Principal
-from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.problems import Conflict, InvalidInput, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Server
 from mcp_servers.presets.services import link_preset
@@ -43,16 +43,24 @@ _STORED_ENDPOINT_FIELDS = tuple(
 
 
 def apply_config(
-    principal: Principal, config: WantedConfig, *, prune: bool = False, dry_run: bool = False
+    principal: Principal,
+    config: WantedConfig,
+    *,
+    prune: bool = False,
+    dry_run: bool = False,
+    confirmed: ConfigPlan | None = None,
 ) -> ConfigPlan:
     """Plan and apply a configuration in one transaction, and return the plan.
 
     A plan with problems changes nothing, nor does one that fails; its problem is in the returned
     plan. A dry run applies the plan and rolls back, to find the same problems. A plan without
-    changes writes nothing.
+    changes writes nothing. A plan that differs from the `confirmed` one has the problem
+    `plan_changed`.
     """
     with transaction.atomic():
         plan = build_plan(principal, config, prune=prune)
+        if confirmed is not None and not _is_same_plan(plan, confirmed):
+            return replace(plan, problems=(*plan.problems, _build_plan_changed_error()))
         if plan.problems or not plan.changes:
             return plan
         # A savepoint, so that a failed step rolls everything back.
@@ -63,6 +71,19 @@ def apply_config(
         except _ApplyFailed as failure:
             return replace(plan, problems=(failure.problem,))
     return plan
+
+
+def _is_same_plan(plan: ConfigPlan, confirmed: ConfigPlan) -> bool:
+    """Return whether a plan makes the confirmed changes, with policies and servers as then."""
+    return (plan.generation, plan.as_dict()) == (confirmed.generation, confirmed.as_dict())
+
+
+def _build_plan_changed_error() -> Conflict:
+    return Conflict(
+        "The organization was changed while you read the plan. Nothing was applied.",
+        code="plan_changed",
+        remedy="Run the command again and check the new plan.",
+    )
 
 
 class _ApplyFailed(Exception):

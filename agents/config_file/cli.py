@@ -89,7 +89,7 @@ def _handle_apply(cli: CommandContext, options: argparse.Namespace) -> None:
     status: dict[str, Any] = {"applied": False}
     outcomes: dict[str, DiscoveryAttempt] = {}
     if not plan.problems and plan.changes and not options.dry_run and _confirm_apply(cli, options):
-        plan = apply_config(cli.principal, config, prune=options.prune)
+        plan = apply_config(cli.principal, config, prune=options.prune, confirmed=plan)
         status["applied"] = not plan.problems
         outcomes = {} if options.no_discover else _discover_changed_servers(cli, plan)
     result = plan.as_dict() | {"notices": config.notices} | status

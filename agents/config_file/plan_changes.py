@@ -25,6 +25,7 @@ from agents.policies.shadow_mode import is_current_draft
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
+from bonobot.ledger.models import Head
 from mcp_servers.models import Secret, Server
 from mcp_servers.models.servers import find_document, hash_document
 from mcp_servers.server_config import ServerSpec, clean_server_spec
@@ -54,10 +55,14 @@ class ConfigPlanStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigPlan:
-    """The steps in order, and the problems that prevent applying them."""
+    """The steps in order, and the problems that prevent applying them.
+
+    `generation` is the organization's policy generation for which they were planned.
+    """
 
     steps: tuple[ConfigPlanStep, ...]
     problems: tuple[Problem, ...] = ()
+    generation: int = 0
 
     @property
     def changes(self) -> tuple[ConfigPlanStep, ...]:
@@ -74,6 +79,7 @@ class ConfigPlan:
 def build_plan(principal: Principal, config: WantedConfig, *, prune: bool = False) -> ConfigPlan:
     """Plan how to apply `config`; `prune` removes what its sections don't name."""
     planner = _ConfigPlanner(principal, config, prune)
+    generation = _load_generation(principal)
     steps = (
         *planner.plan_model_endpoints(),
         *planner.plan_servers(),
@@ -86,7 +92,13 @@ def build_plan(principal: Principal, config: WantedConfig, *, prune: bool = Fals
         *planner.plan_workflows(),
         *(planner.plan_removals() if prune else ()),
     )
-    return ConfigPlan(steps=steps, problems=(*config.problems, *planner.problems))
+    problems = (*config.problems, *planner.problems)
+    return ConfigPlan(steps=steps, problems=problems, generation=generation)
+
+
+def _load_generation(principal: Principal) -> int:
+    heads = Head.objects.filter(organization_id=principal.organization_id)
+    return heads.values_list("generation", flat=True).first() or 0
 
 
 def _count_fallbacks(endpoints: Mapping[str, WantedModelEndpoint], slug: str) -> int:

@@ -5,8 +5,9 @@ start with them, and a token that reads it gets them. The text of a person has n
 person who rewrites a text clears them.
 
 The same holds for the names and the configuration of other objects (`NAMED_KINDS`), except that
-only a reviewer who clears a server's labels, or the deletion of the object, clears theirs. A token
-that is created by a token with labels starts with them.
+only a reviewer who clears a server's labels, or the deletion of the object, clears theirs. A person
+who saves the organization's settings clears theirs, and one who replaces its policy clears those of
+the policy. A token that is created by a token with labels starts with them.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -45,6 +46,7 @@ from agents.models import (
     WorkflowRun,
     WorkflowVersion,
 )
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.audit.admin_changes import AdminChange
 from bonobot.ledger.audit.export import ExportedAuditLog
@@ -62,15 +64,19 @@ TextRow = AccessRequest | Agent | Skill | Trigger | Workflow
 # Rows with texts, and the field with the ID of the text that has their labels.
 _TEXT_ID_FIELDS: dict[type[Any], str] = {
     **dict.fromkeys((AccessRequest, Agent, Skill, Trigger, Workflow), "pk"),
-    **dict.fromkeys((ModelEndpoint, NotificationChannel, Preset, Server), "pk"),
+    **dict.fromkeys((ModelEndpoint, NotificationChannel, Organization, Preset, Server), "pk"),
     AuditRow: "resource_id",
     SkillVersion: "skill_id",
     WorkflowVersion: "workflow_id",
 }
 # Types of objects, in the audit log, whose names and configuration have labels.
-NAMED_KINDS = frozenset({"agent", "mcp_preset", "mcp_server", "modelendpoint", "notice_channel"})
-# Other changes, such as enabling an object, write no text.
-_WRITING_ENDINGS = ("_created", "_updated")
+NAMED_KINDS = frozenset(
+    {"agent", "mcp_preset", "mcp_server", "modelendpoint", "notice_channel", "organization"}
+)
+# Other changes, such as enabling an object, write no text; a halt has a reason.
+_WRITING_ENDINGS = ("_created", "_updated", "kill_switch_enabled")
+# Changes of an organization that a person makes by writing all of a text anew.
+_REWRITING_ACTIONS = frozenset({"organization_updated", "tool_policy_updated"})
 # Rows with content of a session, which `session_id` names.
 _SESSION_ROWS = (
     *(Approval, AuditRow, ElicitationRequest, Recording, SessionApproval, WorkflowRun),
@@ -96,7 +102,15 @@ def label_text(principal: Principal, row: TextRow, *, is_changed: bool = True) -
 
 
 def label_changed_object(change: AdminChange) -> None:
-    """Add the labels of the token that writes a name or a configuration, or creates a token."""
+    """Add the labels of the token that writes a name or a configuration, or creates a token.
+
+    A person who rewrites the organization's settings or policy clears the labels of those.
+    """
+    if change.actor.kind != "token":
+        if change.action in _REWRITING_ACTIONS:
+            key = build_flow_key(change.organization_id, "text", _find_text_id(change))
+            FlowCell.objects.filter(pk=key).update(labels=0)
+        return
     is_token = change.resource_type == "token"
     if not (is_token or change.resource_type in NAMED_KINDS):
         return
@@ -105,10 +119,19 @@ def label_changed_object(change: AdminChange) -> None:
     labels = load_token_labels(change.organization_id, change.actor.id)
     if not labels:
         return
-    key = build_flow_key(
-        change.organization_id, "token" if is_token else "text", change.resource_id
-    )
+    cell_id = change.resource_id if is_token else _find_text_id(change)
+    key = build_flow_key(change.organization_id, "token" if is_token else "text", cell_id)
     add_cell_labels(change.organization_id, [key], labels, idle_s=IDLE_S if is_token else None)
+
+
+def _find_text_id(change: AdminChange) -> str:
+    """Return the ID of the changed text: an organization's policy is another than its settings."""
+    is_policy = change.resource_type == "organization" and change.action.startswith("tool_policy")
+    return _build_policy_id(change.resource_id) if is_policy else change.resource_id
+
+
+def _build_policy_id(organization_id: UUID | str) -> str:
+    return f"{organization_id}:policy"
 
 
 def label_session_with_texts(actor: Actor, session: Session, *rows: TextRow | None) -> None:
@@ -201,6 +224,8 @@ def _iterate_text_ids(rows: Iterable[Any]) -> Iterator[UUID | str]:
     for row in rows:
         if field := _TEXT_ID_FIELDS.get(type(row)):
             yield getattr(row, field)
+        if isinstance(row, Organization):
+            yield _build_policy_id(row.pk)
 
 
 def _iterate_session_ids(rows: Iterable[Any]) -> Iterator[UUID]:

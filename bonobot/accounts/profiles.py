@@ -28,6 +28,7 @@ from bonobot.ledger.audit.admin_changes import record_changes_at_end
 OWN_FIELDS = ("first_name", "last_name", "language", "time_zone")
 MANAGED_FIELDS = (*OWN_FIELDS, "email")
 EMAIL_LINK_SALT = "profiles: e-mail"
+LINK_BINDING = ("user", "from", "password")
 MAX_SESSIONS_SHOWN = 50
 
 
@@ -65,9 +66,7 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
         )
     charge_attempt(RESET_ADDRESS, client_address)
     charge_attempt(RESET_EMAIL, address)
-    link_token = signing.dumps(
-        {"user": str(user.pk), "from": user.email, "to": address}, salt=EMAIL_LINK_SALT
-    )
+    link_token = signing.dumps(_build_link_binding(user) | {"to": address}, salt=EMAIL_LINK_SALT)
     with email_delivery.override_language(user):
         email_delivery.send_email(
             address,
@@ -93,13 +92,19 @@ def verify_email_link(user: User, link_token: str) -> str:
         payload = signing.loads(link_token, salt=EMAIL_LINK_SALT, max_age=max_age)
     except signing.BadSignature:
         payload = {}
-    if payload.get("user") != str(user.pk) or payload.get("from") != user.email:
+    if {name: payload.get(name) for name in LINK_BINDING} != _build_link_binding(user):
         raise NotFound(
             "This link has been used, has expired, or belongs to another account.",
             code="link_invalid",
             remedy="Sign in with the account that the link belongs to, or request a new link.",
         )
     return str(payload["to"])
+
+
+def _build_link_binding(user: User) -> dict[str, str]:
+    """Return what a link is bound to: a new email address or password invalidates it."""
+    password_stamp = str(user.get_session_auth_hash())[:16]
+    return dict(zip(LINK_BINDING, (str(user.pk), user.email, password_stamp), strict=True))
 
 
 def confirm_email_change(user: User, link_token: str) -> str:

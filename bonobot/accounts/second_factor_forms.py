@@ -1,7 +1,8 @@
-"""Forms for codes of a second factor, which accept each authenticator code once.
+"""Forms for second factors: each authenticator code is valid once, and cloned keys are refused.
 
 allauth remembers a used code for one step in the cache. With the tolerance, a code is valid for
-three, and without Redis each process has a cache of its own.
+three, and without Redis each process has a cache of its own. It ignores the sign counts of passkeys
+and accepts a credential that another account has registered.
 """
 
 from typing import Any
@@ -15,11 +16,15 @@ from allauth.mfa.totp.internal.auth import (
     hotp_value,
     yield_hotp_counters_from_time,
 )
+from allauth.mfa.webauthn import forms as webauthn_forms
+from allauth.mfa.webauthn.internal.auth import parse_authentication_response
 from django.db import transaction
 
 from bonobot.core.db.transactions import lock_rows
 
-USED_STEP = "used_step"  # key of allauth's data
+# Keys of allauth's data.
+USED_STEP = "used_step"
+SIGN_COUNT = "sign_count"
 
 
 class SingleUseCode:
@@ -65,3 +70,54 @@ def _find_step(authenticator: Authenticator, code: str) -> int | None:
         if compare_user_code(actual=code, expected=format_hotp_value(hotp_value(secret, step))):
             return int(step)
     return None
+
+
+class IncreasingSignCount:
+    """A form that refuses a passkey whose sign count doesn't increase (WebAuthn, section 6.1.1)."""
+
+    cleaned_data: dict[str, Any]
+
+    def clean_credential(self) -> Authenticator:
+        """Return the passkey of a valid assertion; raises `ValidationError`."""
+        form: Any = super()
+        assertion = parse_authentication_response(self.cleaned_data["credential"])
+        authenticator: Authenticator = form.clean_credential()
+        if not _claim_sign_count(authenticator, assertion.response.authenticator_data.counter):
+            raise get_adapter().validation_error("incorrect_code")
+        return authenticator
+
+
+class AuthenticateWebAuthnForm(IncreasingSignCount, webauthn_forms.AuthenticateWebAuthnForm):
+    """The passkey at a sign-in."""
+
+
+class ReauthenticateWebAuthnForm(IncreasingSignCount, webauthn_forms.ReauthenticateWebAuthnForm):
+    """The passkey before a sensitive change."""
+
+
+class AddWebAuthnForm(webauthn_forms.AddWebAuthnForm):
+    """A new passkey; its credential may not belong to another account (WebAuthn, section 7.1)."""
+
+    def clean(self) -> dict[str, Any]:
+        """Check the registration; raises `ValidationError`."""
+        cleaned_data: dict[str, Any] = super().clean()
+        credential_id = cleaned_data.get("credential", {}).get("id")
+        passkeys = Authenticator.objects.filter(type=Authenticator.Type.WEBAUTHN)
+        if passkeys.filter(data__credential__id=credential_id).exists():
+            raise get_adapter().validation_error("incorrect_code")
+        return cleaned_data
+
+
+def _claim_sign_count(authenticator: Authenticator, sign_count: int) -> bool:
+    """Store the sign count of an assertion; return whether it increased or isn't supported (0)."""
+    with transaction.atomic():
+        lock_rows(Authenticator.objects.filter(pk=authenticator.pk))
+        authenticator.refresh_from_db(fields=["data"])
+        stored_count = authenticator.data.get(SIGN_COUNT)
+        if stored_count is None:
+            stored_count = authenticator.wrap().authenticator_data.counter
+        if (sign_count or stored_count) and sign_count <= stored_count:
+            return False
+        authenticator.data[SIGN_COUNT] = sign_count
+        authenticator.save(update_fields=["data"])
+    return True

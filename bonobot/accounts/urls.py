@@ -5,7 +5,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from bonobot.accounts.views import join_organization, login, single_sign_on
+from bonobot.accounts.views import join_organization, login, second_factor, single_sign_on
 from bonobot.accounts.views.login import cancel_sign_in
 
 # URL names that allauth resolves; its own account pages aren't included.
@@ -33,5 +33,8 @@ urlpatterns = [
         single_sign_on.complete_single_sign_on,
         name="account_sso_done",
     ),
+    path("second-factor/recovery-codes/", second_factor.view_recovery_codes),
+    path("second-factor/recovery-codes/download/", second_factor.download_recovery_codes),
+    path("second-factor/webauthn/keys/<int:pk>/edit/", second_factor.rename_passkey),
     path("second-factor/", include("allauth.mfa.urls")),
 ]

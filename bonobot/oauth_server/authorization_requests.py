@@ -89,7 +89,12 @@ class AuthorizationRequest:
     def host(self) -> str:
         """The host of the client's metadata document; blank after dynamic registration."""
         has_document = self.client.registration_source == Application.RegistrationSource.CIMD
-        return urlsplit(self.client.client_id).netloc if has_document else ""
+        return urlsplit(self.client.client_id).netloc.lower() if has_document else ""
+
+    @property
+    def can_be_impersonated(self) -> bool:
+        """Whether programs on the user's computer can use the ID of this client's document."""
+        return bool(self.host) and self.destination.kind != "site"
 
     @property
     def resource(self) -> str:

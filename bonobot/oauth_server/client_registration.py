@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address
 from threading import Lock
 from time import monotonic_ns
 from typing import Any, Literal
@@ -66,6 +67,34 @@ class RedirectDestination:
         return f"'self' {kinds[self.kind]}"
 
 
+_PLAIN_AUTHORITY = re.compile(
+    r"(?P<host>[a-z0-9_.-]+|\[(?P<address>[0-9a-f:.]+)\])(?::[0-9]{1,5})?",
+    re.ASCII | re.IGNORECASE,
+)
+_PLAIN_LABEL = re.compile(r"(?!-).{1,63}(?<!-)")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
+
+
+def is_plain_authority(authority: str) -> bool:
+    """Return whether browsers use the host of a URL as it is written.
+
+    They decode `%2E`, map other dots, and read `0x7f.1` as an address, so that people would see
+    another host than the one that is opened.
+    """
+    match = _PLAIN_AUTHORITY.fullmatch(authority)
+    if match is None:
+        return False
+    labels = match["host"].split(".")
+    try:
+        if match["address"]:
+            return bool(IPv6Address(match["address"]))
+        if _NUMBER.fullmatch(labels[-1]):
+            return bool(IPv4Address(match["host"]))
+    except ValueError:
+        return False
+    return all(_PLAIN_LABEL.fullmatch(label) for label in labels)
+
+
 def is_registered_uri(uri: str, registered: Collection[str]) -> bool:
     """Return whether a redirect URI equals a registered one, ignoring a loopback's port."""
     return uri in registered or _LOOPBACK_PORT.sub(r"\1", uri) in {
@@ -91,8 +120,10 @@ def parse_redirect_uri(uri: str, schemes: Collection[str]) -> RedirectDestinatio
         return None
     if "@" in parts.netloc:
         return None
+    if parts.scheme in ("http", "https") and not is_plain_authority(parts.netloc):
+        return None
     if parts.scheme == "https":
-        return RedirectDestination("site", parts.netloc) if host else None
+        return RedirectDestination("site", parts.netloc.lower())
     if parts.scheme == "http":
         return RedirectDestination("computer", host) if host in LOOPBACK_HOSTS else None
     is_app_scheme = parts.scheme in schemes or "." in parts.scheme
@@ -239,7 +270,7 @@ def _check_client_id(client_id: str) -> None:
     except ValueError:
         raise CIMDError("it isn't a URL") from None
     is_plain = client_id.isascii() and client_id.isprintable() and " " not in client_id
-    is_https_url = parts.scheme == "https" and parts.hostname and "@" not in parts.netloc
+    is_https_url = parts.scheme == "https" and is_plain_authority(parts.netloc)
     segments = parts.path.split("/")
     if not (
         is_plain

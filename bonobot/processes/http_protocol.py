@@ -253,9 +253,12 @@ class Protocol(HttpToolsProtocol):
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """Cancel the deadline of the reader (called by the loop)."""
+        """Cancel the deadline of the reader, unless it is for the rest (called by the loop)."""
         super().resume_writing()
-        self._stop_awaiting_reader()
+        if self.transport.is_closing():
+            self._await_reader()
+        else:
+            self._stop_awaiting_reader()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, even if its client doesn't read the rest (by uvicorn)."""

@@ -35,6 +35,9 @@ MFA_ADAPTER = "bonobot.accounts.second_factor.SecondFactorAdapter"
 MFA_FORMS = {
     "authenticate": "bonobot.accounts.second_factor_forms.AuthenticateForm",
     "reauthenticate": "bonobot.accounts.second_factor_forms.ReauthenticateForm",
+    "authenticate_webauthn": "bonobot.accounts.second_factor_forms.AuthenticateWebAuthnForm",
+    "reauthenticate_webauthn": "bonobot.accounts.second_factor_forms.ReauthenticateWebAuthnForm",
+    "add_webauthn": "bonobot.accounts.second_factor_forms.AddWebAuthnForm",
 }
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "Bonobot"

@@ -195,11 +195,13 @@ class PackageLocation:
         self.write_note("failed", json.dumps({"at": time.time(), "why": reason}))
 
     def create_folder(self) -> Path:
-        """Create a folder to install into; delete those of killed installations."""
+        """Create a folder to install into; delete what killed installations left."""
         current = self.link.resolve() if self.link.is_symlink() else None
         for folder in self.packages.glob(f"{self.key}-*"):
             if folder != current:
                 shutil.rmtree(folder, ignore_errors=True)
+        for temporary_path in self.packages.glob(f"{self.key}.{'[0-9a-f]' * 32}"):
+            temporary_path.unlink(missing_ok=True)
         return ensure_private_folder(self.packages / f"{self.key}-{uuid4().hex[:8]}")
 
     def publish(self, folder: Path, program: Path) -> None:
@@ -216,7 +218,7 @@ class PackageLocation:
         ensure_private_folder(self.packages)
         handle = os.open(self.packages / f"{self.key}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            while not _try_lock(handle):
+            while not _try_lock(handle, fcntl.LOCK_EX):
                 await asyncio.sleep(LOCK_POLL_S)
             yield
         finally:
@@ -229,7 +231,7 @@ class PackageLocation:
         except OSError:
             return False
         try:
-            return not _try_lock(handle)
+            return not _try_lock(handle, fcntl.LOCK_SH)  # readers don't disturb each other
         finally:
             os.close(handle)
 
@@ -240,9 +242,9 @@ class PackageLocation:
             return ""
 
 
-def _try_lock(handle: int) -> bool:
+def _try_lock(handle: int, kind: int) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -31,6 +31,7 @@ class OpenIDProvider:
         self.key, self.other_key = (rsa.generate_private_key(65537, 2048) for _ in range(2))
         self.codes: dict[str, dict[str, str]] = {}
         self.overrides: dict[str, Any] = {}
+        self.credentials: list[str] = []  # of all clients that requested tokens
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request (ASGI)."""
@@ -64,6 +65,8 @@ class OpenIDProvider:
             return self.approve_login(_parse_query(body))
         if path == "/token":
             return self.token(_parse_query(body), headers.get(b"authorization", b"").decode())
+        if path == "/credentials":
+            return _json(self.credentials)
         if path == "/leave":
             return self.sign_out(query)
         if path == "/userinfo":
@@ -92,6 +95,7 @@ class OpenIDProvider:
 
     def token(self, form: dict[str, str], credentials: str) -> tuple[int, dict[str, str], bytes]:
         """Exchange a code once, after checking the client's credentials and the code verifier."""
+        self.credentials.append(credentials)
         authorization = self.codes.pop(form.get("code", ""), None)
         client = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
         if authorization is None or credentials != f"Basic {client}":

@@ -139,7 +139,7 @@ class ResourceViewSchema(AutoSchema):
     def get_override_parameters(self) -> list[Any]:
         """Return the header parameters of every operation."""
         if self.method in WRITE_METHODS:
-            version_parameters = [IF_MATCH_PARAMETER] if self.method in VERSIONED_METHODS else []
+            version_parameters = [IF_MATCH_PARAMETER] if self._is_versioned() else []
             return [ORGANIZATION_PARAMETER, IDEMPOTENCY_KEY_PARAMETER, *version_parameters]
         names = api_serializers.list_selectable_fields(self.view, self.method)
         return (
@@ -212,7 +212,7 @@ class ResourceViewSchema(AutoSchema):
         yield from (401, 403, 404)
         if is_write:
             yield 409
-            if self.method in VERSIONED_METHODS:
+            if self._is_versioned():
                 yield 412
             yield 422
         if getattr(method, "makes_calls", False):
@@ -220,6 +220,11 @@ class ResourceViewSchema(AutoSchema):
         if getattr(method, "asks_others", False):
             yield 502
         yield 503
+
+    def _is_versioned(self) -> bool:
+        """Return whether an operation changes an object, or is an action of one."""
+        is_action = self.method == "POST" and "{" in self.path and not hasattr(self.view, "get")
+        return is_action or self.method in VERSIONED_METHODS
 
     def _is_filtered(self) -> bool:
         return self.method == "GET" and hasattr(self.view, "filterset_class")

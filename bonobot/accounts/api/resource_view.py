@@ -3,7 +3,7 @@
 A view declares the action that each method needs; methods without a rule are closed. Objects of
 other organizations are treated as missing. Writes may have an `Idempotency-Key`, and the version of
 the object in `If-Match` or `version`; a write without either isn't checked, so that simple clients
-can ignore versions.
+can ignore versions. For an action (POST) of an object, `If-Match` is the object's version.
 """
 
 import json
@@ -18,7 +18,7 @@ from uuid import UUID
 
 from django.db import DatabaseError
 from django.db.models import Model
-from django.urls import URLPattern, path
+from django.urls import Resolver404, URLPattern, path, resolve
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.renderers import JSONRenderer
@@ -82,19 +82,39 @@ def require_version(view: Any, method: str) -> None:
 
     Raises `PreconditionFailed` for the header and `VersionConflict` for the body's field.
     """
-    if method not in _CHECKED_METHODS:
+    is_action = method == "POST" and bool(view.kwargs) and not hasattr(view, "get")
+    if not is_action and method not in _CHECKED_METHODS:
         return
     header = view.request.headers.get(IF_MATCH_HEADER)
-    body_version = (
-        view.request.data.get(VERSION_FIELD) if isinstance(view.request.data, Mapping) else None
-    )
+    body_version = None
+    if method in _CHECKED_METHODS and isinstance(view.request.data, Mapping):
+        body_version = view.request.data.get(VERSION_FIELD)
     if not isinstance(body_version, str | int):
         body_version = None  # the serializer refuses other types
     if header is None and body_version is None:
         return
+    if is_action:
+        view = _find_view_above(view) or view
     check = partial(_check_version, view, header, body_version)
     check()
     object_version.add_precondition(partial(_check_locked, view, check))
+
+
+def _find_view_above(view: Any) -> Any:
+    """Return the view of the object that an action changes, from the path without its last part.
+
+    None if there is none; raises `Forbidden` if the principal can't read the object.
+    """
+    try:
+        match = resolve(view.request.path.rpartition("/")[0])
+    except Resolver404:
+        return None
+    object_view = match.func.cls()  # type: ignore[attr-defined]
+    if not hasattr(object_view, "get"):
+        return None
+    object_view.request, object_view.args, object_view.kwargs = view.request, (), match.kwargs
+    object_view._authorize("GET")
+    return object_view
 
 
 def _check_locked(view: Any, check: Any) -> None:
@@ -238,7 +258,7 @@ class ResourceView(GenericAPIView):
     ) -> Response:
         """Return a response with one row; `owner` is the row to lock if it is another one."""
         context = {"view": self, "request": self.request, **context}
-        self.report_read([row])
+        self.report_read([row] if owner is None else [row, owner])
         serializer = api_serializers.limit_serializer_fields(
             serializer_class(row, context=context), self._selected_fields
         )

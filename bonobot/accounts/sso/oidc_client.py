@@ -114,6 +114,8 @@ async def start_sign_in(client: OidcClient) -> PendingSignIn:
         }
     )
     session_data = {
+        "issuer": client.issuer,
+        "client_id": client.client_id,
         "state": state,
         "nonce": nonce,
         "verifier": verifier,
@@ -130,6 +132,10 @@ async def complete_sign_in(
     client: OidcClient, session_data: Mapping[str, Any], callback: Mapping[str, str]
 ) -> ProviderUser:
     """Return the user of a callback; raises `IdentityProviderProblem`."""
+    registration = (session_data.get("issuer"), session_data.get("client_id"))
+    if registration != (client.issuer, client.client_id):
+        # The endpoints in the session aren't those of the current secret.
+        raise _build_refused_error("the provider was changed after this sign-in began")
     issuer = callback.get("iss")
     if (issuer or session_data["says_issuer"]) and issuer != client.issuer:
         raise _build_refused_error("the response came from a different provider")
@@ -152,7 +158,9 @@ async def complete_sign_in(
             and session_data["userinfo_endpoint"]
             and tokens.get("access_token")
         ):
-            claims = claims | await _fetch_userinfo(
+            # `email_verified` is about the address of the same document.
+            claims.pop("email_verified", None)
+            claims |= await _fetch_userinfo(
                 http, client, session_data, tokens["access_token"], claims["sub"]
             )
     return replace(

@@ -342,17 +342,26 @@ def rotate_grant(token: Token, *, first: bool) -> str | None:
     return f"{GRANT_PREFIX}_{token.key}_{secret}" if updated else None
 
 
-def end_grant(token: Token, *, reason: str) -> None:
-    """End a grant at the request of its client or the protocol; idempotent."""
+def end_grant(token: Token, *, reason: str, user: User | None = None) -> None:
+    """End a grant at the request of its client, the protocol, or its user; idempotent."""
     if token.revoked_at is not None:
         return
+    actor = Actor(kind="token", id=str(token.pk), label=token.name)
+    if user is not None:
+        actor = Actor(kind="user", id=str(user.pk), label=user.get_username())
     with record_change(
         **describe_row("token", token),
-        actor=Actor(kind="token", id=str(token.pk), label=token.name),
+        actor=actor,
         action="client_access_revoked",
         details={"why": reason},
     ):
         Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def end_user_grants(user: User, *, reason: str) -> None:
+    """End all grants of a user in all organizations, also those without a token yet."""
+    for grant in Token.objects.active().filter(user=user):
+        end_grant(grant, reason=reason, user=user)
 
 
 def list_user_grants(user_id: UUID) -> list[Token]:

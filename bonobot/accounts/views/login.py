@@ -47,6 +47,7 @@ from bonobot.accounts.models import Membership, User
 from bonobot.accounts.password_reset import list_reset_accounts
 from bonobot.accounts.second_factor import end_sessions, has_second_factor, record_own_change
 from bonobot.accounts.tasks import send_password_resets
+from bonobot.accounts.tokens.services import end_user_grants
 from bonobot.core.admin import theme
 from bonobot.core.admin.theme import site
 from bonobot.core.i18n.localization import localize_problem
@@ -210,10 +211,14 @@ class NewPasswordView(PasswordResetConfirmView):
         return user if user is not None and user.is_active else None
 
     def form_valid(self, form: Any) -> HttpResponse:
-        """Save the password, end the user's sessions, and redirect to the sign-in."""
+        """Save the password, end the user's sessions and grants, and redirect to the sign-in.
+
+        Whoever had access to the account may have authorized a client.
+        """
         response: HttpResponse = super().form_valid(form)
         user: Any = self.user
         end_sessions(user)
+        end_user_grants(user, reason="password_reset")
         record_own_change("password_reset", user)
         messages.success(
             self.request, _t("Your password was changed. Sign in with the new password.")

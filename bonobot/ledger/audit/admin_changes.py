@@ -63,7 +63,7 @@ _token_change_hooks: ExtensionList[TokenChangeHook] = ExtensionList()
 def register_token_change_hook(hook: TokenChangeHook) -> None:
     """Register a function to call in the transaction of each change that a token makes.
 
-    The chain isn't locked yet.
+    It is also called for all changes of organizations. The chain isn't locked yet.
     """
     _token_change_hooks.register(hook)
 
@@ -187,7 +187,9 @@ def _record_in_transaction(change: AdminChange | None) -> Iterator[None]:
             if outermost:
                 object_version.run_checks()
             yield
-            if change is not None and change.actor.kind == "token":
+            if change is not None and (
+                change.actor.kind == "token" or change.resource_type == "organization"
+            ):
                 for hook in _token_change_hooks:
                     hook(change)
             if change is not None:

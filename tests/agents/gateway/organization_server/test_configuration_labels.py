@@ -68,12 +68,38 @@ WAYS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda client: client.put("agents/helper/tool-policy", RULES),
         "agents/helper",
     ),
+    "rules of an agent": (
+        lambda client: client.put("agents/helper/tool-policy", RULES),
+        "agents/helper/tool-policy",
+    ),
+    "draft rules of an agent": (
+        lambda client: client.put("agents/helper/tool-policy/draft", RULES),
+        "agents/helper/tool-policy/draft",
+    ),
+    "the name of the organization": (
+        lambda client: client.patch("organization", {"name": "Ann was here"}),
+        "organization",
+    ),
+    "rules of the organization": (
+        lambda client: client.put("tool-policy", RULES),
+        "tool-policy",
+    ),
+    "draft rules of the organization": (
+        lambda client: client.put("tool-policy/draft", RULES),
+        "tool-policy/draft",
+    ),
+    "the reason of a halt": (lambda client: halt_and_resume(client), "audit"),
     "a name in the audit log": (lambda client: client.post("mcp-servers", WEB), "audit"),
     "a name in the exported audit log": (
         lambda client: client.post("mcp-servers", WEB),
         "audit/export",
     ),
 }
+
+
+def halt_and_resume(client: Any) -> Any:
+    assert client.post("organization/halt", {"reason": "Ann was here"}).status == 200
+    return client.post("organization/resume")
 
 
 def find_records() -> Server:
@@ -196,3 +222,35 @@ def test_a_token_cant_approve_its_own_call_that_its_labels_held(scene: Scene) ->
     approval.refresh_from_db()
     assert approval.state == Approval.State.WAITING
     assert rest.as_administrator().post(path, {"answer": "approve"}).status == 200
+
+
+def test_a_person_who_rewrites_settings_or_rules_of_the_organization_clears_their_labels(
+    scene: Scene,
+) -> None:
+    """Settings and rules apart: a person who saves the one hasn't read the other."""
+    person = rest.as_administrator()
+    scene.program.read_labeled_data()
+    assert scene.rest.patch("organization", {"name": "Ann was here"}).status == 200
+    assert scene.rest.put("tool-policy", RULES).status == 200
+    scene.world.clear_caller_labels()
+
+    assert person.patch("organization", {"name": "Acme"}).status == 200
+    assert read_as_another_client(scene, "tool-policy") == APPROVAL_REQUIRED
+    assert person.put("tool-policy", {"mode": "all"}).status == 200
+    assert read_as_another_client(scene, "tool-policy") == ""
+    assert read_as_another_client(scene, "organization") == ""
+
+
+def test_a_token_without_labels_keeps_those_of_the_organization(scene: Scene) -> None:
+    scene.program.read_labeled_data()
+    assert scene.rest.put("tool-policy", RULES).status == 200
+    scene.world.clear_caller_labels()
+    _reader, text = scene.world.issue_organization_token()
+    assert rest.RestClient(text).put("tool-policy", {"mode": "all"}).status == 200
+    assert read_as_another_client(scene, "tool-policy") == APPROVAL_REQUIRED
+
+
+def read_as_another_client(scene: Scene, path: str) -> str:
+    reader, text = scene.world.issue_organization_token()
+    assert rest.RestClient(text).get(path).status == 200
+    return reader.try_to_send()

@@ -1,0 +1,101 @@
+"""Each verb acts in one organization: `--org` never reaches the objects of another one.
+
+The command line has no users or roles: whoever can run it reads the database and the keys, so it
+acts as a platform administrator (`build_command_principal`). What remains is the organization.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from django.apps import apps
+
+from bonobot.accounts.cli.principals import build_command_principal
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Action
+from bonobot.core.problems import InvalidInput, NotFound
+from bonobot.ledger.models import AuditRow
+from tests import factories
+from tests.agents.cli.example_organization import CALLS
+from tests.agents.cli.test_every_command import (
+    GROUPS,
+    _no_color,
+    _standard_input,
+    _successful_webhooks,
+    acme,
+    values,
+)
+from tests.command_line import Bonobot
+
+__all__ = ["_no_color", "_standard_input", "_successful_webhooks", "acme", "values"]
+
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+@pytest.fixture(scope="module")
+def other(acme: Organization, values: Mapping[str, str]) -> Organization:
+    return factories.create_organization("other")
+
+
+def list_rows(organization: Organization) -> set[tuple[str, str]]:
+    """Return the names and keys of all rows of an organization."""
+    rows: set[tuple[str, str]] = set()
+    for model in apps.get_models():
+        if any(field.name == "organization" for field in model._meta.get_fields()):
+            keys = model._base_manager.filter(organization=organization.pk)
+            rows |= {(model.__name__, str(key)) for key in keys.values_list("pk", flat=True)}
+    return rows
+
+
+def read_state(organization: Organization) -> tuple[Any, ...]:
+    return list_rows(organization), AuditRow.objects.filter(organization_id=organization.pk).count()
+
+
+@pytest.mark.parametrize("group", [name for name in GROUPS if name != "org"])
+def test_a_verb_doesnt_reach_the_objects_of_another_organization(
+    group: str,
+    acme: Organization,
+    other: Organization,
+    values: Mapping[str, str],
+    bonobot: Bonobot,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("BONOBOT_TOKEN", raising=False)  # `mcp serve` acts for the token's holder
+    state = read_state(acme)
+    foreign_ids = {key for _model, key in state[0] if UUID.fullmatch(key)}
+    for verb in GROUPS[group].verbs:
+        name = f"{group} {verb.name}"
+        arguments = CALLS[name].build_arguments(7, values)
+        result = bonobot(group, verb.name, *arguments, "--org", other.slug, "--json")
+        shown = set(UUID.findall(result.out + result.err)) - set(UUID.findall(" ".join(arguments)))
+        assert (name, shown & foreign_ids) == (name, set())
+        assert (name, read_state(acme) == state) == (name, True)
+        if any(argument.startswith("@") for argument in {*CALLS[name].args} - {"@url"}):
+            assert (name, result.status) == (name, 1), result.out
+
+
+def test_the_command_line_acts_as_a_platform_administrator_of_one_organization(
+    db: None,
+) -> None:
+    with pytest.raises(NotFound):
+        build_command_principal(None)
+    only = factories.create_organization("only")
+    principal = build_command_principal(None)
+    assert (principal.kind, principal.organization_id) == ("cli", only.pk)
+    assert all(principal.may(action) for action in Action)
+    factories.create_organization("second")
+    with pytest.raises(InvalidInput):
+        build_command_principal(None)
+    with pytest.raises(NotFound):
+        build_command_principal("nobody")
+
+
+def test_no_environment_variable_or_option_changes_who_the_command_line_is(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = factories.create_organization("only")
+    for name in ("BONOBOT_TOKEN", "BONOBOT_USER", "BONOBOT_ROLE", "LOGNAME", "USER"):
+        monkeypatch.setenv(name, "owner")
+    principal = build_command_principal(only.slug)
+    assert (principal.platform_admin, principal.label) == (True, "cli:owner")
