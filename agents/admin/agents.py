@@ -112,6 +112,13 @@ class AgentAdmin(TabbedAdmin):
         )
         return agents
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Return the columns, without servers for members, who can't open them."""
+        columns = super().get_list_display(request)
+        if self.get_principal(request).may(Action.VIEW):
+            return columns
+        return tuple(column for column in columns if column != "server_count")
+
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer no bulk actions: an agent's actions are on its pages."""
         return {}

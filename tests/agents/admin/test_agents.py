@@ -9,7 +9,7 @@ from django.utils import timezone
 from agents.budgets.limits import BudgetLimit, build_budget_key
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import Agent, Budget
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow, BudgetCell
 from mcp_servers.models import Server
@@ -47,6 +47,18 @@ def test_the_list_shows_failing_servers(
     factories.attach_server(factories.build_administrator(acme), helper, server)
     Server.objects.filter(pk=server.pk).update(status="error")
     assert "1 with problems" in admin_client.get_text(operator.get("agents_agent_changelist"))
+
+
+def test_members_see_no_server_problems_in_the_list(acme: Organization, helper: Agent) -> None:
+    server = admin_client.create_web_server(acme)
+    factories.attach_server(factories.build_administrator(acme), helper, server)
+    Server.objects.filter(pk=server.pk).update(status="error")
+    member = admin_client.sign_in(acme, Role.MEMBER, "berta")
+    helper.members.add(User.objects.get(username="berta"))
+    page = admin_client.get_text(member.get("agents_agent_changelist"))
+    assert "Helper" in page
+    assert "problems" not in page
+    assert "Servers" not in page
 
 
 def test_a_new_agent_denies_every_tool(
