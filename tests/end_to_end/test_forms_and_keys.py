@@ -231,3 +231,29 @@ def test_typed_text_is_restored_after_the_form_expired_and_not_after_it_was_save
     olga.goto("/admin/agents/budget/add/")
     expect(olga.get_by_label("Limit")).to_have_value("")
     assert Budget.objects.get().limit == 1200
+
+
+COVERED_BY_TOASTS = """() => {
+  const list = document.querySelector("[data-toasts]").getBoundingClientRect();
+  return [...document.querySelectorAll(".bb-tab, .bb-primary")].filter((element) => {
+    const box = element.getBoundingClientRect();
+    return box.height && box.top < innerHeight && box.left < list.right && list.left < box.right
+      && box.top < list.bottom && list.top < box.bottom;
+  }).map((element) => element.textContent.trim());
+}"""
+
+
+@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
+@pytest.mark.parametrize("page_name", ["servers", "change", "configuration"])
+def test_messages_cover_neither_tabs_nor_primary_buttons(
+    olga: Page, acme: Organization, page_name: str, width: int
+) -> None:
+    agent = factories.create_agent(acme)
+    olga.set_viewport_size({"width": width, "height": 800})
+    olga.goto(f"/admin/agents/agent/{agent.pk}/{page_name}/")
+    for text in ("The server was attached.", "A long text " * 12):
+        olga.evaluate(
+            "text => document.dispatchEvent(new CustomEvent('bonobot:toast', {detail: text}))", text
+        )
+        expect(olga.locator("[data-toasts] .bb-notice").last).to_be_in_viewport()
+        assert olga.evaluate(COVERED_BY_TOASTS) == []
