@@ -1,10 +1,9 @@
 """What the audit log shows: rows with approvers, filters, calls over time, and one entry."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -75,15 +74,11 @@ CHIP_TITLES = {
 
 @dataclass(frozen=True)
 class ShownEntry:
-    """An entry as a row: its outcome for readers, who approved it, and what it is about.
-
-    `turn_part` is its place among neighbors of the same model turn: `start`, `middle` or `end`.
-    """
+    """An entry as a row: its outcome for readers, who approved it, and what it is about."""
 
     row: AuditRow
     outcome: str
     approved_by: str = ""
-    turn_part: str = ""
 
     @property
     def title(self) -> str:
@@ -130,23 +125,6 @@ def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[Sh
     listed = list(rows)
     approvals = _load_approvals(organization_id, listed)
     return [_describe_entry(row, approvals.get(row.pk)) for row in listed]
-
-
-def mark_turns(entries: Sequence[ShownEntry]) -> list[ShownEntry]:
-    """Return the entries with their places in groups: a model turn and its calls."""
-    marked = []
-    for _turn, group in groupby(entries, key=_get_turn_id):
-        members = list(group)
-        parts = ["start", *("middle" for _ in members[2:]), "end"] if len(members) > 1 else [""]
-        marked += [
-            replace(entry, turn_part=part) for entry, part in zip(members, parts, strict=True)
-        ]
-    return marked
-
-
-def _get_turn_id(entry: ShownEntry) -> UUID:
-    """Return the model turn of an entry; without one, its own ID, which no other has."""
-    return entry.row.parent_id or entry.row.pk
 
 
 def _load_approvals(
