@@ -257,3 +257,40 @@ def test_messages_cover_neither_tabs_nor_primary_buttons(
         )
         expect(olga.locator("[data-toasts] .bb-notice").last).to_be_in_viewport()
         assert olga.evaluate(COVERED_BY_TOASTS) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "label", "typed"),
+    [
+        ("/admin/agents/agent/add/", "Name", "description"),
+        ("/admin/mcp_servers/server/add/", "Name", "url"),
+        ("/admin/agents/budget/add/", "Limit", "warn_at"),
+        ("/admin/tenancy/token/add/", "Name", ""),
+    ],
+    ids=["agent", "server", "budget", "token"],
+)
+def test_the_summary_of_errors_has_the_focus_and_links_to_the_fields(
+    olga: Page, acme: Organization, address: str, label: str, typed: str
+) -> None:
+    factories.create_agent(acme)
+    olga.goto(address)
+    if typed:
+        olga.locator(f"#content [name={typed}]").first.fill("77")
+    with olga.expect_navigation():
+        olga.evaluate(
+            """() => {
+              const token = document.querySelector("#content input[name=csrfmiddlewaretoken]");
+              const { form } = token;
+              form.noValidate = true;
+              form.requestSubmit();
+            }"""
+        )
+    summary = olga.locator("[data-error-summary]")
+    expect(summary).to_be_focused()
+    summary.get_by_role("link", name=label).click()
+    field = olga.locator("[aria-invalid=true]").first
+    expect(field).to_be_focused()
+    described = field.get_attribute("aria-describedby") or ""
+    assert any("error" in part for part in described.split())
+    if typed:
+        expect(olga.locator(f"#content [name={typed}]").first).to_have_value("77")

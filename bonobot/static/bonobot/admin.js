@@ -641,6 +641,8 @@
     } else if (event.target.form) updateCounts(document);
     if (event.target.matches("[data-submits]")) form.requestSubmit();
   });
+  // After other scripts, which select the first field of a form.
+  addEventListener("load", () => document.querySelector("[data-error-summary]")?.focus());
   document.addEventListener("DOMContentLoaded", () => {
     showMatchingParts();
     for (const form of queryAll(GUARDED)) originalContents.set(form, serializeForm(form));
