@@ -178,6 +178,22 @@ def test_deleting_an_agent_requires_confirmation(
     assert not Agent.objects.exists()
 
 
+def test_the_confirmation_lists_what_is_deleted_with_an_agent_and_what_is_kept(
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    page = admin_client.get_text(operator.get("agents_agent_delete", helper.pk))
+    assert "Nothing else is affected." in page
+    factories.create_answered_session(helper)
+    factories.create_workflow(helper, "tell")
+    set_budgets(factories.build_administrator(acme), helper, [BudgetLine("tokens", "month", 1_000)])
+    page = admin_client.get_text(operator.get("agents_agent_delete", helper.pk))
+    assert "You can undo this for ten minutes." in page
+    assert "1 session" in page
+    assert "1 workflow tell" in page
+    assert "1 budget" in page
+    assert "Attached servers, skills, and models are kept." in page
+
+
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_other_roles_cant_change_an_agent(acme: Organization, helper: Agent, role: Role) -> None:
     person = admin_client.sign_in(acme, role)
