@@ -406,7 +406,10 @@ class EntryDetails:
 
 
 def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
-    """Return the calls of a model turn, oldest first (at most three queries)."""
+    """Return the calls of a model turn, oldest first (at most three queries).
+
+    As in the list, a call that was answered isn't listed with its request, too.
+    """
     if turn is None or turn.event_type != "model" or turn.session_id is None:
         return []
     # The index of sessions finds them.
@@ -414,7 +417,11 @@ def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
         session_id=turn.session_id, parent_id=turn.pk, opened_at__gte=turn.opened_at
     )
     rows = calls.order_by("opened_at", "seq").defer("opened", "closed")[:MAX_TURN_CALLS]
-    return describe_entries(turn.organization_id, rows)
+    return [
+        entry
+        for entry in describe_entries(turn.organization_id, rows)
+        if entry.outcome == PENDING or not is_approval_request(entry.row.outcome, entry.row.code)
+    ]
 
 
 def load_entry_details(row: AuditRow) -> EntryDetails:

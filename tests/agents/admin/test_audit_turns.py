@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db.models import QuerySet
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
@@ -15,7 +16,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
-from tests.agents.admin.test_audit import create_call
+from tests.agents.admin.test_audit import create_approved_call, create_call
 
 NOW = timezone.now()
 
@@ -127,3 +128,22 @@ def test_folded_turns_need_no_more_queries(
         create_call(acme, parent_id=turn)
     with django_assert_max_num_queries(26):
         assert auditor.get("ledger_auditrow_changelist").count("data-turn-head=") == 5
+
+
+@pytest.mark.django_db
+def test_the_panel_counts_an_approved_call_of_a_turn_once(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    request, call = create_approved_call(
+        acme, decided_by="rita", state="approved", decided_at=timezone.now()
+    )
+    session = uuid4()
+    turn = create_call(acme, event_type="model", tool_name="", session_id=session)
+    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)
+    later = turn.opened_at + timedelta(seconds=1)
+    rows.filter(pk__in=[request.pk, call.pk]).update(
+        parent_id=turn.pk, session_id=session, opened_at=later
+    )
+    page = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
+    panel = page[page.index("Calls of this turn") :]
+    assert panel[: panel.index("</section>")].count("<li") == 1
