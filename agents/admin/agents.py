@@ -1,6 +1,7 @@
 """Agents in the admin: list, configuration and metrics, and the agents panel of a server."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -13,6 +14,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from agents.assignments import list_callable_agents, set_callable_agents
 from agents.budgets.services import (
@@ -112,6 +114,13 @@ class AgentAdmin(TabbedAdmin):
         )
         return agents
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Return the columns, without servers for members, who can't open them."""
+        columns = super().get_list_display(request)
+        if self.get_principal(request).may(Action.VIEW):
+            return columns
+        return tuple(column for column in columns if column != "server_count")
+
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer no bulk actions: an agent's actions are on its pages."""
         return {}
@@ -182,6 +191,7 @@ class AgentAdmin(TabbedAdmin):
         principal = self.get_principal(request)
         agent = self.get_object_or_404(request, object_id)
         principal.require(Action.MANAGE_AGENTS)
+        private_servers = list(Server.objects.in_scope(agent.pk))
         if request.method == "POST":
             name = str(agent)
             add_deleted_message(request, name, delete_agent(principal, agent))
@@ -192,10 +202,37 @@ class AgentAdmin(TabbedAdmin):
             title=_("Delete agent"),
             object=agent,
             opts=self.opts,
-            sessions=agent.sessions.count(),
-            private=(private_servers := list(Server.objects.in_scope(agent.pk))),
+            deleted=_list_deleted_rows(agent, private_servers),
             restorable=can_restore_later("agent", agent, *private_servers),
         )
+
+
+MAX_NAMES_SHOWN = 10
+
+
+def _list_deleted_rows(
+    agent: Agent, private_servers: Sequence[Server]
+) -> list[tuple[str, int, list[str]]]:
+    """Return what is deleted with an agent: title, count and, of what has names, the first ones."""
+    rows: list[tuple[str, int, list[str]]] = []
+    if private_servers:
+        title = ngettext("private server", "private servers", len(private_servers))
+        names = [make_visible(server.name, 120) for server in private_servers[:MAX_NAMES_SHOWN]]
+        rows.append((title, len(private_servers), names))
+    manager: Any
+    for manager, has_names in (
+        (agent.sessions, False),
+        (agent.workflows, True),
+        (agent.budgets, True),
+        (agent.notes, False),
+        (agent.recordings, False),
+    ):
+        if count := manager.count():
+            options = manager.model._meta
+            title = str(options.verbose_name if count == 1 else options.verbose_name_plural)
+            shown = manager.all()[:MAX_NAMES_SHOWN] if has_names else ()
+            rows.append((title, count, [make_visible(str(row), 120) for row in shown]))
+    return rows
 
 
 class AgentDetailsForm(forms.Form):

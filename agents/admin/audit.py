@@ -24,6 +24,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin import audit_list
+from agents.admin.audit_turns import group_turns
 from agents.models import SavedFilter
 from agents.saved_filters import (
     can_delete_filter,
@@ -460,7 +461,7 @@ class AuditAdmin(ScopedAdmin):
         context: dict[str, Any] = response.context_data
         if "cl" not in context:
             return response
-        context |= self._build_rows(principal, request, context["cl"])
+        context |= self._build_rows(principal, request, context["cl"], entry_id)
         if FRAGMENT_HEADER in request.headers:
             return render_fragment(request, "audit/rows.html", **context)
         context |= self._build_tools(principal, request)
@@ -470,7 +471,7 @@ class AuditAdmin(ScopedAdmin):
         return response
 
     def _build_rows(
-        self, principal: Principal, request: HttpRequest, changelist: Any
+        self, principal: Principal, request: HttpRequest, changelist: Any, entry_id: str
     ) -> dict[str, Any]:
         entries = audit_list.describe_entries(principal.organization_id, changelist.result_list)
         names = {
@@ -483,7 +484,7 @@ class AuditAdmin(ScopedAdmin):
             if key
         }
         return {
-            "entries": audit_list.mark_turns(entries),
+            "groups": group_turns(entries, entry_id),
             "chips": audit_list.list_chips(request.GET, names),
             "query": request.GET.urlencode(),
             "further": describe_search_limit(request),

@@ -1,10 +1,9 @@
 """What the audit log shows: rows with approvers, filters, calls over time, and one entry."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -75,15 +74,11 @@ CHIP_TITLES = {
 
 @dataclass(frozen=True)
 class ShownEntry:
-    """An entry as a row: its outcome for readers, who approved it, and what it is about.
-
-    `turn_part` is its place among neighbors of the same model turn: `start`, `middle` or `end`.
-    """
+    """An entry as a row: its outcome for readers, who approved it, and what it is about."""
 
     row: AuditRow
     outcome: str
     approved_by: str = ""
-    turn_part: str = ""
 
     @property
     def title(self) -> str:
@@ -130,23 +125,6 @@ def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[Sh
     listed = list(rows)
     approvals = _load_approvals(organization_id, listed)
     return [_describe_entry(row, approvals.get(row.pk)) for row in listed]
-
-
-def mark_turns(entries: Sequence[ShownEntry]) -> list[ShownEntry]:
-    """Return the entries with their places in groups: a model turn and its calls."""
-    marked = []
-    for _turn, group in groupby(entries, key=_get_turn_id):
-        members = list(group)
-        parts = ["start", *("middle" for _ in members[2:]), "end"] if len(members) > 1 else [""]
-        marked += [
-            replace(entry, turn_part=part) for entry, part in zip(members, parts, strict=True)
-        ]
-    return marked
-
-
-def _get_turn_id(entry: ShownEntry) -> UUID:
-    """Return the model turn of an entry; without one, its own ID, which no other has."""
-    return entry.row.parent_id or entry.row.pk
 
 
 def _load_approvals(
@@ -428,7 +406,10 @@ class EntryDetails:
 
 
 def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
-    """Return the calls of a model turn, oldest first (at most three queries)."""
+    """Return the calls of a model turn, oldest first (at most three queries).
+
+    As in the list, a call that was answered isn't listed with its request, too.
+    """
     if turn is None or turn.event_type != "model" or turn.session_id is None:
         return []
     # The index of sessions finds them.
@@ -436,7 +417,11 @@ def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
         session_id=turn.session_id, parent_id=turn.pk, opened_at__gte=turn.opened_at
     )
     rows = calls.order_by("opened_at", "seq").defer("opened", "closed")[:MAX_TURN_CALLS]
-    return describe_entries(turn.organization_id, rows)
+    return [
+        entry
+        for entry in describe_entries(turn.organization_id, rows)
+        if entry.outcome == PENDING or not is_approval_request(entry.row.outcome, entry.row.code)
+    ]
 
 
 def load_entry_details(row: AuditRow) -> EntryDetails:

@@ -18,7 +18,14 @@ from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.added_servers import FailedServer, build_added_url, save_failures
+from mcp_servers.admin.added_servers import (
+    ALLOW_PARAMETER,
+    PRIVATE_ADDRESS,
+    FailedServer,
+    build_added_url,
+    load_failed_text,
+    save_failures,
+)
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
 from mcp_servers.bundles.archive import MAX_ARCHIVE_BYTES, is_bundle
 from mcp_servers.bundles.services import store_bundle
@@ -155,7 +162,7 @@ def import_servers(
     """Show the form, the preview, or the result of the import."""
     principal.require(destination.needs)
     if request.method != "POST":
-        return _render_page(request, destination, "")
+        return _preview_failed_servers(request, principal, destination)
     text, choices = request.POST.get("text", ""), _parse_choices(request, principal, destination)
     try:
         text = _read_upload(request, principal) or _read_registry(request, principal) or text
@@ -169,6 +176,31 @@ def import_servers(
             request, destination, text, server_import=server_import, values=choices.values
         )
     return _apply_import(request, principal, destination, server_import, text, choices)
+
+
+def _preview_failed_servers(
+    request: HttpRequest, principal: Principal, destination: ServerDestination
+) -> HttpResponseBase:
+    """Show the empty form, or the servers of an earlier import that weren't added.
+
+    The page can preselect the permission for private addresses; nothing is added without a POST.
+    """
+    text, failures = load_failed_text(request)
+    if not text:
+        return _render_page(request, destination, "")
+    names = [failure.name for failure in failures]
+    is_allowed = request.GET.get(ALLOW_PARAMETER) and principal.may(Action.ALLOW_PRIVATE_ADDRESS)
+    private = [failure.name for failure in failures if failure.code == PRIVATE_ADDRESS]
+    choices = ImportChoices(
+        values={},
+        chosen=private if is_allowed else names,
+        allow_private=private if is_allowed else (),
+        scope_id=destination.scope_id,
+    )
+    server_import = plan_import(principal, text, choices)
+    server_import.planned = [row for row in server_import.planned if row.entry.name in names]
+    server_import.shares = ()  # applied with the servers that were added
+    return _render_page(request, destination, text, server_import=server_import)
 
 
 def import_organization_servers(request: HttpRequest) -> HttpResponseBase:
@@ -243,7 +275,7 @@ def _apply_import(
         # A page that can be reloaded: it adds nothing again.
         added_servers = list(server_import.added.values())
         return HttpResponseRedirect(
-            build_added_url(destination, added_servers, save_failures(request, failures))
+            build_added_url(destination, added_servers, save_failures(request, failures, text))
         )
     messages.warning(request, _t("No servers were added."))
     return _render_page(

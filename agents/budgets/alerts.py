@@ -69,7 +69,7 @@ def find_event(use: BudgetUse, *, is_denied: bool) -> str:
     limit = use.line.limit
     if is_denied or use.spent >= limit > 0:
         return "budget_exhausted"
-    return "budget_warning" if limit > 0 and use.warned else ""
+    return "budget_warning" if use.warned else ""
 
 
 def _list_refusing_cells(organization_id: UUID, now: datetime) -> set[str]:

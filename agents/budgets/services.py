@@ -62,8 +62,14 @@ class BudgetUse:
 
     @property
     def warned(self) -> bool:
-        """Whether the warning threshold is reached."""
-        return self.spent * 100 >= self.line.limit * self.line.warn_at
+        """Whether the warning threshold is reached; never for a limit of 0, which denies all."""
+        limit = self.line.limit
+        return limit > 0 and self.spent * 100 >= limit * self.line.warn_at
+
+    @property
+    def percent(self) -> int:
+        """How much of the limit is spent, without reserved amounts."""
+        return 100 * self.spent // (self.line.limit or 1)
 
     @property
     def tone(self) -> str:

@@ -165,12 +165,8 @@ def describe_reviews(
 
 def describe_budgets(budgets: Iterable[tuple[Budget, BudgetUse]]) -> Iterator[AttentionItem]:
     """Yield an item for each budget that is used up to its warning level, fullest first."""
-    near = [
-        (100 * (use.spent + use.reserved) // (row.limit or 1), row, use)
-        for row, use in budgets
-        if (use.spent + use.reserved) * 100 >= row.warn_at * row.limit
-    ]
-    for percent, row, use in sorted(near, key=lambda item: -item[0]):
+    near = [(row, use) for row, use in budgets if use.warned]
+    for row, use in sorted(near, key=lambda item: -item[1].percent):
         owner = str(row.agent or row.server or _("The organization"))
         unit = "" if row.unit == "microusd" else f" {in_words(row.unit)}"
         numbers = {
@@ -180,9 +176,9 @@ def describe_budgets(budgets: Iterable[tuple[Budget, BudgetUse]]) -> Iterator[At
         }
         yield AttentionItem(
             "account_balance_wallet",
-            "bad" if percent >= 100 else "warn",
+            "bad" if use.percent >= 100 else "warn",
             _("%(name)s at %(percent)s of budget")
-            % {"name": make_visible(owner, MAX_NAME), "percent": f"{percent}%"},
+            % {"name": make_visible(owner, MAX_NAME), "percent": f"{use.percent}%"},
             _("%(spent)s of %(limit)s %(period)s") % numbers,
             reverse("admin:agents_budget_change", args=[row.pk]),
             _("View budget"),

@@ -30,6 +30,8 @@ from mcp_servers.models import BulkJob, BulkJobItem, Server
 
 # How often versions are read while a page is open and nothing wakes the task.
 POLL_S = 2.0
+# Calls wake nothing, so that they cost no more; the version of the audit log is one row by its key.
+AUDIT_POLL_S = 0.5
 KEEPALIVE_S = 15.0
 # Then the browser connects again and is authorized again.
 MAX_STREAM_S = 600.0
@@ -96,17 +98,18 @@ def _read_verification(organization_id: UUID) -> str:
 
 @dataclass(frozen=True)
 class LiveTopic:
-    """How to read a topic's version, and which action it needs."""
+    """How to read a topic's version, which action it needs, and how often it is read."""
 
     read_version: Callable[[UUID], str]
     needs: Action = Action.VIEW
+    poll_s: float = POLL_S
 
 
 TOPICS: Mapping[str, LiveTopic] = {
     COUNTS: LiveTopic(_read_counts),
     "approvals": LiveTopic(_read_approvals, Action.RUN_AGENTS),
     "elicitations": LiveTopic(_read_elicitations, Action.RUN_AGENTS),
-    "audit": LiveTopic(_read_audit, Action.VIEW_AUDIT),
+    "audit": LiveTopic(_read_audit, Action.VIEW_AUDIT, AUDIT_POLL_S),
     "servers": LiveTopic(_read_servers, Action.RUN_AGENTS),
     "sessions": LiveTopic(_read_sessions, Action.RUN_AGENTS),
     "bulk_jobs": LiveTopic(_read_bulk_jobs),
@@ -146,6 +149,7 @@ class OrganizationWatch:
         self.organization_id = organization_id
         self.pages: set[LivePage] = set()
         self.versions: dict[str, str] = {}
+        self._due_at: dict[str, float] = {}  # monotonic seconds, by topic
         self._listener: WakeupListener | None = None
 
     def add_page(self, page: LivePage) -> None:
@@ -157,14 +161,23 @@ class OrganizationWatch:
     async def run(self) -> None:
         """Read the versions and wake pages whose topics changed, as long as pages are open."""
         async with listen(build_bus_topic(self.organization_id)) as self._listener:
+            is_woken = True
             while self.pages:
-                await self._refresh_versions()
-                await self._listener.wait(POLL_S)
+                names: set[str] = set().union(*(page.topics for page in self.pages))
+                await self._refresh_versions(names, read_all=is_woken)
+                poll_s = min((TOPICS[name].poll_s for name in names), default=POLL_S)
+                is_woken = await self._listener.wait(poll_s)
 
-    async def _refresh_versions(self) -> None:
-        names = frozenset().union(*(page.topics for page in self.pages))
-        self.versions = await get_runtime().run_background_orm(
-            read_versions, self.organization_id, names
+    async def _refresh_versions(self, names: Collection[str], *, read_all: bool) -> None:
+        """Read the topics that are due, or all, and wake the pages with a change."""
+        now = monotonic()
+        due = {name for name in names if read_all or self._due_at.get(name, now) <= now}
+        if not due:
+            return
+        # A wait may end a little early.
+        self._due_at |= {name: now + 0.9 * TOPICS[name].poll_s for name in due}
+        self.versions |= await get_runtime().run_background_orm(
+            read_versions, self.organization_id, due
         )
         for page in self.pages:
             if self.list_changes(page):

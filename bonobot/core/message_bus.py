@@ -123,13 +123,18 @@ class WakeupListener:
         """End the current wait, or the next one."""
         self._woken.set()
 
-    async def wait(self, max_s: float = FALLBACK_POLL_INTERVAL_S) -> None:
-        """Return after the next wake-up, or when it is time to poll, at most after `max_s`."""
+    async def wait(self, max_s: float = FALLBACK_POLL_INTERVAL_S) -> bool:
+        """Return after the next wake-up, or when it is time to poll, at most after `max_s`.
+
+        Returns whether it was woken.
+        """
         poll_s = FALLBACK_POLL_INTERVAL_S if get_bus().is_subscribed else POLL_INTERVAL_S
         with suppress(TimeoutError):
             async with asyncio.timeout(min(poll_s, max_s)):
                 await self._woken.wait()
+        is_woken = self._woken.is_set()
         self._woken.clear()
+        return is_woken
 
 
 @asynccontextmanager

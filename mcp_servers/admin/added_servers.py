@@ -5,7 +5,7 @@ ones are listed with a link to their own review.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +19,7 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.crypto.key_ring import seal, unseal
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
@@ -30,6 +31,10 @@ from mcp_servers.models import Server
 MAX_SHOWN = 200
 SEPARATOR = "."
 FAILURES, MAX_KEPT = "import_failures", 5  # in the session
+FAILED_TEXT = "import_text"  # in the session, encrypted: the text of the last failures
+MAX_KEPT_CHARACTERS = 65_536
+AGAIN_PARAMETER, ALLOW_PARAMETER = "again", "allow"
+PRIVATE_ADDRESS = "private_address"
 
 
 @dataclass(frozen=True)
@@ -88,22 +93,64 @@ class FailedServer:
         return cls(name, line, problem.field or "–", text, remedy, problem.code)
 
 
-def save_failures(request: HttpRequest, failures: Sequence[FailedServer]) -> str:
+@dataclass(frozen=True)
+class FailureGroup:
+    """The failures of an import with the same problem and the same remedy."""
+
+    failures: list[FailedServer]
+
+    @property
+    def is_private_address(self) -> bool:
+        """Whether one permission solves all of them."""
+        return self.failures[0].code == PRIVATE_ADDRESS
+
+
+def group_failures(failures: Iterable[FailedServer]) -> list[FailureGroup]:
+    """Return the failures by problem and remedy, in the order of the first ones."""
+    groups: dict[tuple[str, str], list[FailedServer]] = {}
+    for failure in failures:
+        groups.setdefault((failure.code, failure.remedy), []).append(failure)
+    return [FailureGroup(members) for members in groups.values()]
+
+
+def save_failures(request: HttpRequest, failures: Sequence[FailedServer], text: str) -> str:
     """Keep the failures of an import in the session, so that its page can be reloaded.
 
-    Returns their key, "" without failures. A session has those of the last `MAX_KEPT` imports.
+    Returns their key, "" without failures. A session has those of the last `MAX_KEPT` imports,
+    and the text of the last one, to add its servers again.
     """
     if not failures:
         return ""
     key = secrets.token_hex(4)
     kept = list(request.session.get(FAILURES, {}).items())[-(MAX_KEPT - 1) :]
     request.session[FAILURES] = {**dict(kept), key: [asdict(failure) for failure in failures]}
+    is_short = len(text) <= MAX_KEPT_CHARACTERS
+    request.session[FAILED_TEXT] = {"key": key, "text": seal(text)} if is_short else {}
     return key
 
 
-def _load_failures(request: HttpRequest) -> list[FailedServer]:
-    rows = request.session.get(FAILURES, {}).get(request.GET.get("failures", ""), [])
+def _load_failures(request: HttpRequest, key: str) -> list[FailedServer]:
+    rows = request.session.get(FAILURES, {}).get(key, [])
     return [FailedServer(**row) for row in rows]
+
+
+def load_failed_text(request: HttpRequest) -> tuple[str, list[FailedServer]]:
+    """Return the text of the import that is added again, and its failures; "" without one."""
+    key = request.GET.get(AGAIN_PARAMETER, "")
+    if not key or not _has_failed_text(request, key):
+        return "", []
+    return unseal(request.session[FAILED_TEXT]["text"]), _load_failures(request, key)
+
+
+def _has_failed_text(request: HttpRequest, key: str) -> bool:
+    return bool(request.session.get(FAILED_TEXT, {}).get("key") == key)
+
+
+def _build_again_url(request: HttpRequest, paste_url: str, key: str) -> str:
+    """Return the URL that previews the failed servers; that of the empty form without the text."""
+    if not key or not _has_failed_text(request, key):
+        return paste_url
+    return f"{paste_url}?{urlencode({AGAIN_PARAMETER: key})}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +202,9 @@ def show_added_servers(
         state: [row for row in added_rows if row.state == state]
         for state in ("attention", "connecting", "added")
     }
-    failures = _load_failures(request)
+    failures_key = request.GET.get("failures", "")
+    failures = _load_failures(request, failures_key)
+    paste_url = destination.url("paste")
     may_approve = principal.may(Action.APPROVE_DEFINITIONS)
     unknown_count = len(rows_by_state["connecting"])
     return destination.render_page(
@@ -163,8 +212,9 @@ def show_added_servers(
         "paste",
         "servers/added.html",
         rows=rows_by_state,
-        failures=failures,
-        paste_url=destination.url("paste"),
+        failure_groups=group_failures(failures),
+        paste_url=paste_url,
+        again_url=_build_again_url(request, paste_url, failures_key),
         attention_count=len(rows_by_state["attention"]) + len(failures),
         selected=selected_count,
         unknown=unknown_count,

@@ -99,8 +99,10 @@ def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
 
 
 MAX_NAMES_SHOWN = 10
-# Models outside this app whose rows are counted, not named, like the server's own rows.
-INTERNAL_MODELS = frozenset({"toolname"})
+# Rows that people never see as objects, such as measurements; they aren't listed.
+UNLISTED_MODELS = frozenset(
+    {"toolname", "healthcheck", "erroroutput", "outage", "unmonitoredperiod"}
+)
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,18 @@ def collect_impact(server: Server) -> ServerImpact:
     collector.collect([server])
     groups: list[tuple[str, int, tuple[str, ...]]] = []
     for model, rows in collector.data.items():
-        if model is not Server:
+        if _is_listed(model):
             groups.append(_describe_rows(model, list(rows)))
     groups += [
         _describe_rows(queryset.model, list(queryset[:MAX_NAMES_SHOWN]), count)
         for queryset in collector.fast_deletes
-        if (count := queryset.count())
+        if _is_listed(queryset.model) and (count := queryset.count())
     ]
     return ServerImpact(server, tuple(sorted(groups)))
+
+
+def _is_listed(model: Any) -> bool:
+    return model is not Server and model._meta.model_name not in UNLISTED_MODELS
 
 
 def confirm_removal(
@@ -135,6 +141,7 @@ def confirm_removal(
         request,
         "servers/remove.html",
         title=_t("Delete servers") if len(affected) > 1 else _t("Delete server"),
+        only_server=affected[0].server if len(affected) == 1 else None,
         affected=affected,
         opts=admin.opts,
         action=request.POST.get("action", ""),
@@ -145,9 +152,7 @@ def _describe_rows(model: Any, rows: list[Any], count: int | None = None) -> tup
     total = len(rows) if count is None else count
     options = model._meta
     title = options.verbose_name if total == 1 else options.verbose_name_plural
-    is_internal = (
-        options.app_label == Server._meta.app_label or options.model_name in INTERNAL_MODELS
-    )
+    is_internal = options.app_label == Server._meta.app_label
     names = (
         () if is_internal else tuple(make_visible(str(row), 120) for row in rows[:MAX_NAMES_SHOWN])
     )

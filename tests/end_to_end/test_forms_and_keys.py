@@ -231,3 +231,66 @@ def test_typed_text_is_restored_after_the_form_expired_and_not_after_it_was_save
     olga.goto("/admin/agents/budget/add/")
     expect(olga.get_by_label("Limit")).to_have_value("")
     assert Budget.objects.get().limit == 1200
+
+
+COVERED_BY_TOASTS = """() => {
+  const list = document.querySelector("[data-toasts]").getBoundingClientRect();
+  return [...document.querySelectorAll(".bb-tab, .bb-primary")].filter((element) => {
+    const box = element.getBoundingClientRect();
+    return box.height && box.top < innerHeight && box.left < list.right && list.left < box.right
+      && box.top < list.bottom && list.top < box.bottom;
+  }).map((element) => element.textContent.trim());
+}"""
+
+
+@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
+@pytest.mark.parametrize("page_name", ["servers", "change", "configuration"])
+def test_messages_cover_neither_tabs_nor_primary_buttons(
+    olga: Page, acme: Organization, page_name: str, width: int
+) -> None:
+    agent = factories.create_agent(acme)
+    olga.set_viewport_size({"width": width, "height": 800})
+    olga.goto(f"/admin/agents/agent/{agent.pk}/{page_name}/")
+    for text in ("The server was attached.", "A long text " * 12):
+        olga.evaluate(
+            "text => document.dispatchEvent(new CustomEvent('bonobot:toast', {detail: text}))", text
+        )
+        expect(olga.locator("[data-toasts] .bb-notice").last).to_be_in_viewport()
+        assert olga.evaluate(COVERED_BY_TOASTS) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "label", "typed"),
+    [
+        ("/admin/agents/agent/add/", "Name", "description"),
+        ("/admin/mcp_servers/server/add/", "Name", "url"),
+        ("/admin/agents/budget/add/", "Limit", "warn_at"),
+        ("/admin/tenancy/token/add/", "Name", ""),
+    ],
+    ids=["agent", "server", "budget", "token"],
+)
+def test_the_summary_of_errors_has_the_focus_and_links_to_the_fields(
+    olga: Page, acme: Organization, address: str, label: str, typed: str
+) -> None:
+    factories.create_agent(acme)
+    olga.goto(address)
+    if typed:
+        olga.locator(f"#content [name={typed}]").first.fill("77")
+    with olga.expect_navigation():
+        olga.evaluate(
+            """() => {
+              const token = document.querySelector("#content input[name=csrfmiddlewaretoken]");
+              const { form } = token;
+              form.noValidate = true;
+              form.requestSubmit();
+            }"""
+        )
+    summary = olga.locator("[data-error-summary]")
+    expect(summary).to_be_focused()
+    summary.get_by_role("link", name=label).click()
+    field = olga.locator("[aria-invalid=true]").first
+    expect(field).to_be_focused()
+    described = field.get_attribute("aria-describedby") or ""
+    assert any("error" in part for part in described.split())
+    if typed:
+        expect(olga.locator(f"#content [name={typed}]").first).to_have_value("77")

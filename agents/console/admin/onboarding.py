@@ -27,8 +27,9 @@ from agents.console.onboarding import (
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.model_endpoints.try_endpoint import EndpointTestResult, try_endpoint
 from agents.models import Agent, ModelEndpoint
-from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, attach_server, create_agent
+from agents.tool_matrix.services import save_settings
+from agents.tool_matrix.settings import Setting
 from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
@@ -45,7 +46,6 @@ from mcp_servers.models import Definition, Server
 
 MAX_OFFERED = 50
 INSTRUCTIONS = _("Use your tools. State clearly what you did and what didn't work.")
-EVERY_TOOL_OF_SERVERS = "mcp_*"
 
 
 class OnboardingModelEndpointForm(forms.Form):
@@ -141,7 +141,9 @@ class OnboardingAgentForm(forms.Form):
             )
             for server in values["servers"]:
                 attach_server(principal, agent, server)
-            set_policy(principal, agent, PolicySpec("allowlist", allow=(EVERY_TOOL_OF_SERVERS,)))
+            # The servers' own settings, so that the switches of the agent's tools change them.
+            defaults = {server.pk: Setting.ALLOW for server in values["servers"]}
+            save_settings(principal, agent, {}, defaults)
         return agent
 
 

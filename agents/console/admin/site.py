@@ -264,7 +264,10 @@ class BonobotAdminSite(AdminSite):
             ],
             "scripts": [
                 static(f"bonobot/{name}.js")
-                for name in ("theme", "admin", "live", "records", "drafts", "toasts")
+                for name in (
+                    *("theme", "admin", "live", "records", "drafts", "toasts"),
+                    "option-filter",
+                )
             ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,

@@ -366,6 +366,12 @@ def outcome(state: str, title: Any = "") -> dict[str, Any]:
     return {"tone": tone_name, "icon": icon_name, "text": text, "title": title}
 
 
+@register.filter
+def invalid_fields(form: Any) -> list[Any]:
+    """Return the fields of a form that have an error, in the order of the form."""
+    return [field for field in form if field.errors] if hasattr(form, "fields") else []
+
+
 @register.inclusion_tag("admin/parts/outcome.html")
 def approval_outcome(state: str) -> dict[str, Any]:
     """Show the state of an approval as icon and word."""

@@ -490,13 +490,6 @@
     tick();
   }
 
-  function submitOnEnter(event) {
-    const area = event.target.closest("textarea[data-send]");
-    if (!area || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    if (area.value.trim()) area.form.requestSubmit();
-  }
-
   // The command palette: Ctrl+K or Cmd+K, letters, arrows, Enter. Results come from the server.
   const SEARCH_DELAY_MS = 150;
   function setUpPalette(dialog) {
@@ -629,7 +622,6 @@
     (event) => event.target.matches("[data-file]") && event.stopPropagation(),
     true,
   );
-  document.addEventListener("keydown", submitOnEnter);
   // Checking one of several items selects their choice: data-chooses="mode=selected".
   function selectImpliedChoice(event) {
     const checkbox = event.target.closest("[data-chooses]");
@@ -649,6 +641,8 @@
     } else if (event.target.form) updateCounts(document);
     if (event.target.matches("[data-submits]")) form.requestSubmit();
   });
+  // After other scripts, which select the first field of a form.
+  addEventListener("load", () => document.querySelector("[data-error-summary]")?.focus());
   document.addEventListener("DOMContentLoaded", () => {
     showMatchingParts();
     for (const form of queryAll(GUARDED)) originalContents.set(form, serializeForm(form));

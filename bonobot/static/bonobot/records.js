@@ -208,8 +208,10 @@
     const panel = log.querySelector("[data-panel]");
     const container = log.querySelector("[data-audit-rows]");
     const tail = log.querySelector("[data-audit-tail]");
+    const LISTED = "[data-entry], [data-turn-head]";
     const rows = () => queryAll("[data-entry]", container);
-    const current = () => container.querySelector("[data-entry][aria-current]");
+    const current = () => container.querySelector(":is([data-entry], [data-turn-head])[aria-current]");
+    const unfoldedTurns = new Set();
     const link = (row) => row?.querySelector("[data-panel-url]");
     let lastRequest = 0;
 
@@ -225,7 +227,28 @@
       if (push) history.pushState({ entry: row.dataset.entry }, "", link(row).href);
     }
 
+    // Calls of one model turn fold to a row above them.
+    function unfold(turnId, isOpen) {
+      if (isOpen) unfoldedTurns.add(turnId);
+      else unfoldedTurns.delete(turnId);
+      showFolds();
+    }
+
+    function showFolds() {
+      for (const head of queryAll("[data-turn-head]", container)) {
+        const isOpen = unfoldedTurns.has(head.dataset.turnHead);
+        head.querySelector("[aria-expanded]").setAttribute("aria-expanded", String(isOpen));
+      }
+      for (const row of rows()) {
+        row.toggleAttribute("data-folded", Boolean(row.dataset.turnId) && !unfoldedTurns.has(row.dataset.turnId));
+      }
+    }
+
+    const isUnfolded = (head) => unfoldedTurns.has(head.dataset.turnHead);
+    const toggle = (head) => unfold(head.dataset.turnHead, !isUnfolded(head));
+
     function mark(row) {
+      if (row.hasAttribute("data-folded")) unfold(row.dataset.turnId, true);
       current()?.removeAttribute("aria-current");
       row.setAttribute("aria-current", "true");
       row.scrollIntoView({ block: "nearest" });
@@ -242,11 +265,11 @@
 
     // J and K move the open entry, or only the selection while none is open.
     function move(step) {
-      const all = rows();
+      const all = queryAll(LISTED, container).filter((row) => !row.hasAttribute("data-folded"));
       const at = all.indexOf(current());
       const next = all[at < 0 ? 0 : Math.min(all.length - 1, Math.max(0, at + step))];
       if (!next || next === current()) return;
-      if (panel.hidden) mark(next);
+      if (panel.hidden || !link(next)) mark(next);
       else open(next);
     }
 
@@ -256,12 +279,29 @@
       if (isTyping(event) || event.shiftKey) return;
       if (event.key === "j") move(1);
       else if (event.key === "k") move(-1);
-      else if (event.key === "Enter" && current() && event.target === document.body) open(current());
+      else if (event.key === "Enter" && current() && event.target === document.body) openCurrent();
+      else if (event.key.startsWith("Arrow") && foldCurrent(event.key)) focusToggle();
       else if (event.key === "/") log.querySelector("[data-search]").focus();
       else return;
       event.preventDefault();
       event.stopImmediatePropagation();
     }
+
+    function openCurrent() {
+      if (link(current())) open(current());
+      else toggle(current());
+    }
+
+    // The arrows of a tree: right unfolds the calls of the selected turn, left folds them.
+    function foldCurrent(key) {
+      const turnId = current()?.dataset.turnHead ?? current()?.dataset.turnId;
+      if (!turnId || !["ArrowLeft", "ArrowRight"].includes(key) || !panel.hidden) return false;
+      mark(container.querySelector(`[data-turn-head="${turnId}"]`));
+      unfold(turnId, key === "ArrowRight");
+      return true;
+    }
+
+    const focusToggle = () => current().querySelector("[aria-expanded]").focus({ preventScroll: true });
 
     // With the live tail on, new entries are added on top; otherwise they are counted.
     async function refresh(event) {
@@ -270,17 +310,36 @@
       const answer = await fetchFragment(log.dataset.url + (query ? `?${query}` : "")).catch(() => null);
       if (!answer?.ok) return;
       const fragment = parseHtml(await answer.text());
-      const fresh = queryAll("[data-entry]", fragment);
-      const known = new Map(rows().map((row) => [row.dataset.entry, row]));
-      const added = fresh.filter((row) => !known.has(row.dataset.entry));
-      for (const row of fresh) updateRow(known.get(row.dataset.entry), row);
+      const fresh = queryAll(LISTED, fragment);
+      const known = new Map(queryAll(LISTED, container).map((row) => [getKey(row), row]));
+      const added = fresh.filter((row) => row.dataset.entry && !known.has(getKey(row)));
+      const isFollowing = tail.getAttribute("aria-checked") === "true";
+      const grown = new Set(isFollowing ? [] : added.map((row) => row.dataset.turnId).filter(Boolean));
+      for (const row of fresh) if (!grown.has(row.dataset.turnHead)) updateRow(known.get(getKey(row)), row);
       const body = container.querySelector("[data-audit-body]");
       if (!body) {
         if (fresh.length) container.replaceChildren(fragment);
-      } else if (tail.getAttribute("aria-checked") === "true") {
-        body.prepend(...added);
+      } else if (isFollowing) {
+        placeRows(body, fresh, known);
         showNew(0);
       } else showNew(added.length, fresh.length);
+      showFolds();
+    }
+
+    const getKey = (row) => row.dataset.entry ?? `turn ${row.dataset.turnHead}`;
+
+    // The rows of the first page come first, in its order; those that it no longer has follow.
+    function placeRows(body, fresh, known) {
+      let next = body.firstElementChild;
+      for (const row of fresh) {
+        const placed = known.get(getKey(row)) ?? row;
+        for (const name of ["data-turn", "data-turn-id"]) {
+          if (row.hasAttribute(name)) placed.setAttribute(name, row.getAttribute(name));
+          else placed.removeAttribute(name);
+        }
+        if (placed === next) next = next.nextElementSibling;
+        else body.insertBefore(placed, next);
+      }
     }
 
     function updateRow(old, row) {
@@ -346,11 +405,13 @@
     log.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       const row = event.target.closest("[data-entry]");
+      const head = event.target.closest("[data-turn-head]");
       const stepButton = event.target.closest("[data-panel-step]");
       if (event.target.closest("[data-panel-close]")) {
         event.preventDefault();
         close();
       } else if (stepButton) move(Number(stepButton.dataset.panelStep));
+      else if (head) toggle(head);
       else if (row) {
         event.preventDefault();
         open(row);
@@ -363,6 +424,9 @@
       if (row) open(row, false);
       else close(false);
     });
+    for (const head of queryAll("[data-turn-head]:has([aria-expanded=true])", container)) {
+      unfoldedTurns.add(head.dataset.turnHead);
+    }
     queryAll("[data-histogram]", log).forEach(setUpRange);
     setUpTail();
   }

@@ -9,7 +9,7 @@ from django.utils import timezone
 from agents.budgets.limits import BudgetLimit, build_budget_key
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import Agent, Budget
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow, BudgetCell
 from mcp_servers.models import Server
@@ -47,6 +47,18 @@ def test_the_list_shows_failing_servers(
     factories.attach_server(factories.build_administrator(acme), helper, server)
     Server.objects.filter(pk=server.pk).update(status="error")
     assert "1 with problems" in admin_client.get_text(operator.get("agents_agent_changelist"))
+
+
+def test_members_see_no_server_problems_in_the_list(acme: Organization, helper: Agent) -> None:
+    server = admin_client.create_web_server(acme)
+    factories.attach_server(factories.build_administrator(acme), helper, server)
+    Server.objects.filter(pk=server.pk).update(status="error")
+    member = admin_client.sign_in(acme, Role.MEMBER, "berta")
+    helper.members.add(User.objects.get(username="berta"))
+    page = admin_client.get_text(member.get("agents_agent_changelist"))
+    assert "Helper" in page
+    assert "problems" not in page
+    assert "Servers" not in page
 
 
 def test_a_new_agent_denies_every_tool(
@@ -164,6 +176,22 @@ def test_deleting_an_agent_requires_confirmation(
     assert Agent.objects.exists()
     operator.post("agents_agent_delete", helper.pk, yes="1")
     assert not Agent.objects.exists()
+
+
+def test_the_confirmation_lists_what_is_deleted_with_an_agent_and_what_is_kept(
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    page = admin_client.get_text(operator.get("agents_agent_delete", helper.pk))
+    assert "Nothing else is affected." in page
+    factories.create_answered_session(helper)
+    factories.create_workflow(helper, "tell")
+    set_budgets(factories.build_administrator(acme), helper, [BudgetLine("tokens", "month", 1_000)])
+    page = admin_client.get_text(operator.get("agents_agent_delete", helper.pk))
+    assert "You can undo this for ten minutes." in page
+    assert "1 session" in page
+    assert "1 workflow tell" in page
+    assert "1 budget" in page
+    assert "Attached servers, skills, and models are kept." in page
 
 
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR, Role.MEMBER])

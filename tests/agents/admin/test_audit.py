@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from django.utils import timezone, translation
 from pytest_django import DjangoAssertNumQueries
 
-from agents.admin import audit, audit_list
+from agents.admin import audit
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -350,20 +350,6 @@ def test_calls_over_time_have_each_call_once_and_link_to_their_period(
     html = auditor.get("ledger_auditrow_changelist", outcome__in="error", kind="call")
     assert "kind=call&amp;opened_at_from_0=" in html.replace("outcome__in=error&amp;", "")
     assert "data-histogram" not in auditor.get("ledger_auditrow_changelist", q="pay")
-
-
-def test_neighbors_of_one_model_turn_are_marked_as_a_group() -> None:
-    turn, other = uuid4(), uuid4()
-    rows = [
-        AuditRow(id=uuid4(), parent_id=turn, event_type="call"),
-        AuditRow(id=uuid4(), parent_id=turn, event_type="call"),
-        AuditRow(id=turn, event_type="model"),
-        AuditRow(id=uuid4(), event_type="change"),
-        AuditRow(id=uuid4(), parent_id=other, event_type="call"),
-        AuditRow(id=other, event_type="model"),
-    ]
-    marked = audit_list.mark_turns([audit_list.ShownEntry(row, "ok") for row in rows])
-    assert [entry.turn_part for entry in marked] == ["start", "middle", "end", "", "start", "end"]
 
 
 def test_the_panel_of_a_turn_and_of_its_calls_lists_the_calls(

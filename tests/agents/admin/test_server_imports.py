@@ -115,6 +115,54 @@ def test_a_server_that_cant_be_added_doesnt_stop_the_others(seat: admin_client.A
     assert text.index("broken") < text.index("weather")
 
 
+MANY = {
+    "mcpServers": {
+        "weather": {"url": "https://mcp.example.com/mcp", "headers": {"X-Team": "geheim"}},
+        **{f"local-{n}": {"url": f"http://10.0.0.{n}/mcp"} for n in range(1, 6)},
+    }
+}
+LOCAL_NAMES = [f"local-{n}" for n in range(1, 6)]
+
+
+def add_many(seat: admin_client.AdminClient) -> str:
+    """Add all of `MANY`; return the page with the results."""
+    address = admin_client.build_url("mcp_servers_server_paste")
+    fields = {"text": json.dumps(MANY), "do": "add", "seen": "1", "add": ["weather", *LOCAL_NAMES]}
+    return seat.open(seat.client.post(address, fields).headers["Location"])
+
+
+def test_servers_with_private_addresses_are_one_result_with_one_permission(
+    acme: Organization,
+) -> None:
+    root = admin_client.sign_in(acme, None)
+    page = add_many(root)
+    text = admin_client.get_text(page)
+    assert "5 need permission for private addresses." in text
+    assert text.count("Not added") == 1
+    (address,) = re.findall(r'href="([^"]*allow=1)"', page)
+    preview = root.open(address.replace("&amp;", "&"))
+    assert "weather" not in re.findall(r'data-entry="([^"]*)"', preview)
+    assert len(re.findall(r'name="private"\s+value="local-\d"\s+checked', preview)) == 5
+    assert "Add selected: 5" in admin_client.get_text(preview)
+    assert Server.objects.count() == 1  # nothing is added by opening a page
+    names: dict[str, Any] = {"add": LOCAL_NAMES, "private": LOCAL_NAMES}
+    paste(root, MANY, do="add", seen="1", **names)
+    assert Server.objects.filter(allow_private=True).count() == 5
+
+
+def test_the_text_of_failed_servers_is_stored_encrypted_and_offers_no_permission_to_operators(
+    seat: admin_client.AdminClient,
+) -> None:
+    page = add_many(seat)
+    assert "5 need permission for private addresses." in admin_client.get_text(page)
+    assert "allow=1" not in page
+    assert "geheim" not in json.dumps(dict(seat.client.session))
+    (address,) = re.findall(r'href="([^"]*again=[0-9a-f]+)"', page)
+    preview = seat.open(f"{address}&allow=1")
+    assert 'name="private"' not in preview
+    assert "need a platform administrator" in preview
+
+
 def test_invalid_json_is_reported_with_its_position(seat: admin_client.AdminClient) -> None:
     page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview", status=400)
     assert "broken_json" in page

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from agents.budgets import alerts as budget_alerts
 from agents.budgets.limits import BudgetLimit, build_budget_key
-from agents.budgets.services import BudgetLine, BudgetUse, set_budgets
+from agents.budgets.services import BudgetLine, BudgetUse, load_budget_use, set_budgets
+from agents.console.attention import describe_budgets
 from agents.models import Budget
 from agents.tasks import send_budget_alerts
 from bonobot.ledger.models import BudgetCell
@@ -96,6 +97,26 @@ def test_without_channels_no_budget_is_read(agent, django_assert_num_queries):
     spend(agent, 1_000)
     with django_assert_num_queries(1):
         assert send_budget_alerts() == 0
+
+
+def test_the_dashboard_and_the_notification_agree_when_much_is_only_reserved(agent, channel):
+    key = spend(agent, 799)
+    BudgetCell.objects.filter(key=key).update(reserved=200)
+    budget = Budget.objects.get()
+    (use,) = load_budget_use([budget])
+    assert send_budget_alerts() == 0
+    assert list(describe_budgets([(budget, use)])) == []
+    spend(agent, 800)
+    (use,) = load_budget_use([budget])
+    assert send_budget_alerts() == 1
+    assert [item.title for item in describe_budgets([(budget, use)])] == ["Helper at 80% of budget"]
+
+
+def test_a_budget_of_zero_is_no_warning_on_the_dashboard(acme):
+    budget = Budget.objects.create(organization=acme, unit="calls", period="month", limit=0)
+    (use,) = load_budget_use([budget])
+    assert not use.warned
+    assert list(describe_budgets([(budget, use)])) == []
 
 
 def build_use(spent, limit):

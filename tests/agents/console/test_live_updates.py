@@ -1,7 +1,7 @@
 """Live updates of open admin pages: topics, versions, and the stream."""
 
 from collections.abc import AsyncIterator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -14,6 +14,7 @@ from agents.models import Agent, Approval
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from tests import admin_client, factories
 
 
@@ -101,3 +102,48 @@ def build_approval(agent: Agent) -> Approval:
         requested_by_id="1",
         requested_by="Ann",
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_audit_entry_is_sent_within_a_second_without_reading_other_topics_as_often(
+    acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert live_updates.TOPICS["audit"].poll_s <= 1
+    reads: list[UUID] = []
+
+    def read_servers(organization_id: UUID) -> str:
+        reads.append(organization_id)
+        return "same"
+
+    topics = {
+        "audit": live_updates.TOPICS["audit"],
+        "servers": live_updates.LiveTopic(read_servers, poll_s=1_000),
+    }
+    monkeypatch.setattr(live_updates, "TOPICS", topics)
+    principal = factories.build_administrator(acme)
+
+    async def follow() -> list[str]:
+        stream = live_updates.stream_changes(acme.pk, frozenset(topics))
+        events = [(await anext(stream)).decode()]
+        for name in ("first", "second"):
+            await get_runtime().run_orm(create_server, acme, name)
+            events.append((await anext(stream)).decode())
+        await stream.aclose()  # type: ignore[attr-defined]
+        return events
+
+    def create_server(organization: Organization, name: str) -> None:
+        record_finished_change(
+            organization_id=organization.pk,
+            actor=principal.actor,
+            action="server_created",
+            resource_type="mcp_server",
+            resource_id=name,
+            resource_name=name,
+        )
+
+    first, *changes = get_runtime().call(follow)
+    assert "event: servers" in first
+    assert all(event.startswith("event: audit\n") for event in changes)
+    assert len(set(changes)) == 2
+    # Opening the page may wake the task once more.
+    assert len(reads) <= 2

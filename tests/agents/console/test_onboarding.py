@@ -12,6 +12,9 @@ from agents.console.onboarding import (
     set_step_skipped,
 )
 from agents.models import Agent, ModelEndpoint
+from agents.policies.queries import load_policy
+from agents.tool_matrix.services import save_settings
+from agents.tool_matrix.settings import Setting, ToolKey, find_inherited_setting
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
@@ -147,6 +150,21 @@ def test_an_agent_is_created_with_servers_and_can_call_their_tools(acme: Organiz
     page = operator.post("first_run", **fields, servers=[other.pk])
     assert "name_taken" in page
     assert Agent.objects.count() == 2
+
+
+def test_the_switch_of_a_server_turns_its_tools_of_a_new_agent_off(acme: Organization) -> None:
+    server = admin_client.create_web_server(acme, "docs")
+    admin_client.declare_tool(server, "search")
+    endpoint = factories.create_agent(acme, "first").model_endpoint
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
+    fields = {"step": "agent", "name": "Clerk", "model_endpoint": endpoint.pk}
+    operator.post("first_run", **fields, servers=[server.pk])
+    agent = Agent.objects.get(name="Clerk")
+    key = ToolKey("mcp", server.pk, "search")
+    assert find_inherited_setting(key, load_policy("agent", agent.pk).policy) == Setting.ALLOW
+    administrator = factories.build_administrator(acme)
+    save_settings(administrator, agent, {}, {server.pk: Setting.OFF})
+    assert find_inherited_setting(key, load_policy("agent", agent.pk).policy) == Setting.OFF
 
 
 def test_an_agent_can_be_created_without_servers(acme: Organization) -> None:

@@ -217,6 +217,8 @@ def test_deleting_asks_first_and_lists_what_is_deleted_too(
     page = admin_client.get_text(run_action(browser, "remove_chosen", server))
     assert "Helper → web" in page
     assert "1 definition" in page
+    assert "Delete web?" in page
+    assert "tool name" not in page  # what people never see as an object isn't listed
     assert Server.objects.count() == 1
     run_action(browser, "remove_chosen", server, confirmed="1")
     assert Server.objects.count() == 0

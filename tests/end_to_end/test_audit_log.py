@@ -1,0 +1,92 @@
+"""The audit log in a browser: calls of a turn unfold, and the live tail follows new calls."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from pytest_django.live_server_helper import LiveServer
+
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.writer.writer_thread import get_writer
+from tests import factories
+from tests.agents.admin.test_audit import create_call
+from tests.browser import open_context
+from tests.end_to_end.accounts import create_member, sign_in
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+AUDIT = "/admin/ledger/auditrow/"
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.create_organization()
+
+
+@pytest.fixture
+def ada(acme: Organization, live_server: LiveServer, module_browser: Browser) -> Iterator[Page]:
+    """The browser of an auditor, signed in."""
+    with open_context(module_browser, live_server.url) as page:
+        sign_in(page, create_member(acme, Role.AUDITOR), acme, live_server.url)
+        yield page
+    get_writer().close()
+
+
+def create_turn(acme: Organization, *tools: str) -> AuditRow:
+    turn = create_call(acme, event_type="model", tool_name="")
+    for name in tools:
+        create_call(acme, parent_id=turn.pk, tool_name=name)
+    return turn
+
+
+def test_the_calls_of_a_turn_unfold_by_click_and_by_keyboard(ada: Page, acme: Organization) -> None:
+    create_turn(acme, "buy", "sell", "hold")
+    ada.goto(AUDIT)
+    toggle = ada.get_by_role("button", name="3 calls")
+    child = ada.locator("[data-entry]").filter(has_text="sell").first
+    expect(child).to_be_hidden()
+    toggle.click()
+    expect(toggle).to_have_attribute("aria-expanded", "true")
+    expect(child).to_be_visible()
+    toggle.press("Enter")
+    expect(child).to_be_hidden()
+    ada.locator("body").press("Escape")
+    ada.evaluate("document.activeElement.blur()")
+    ada.keyboard.press("j")
+    ada.keyboard.press("ArrowRight")
+    expect(child).to_be_visible()
+    expect(toggle).to_be_focused()
+    ada.keyboard.press("ArrowLeft")
+    expect(child).to_be_hidden()
+    toggle.click()
+    child.click()
+    expect(ada.locator("[data-panel]").get_by_role("heading").first).to_contain_text("sell")
+    ada.reload()
+    expect(child).to_be_visible()
+
+
+def send_audit_change(page: Page) -> None:
+    """Announce a change as the stream of live updates does."""
+    page.evaluate(
+        "document.dispatchEvent(new CustomEvent('bonobot:change',"
+        " {detail: {topic: 'audit', first: false}}))"
+    )
+
+
+def test_the_live_tail_adds_calls_to_the_turn_that_is_listed(ada: Page, acme: Organization) -> None:
+    turn = create_turn(acme, "buy", "sell")
+    ada.goto(AUDIT)
+    ada.get_by_role("button", name="2 calls").click()
+    ada.get_by_role("switch", name="Live tail").click()
+    other = create_turn(acme, "alone")
+    create_call(acme, parent_id=turn.pk, tool_name="hold")
+    send_audit_change(ada)
+    expect(ada.get_by_role("button", name="3 calls")).to_have_attribute("aria-expanded", "true")
+    expect(ada.locator("tbody tr").first).to_contain_text("3 calls")
+    expect(ada.locator("[data-entry]").filter(has_text="hold").first).to_be_visible()
+    create_call(acme, parent_id=other.pk, tool_name="second")
+    send_audit_change(ada)
+    expect(ada.get_by_role("button", name="2 calls")).to_have_attribute("aria-expanded", "false")
+    expect(ada.locator("[data-entry]").filter(has_text="alone").first).to_be_hidden()
+    assert ada.locator("[data-turn-head]").count() == 2

@@ -1,0 +1,75 @@
+"""Long lists: what is done with many rows stays in reach without scrolling back."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from pytest_django.live_server_helper import LiveServer
+
+from agents.models import Agent
+from bonobot.accounts.models import Membership, Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
+from tests import admin_client, factories, large_organization
+from tests.browser import open_context
+from tests.end_to_end.accounts import create_member, sign_in
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.create_organization()
+
+
+@pytest.fixture
+def olga(acme: Organization, live_server: LiveServer, module_browser: Browser) -> Iterator[Page]:
+    """The browser of an owner, signed in."""
+    with open_context(module_browser, live_server.url) as page:
+        sign_in(page, create_member(acme, Role.OWNER), acme, live_server.url)
+        yield page
+    get_writer().close()
+
+
+@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
+def test_300_tools_are_reviewed_and_set_without_scrolling_back(
+    olga: Page, acme: Organization, width: int
+) -> None:
+    agent = factories.create_agent(acme)
+    server = admin_client.create_web_server(acme)
+    large_organization.declare_tools([server], 300)
+    large_organization.attach_servers(agent, [server])
+    olga.set_viewport_size({"width": width, "height": 800})
+    olga.goto(f"/admin/mcp_servers/server/{server.pk}/definitions/?state=waiting")
+    olga.locator("input[name=seen]").last.check()
+    approve = olga.get_by_role("button", name="Approve selected: 1")
+    expect(approve).to_be_in_viewport()
+    approve.click(trial=True)  # nothing covers it
+    olga.goto(f"/admin/agents/agent/{agent.pk}/servers/")
+    olga.locator("tr[data-find-item] input.bb-tick").nth(250).check()
+    allow = olga.locator("[data-matrix-bar] .bb-bulk button:visible").first
+    expect(allow).to_be_in_viewport()
+    allow.click(trial=True)
+
+
+def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> None:
+    agent = factories.create_agent(acme)
+    users = User.objects.bulk_create(User(username=f"person{n:04}") for n in range(1_000))
+    Membership.objects.bulk_create(
+        Membership(user=user, organization=acme, role=Role.MEMBER) for user in users
+    )
+    olga.goto(f"/admin/agents/agent/{agent.pk}/configuration/")
+    fields = olga.locator("section", has=olga.locator("input[name=members]"))
+    box = fields.bounding_box()
+    assert box is not None
+    assert box["height"] < 500
+    fields.get_by_role("searchbox").fill("person0777")
+    fields.get_by_role("searchbox").press("Enter")
+    expect(fields.get_by_role("checkbox")).to_have_count(1)
+    fields.get_by_role("checkbox").check()
+    expect(fields.get_by_role("status")).to_have_text("1 selected")
+    save = olga.get_by_role("button", name="Save", exact=True)
+    expect(save).to_be_in_viewport()
+    with olga.expect_navigation():
+        save.click()
+    assert [user.username for user in Agent.objects.get().members.all()] == ["person0777"]
