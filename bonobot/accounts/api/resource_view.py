@@ -106,7 +106,7 @@ def _find_view_above(view: Any) -> Any:
     None if there is none; raises `Forbidden` if the principal can't read the object.
     """
     try:
-        match = resolve(view.request.path.rpartition("/")[0])
+        match = resolve(view.request.path_info.rpartition("/")[0])
     except Resolver404:
         return None
     object_view = match.func.cls()  # type: ignore[attr-defined]
