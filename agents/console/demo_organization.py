@@ -16,6 +16,8 @@ from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, attach_server, create_agent
+from agents.tool_matrix.services import save_settings
+from agents.tool_matrix.settings import Setting
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
@@ -33,9 +35,9 @@ INSTALL_COMMAND = "pip install 'bonobot[demo]'"
 INSTRUCTIONS = """You help people find out what time it is{more}.
 Use the tools. State clearly what you did and what didn't work."""
 # The agent may read the repository but not write, so that refusals can be tried, too.
+# Servers whose tools the agent may all call, and what it may call of others.
+OPEN_SERVERS = ("time", "fetch")
 ALLOWED_RULES = (
-    "mcp_time_*",
-    "mcp_fetch_*",
     "mcp_git_git_status",
     "mcp_git_git_diff*",
     "mcp_git_git_log",
@@ -93,6 +95,10 @@ def create_demo_organization() -> DemoOrganization:
         if (problem := _set_up_server(principal, agent, demo_server)) is not None
     ]
     set_policy(principal, agent, PolicySpec("allowlist", allow=_select_allowed_rules(agent)))
+    # The servers' own settings, so that the switches of the agent's tools change them.
+    servers = agent.agent_servers.filter(server__slug__in=OPEN_SERVERS)
+    defaults = dict.fromkeys(servers.values_list("server", flat=True), Setting.ALLOW)
+    save_settings(principal, agent, {}, defaults)
     return DemoOrganization(user.username, password, organization.slug, agent.slug, tuple(problems))
 
 
