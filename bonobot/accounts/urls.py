@@ -33,8 +33,21 @@ urlpatterns = [
         single_sign_on.complete_single_sign_on,
         name="account_sso_done",
     ),
-    path("second-factor/recovery-codes/", second_factor.view_recovery_codes),
-    path("second-factor/recovery-codes/download/", second_factor.download_recovery_codes),
-    path("second-factor/webauthn/keys/<int:pk>/edit/", second_factor.rename_passkey),
+    # Before allauth's views, by the same names.
+    path(
+        "second-factor/recovery-codes/",
+        second_factor.view_recovery_codes,
+        name="mfa_view_recovery_codes",
+    ),
+    path(
+        "second-factor/recovery-codes/download/",
+        second_factor.download_recovery_codes,
+        name="mfa_download_recovery_codes",
+    ),
+    path(
+        "second-factor/webauthn/keys/<int:pk>/edit/",
+        second_factor.rename_passkey,
+        name="mfa_edit_webauthn",
+    ),
     path("second-factor/", include("allauth.mfa.urls")),
 ]
