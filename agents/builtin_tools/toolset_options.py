@@ -18,7 +18,7 @@ from mcp_servers.flow_labels import FlowLabel
 MIB = 1024 * 1024
 NOTES_TOOLSET = "notes"
 HTTP_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-MAX_HOSTS = 100
+MAX_TEXTS = 100
 _HOST = re2.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|[0-9a-f:.]+|\*")
 
 # These run programs, which require a sandbox.
@@ -316,7 +316,13 @@ def _clean_option_value(toolset: Toolset, option: ToolsetOption, value: Any) -> 
             format_message("Use a number from {bounds}.", bounds=allowed_range),
         )
     if option.kind == "texts" and isinstance(value, list | tuple):
-        return [_clean_text(path, option, item) for item in value[: MAX_HOSTS + 1]]
+        if len(value) > MAX_TEXTS:
+            raise _build_option_error(
+                path,
+                "The list is too long.",
+                format_message("Use at most {limit} entries.", limit=MAX_TEXTS),
+            )
+        return [_clean_text(path, option, item) for item in value]
     kind_labels = {"flag": "true or false", "number": "an integer", "texts": "a list of strings"}
     raise _build_option_error(
         path,

@@ -58,6 +58,7 @@ def helper(acme: Organization) -> Agent:
         ({"shell": {"time_s": 0}}, "builtin_tools.shell.time_s", "out of range"),
         ({"shell": {"time_s": True}}, "builtin_tools.shell.time_s", "integer"),
         ({"fetch": {"hosts": ["http://x"]}}, "builtin_tools.fetch.hosts", "isn't valid"),
+        ({"fetch": {"hosts": ["a.b"] * 101}}, "builtin_tools.fetch.hosts", "too long"),
         ({"fetch": {"hosts": ["a\nb"]}}, "builtin_tools.fetch.hosts", "isn't valid"),
         ({"fetch": {"methods": ["BREW"]}}, "builtin_tools.fetch.methods", "isn't valid"),
     ],
