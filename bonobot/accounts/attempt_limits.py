@@ -46,6 +46,8 @@ RESET_ADDRESS = AttemptLimit("reset:address", 20, 2)
 RESET_EMAIL = AttemptLimit("reset:email", 3, 1)
 INVITE_ORGANIZATION = AttemptLimit("invite:organization", 100, 10)
 INVITE_EMAIL = AttemptLimit("invite:email", 5, 1)
+# Of one address; counted in each process, since each request with an unknown token asks for it.
+INVALID_TOKENS = AttemptLimit("token:address", 60, 60)
 
 
 def charge_attempt(limit: AttemptLimit, *subject: str) -> None:

@@ -21,6 +21,7 @@ from uuid import UUID
 from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
+from bonobot.accounts.attempt_limits import INVALID_TOKENS
 from bonobot.accounts.external_issuers import jwt_validation
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal, build_token_principal
@@ -46,9 +47,6 @@ from bonobot.ledger.queries import load_policy_generation
 logger = logging.getLogger(__name__)
 
 MAX_TOKENS = 10_000
-# Failures allowed per address: a burst, then a number per minute.
-FAILURE_BURST = 60
-FAILURES_PER_MINUTE = 60
 MAX_ADDRESSES = 10_000
 
 
@@ -227,7 +225,8 @@ class VerifiedTokenCache:
     def _evaluate_failure_rate(self, address_prefix: str) -> Any:
         now = monotonic_ns() // 1_000
         before = self._failures.get(address_prefix, 0)
-        return admit_request(before, now, compute_interval(FAILURES_PER_MINUTE), FAILURE_BURST)
+        interval = compute_interval(INVALID_TOKENS.per_minute)
+        return admit_request(before, now, interval, INVALID_TOKENS.burst)
 
 
 def load_verified_token(text: str, address: str) -> VerifiedToken:

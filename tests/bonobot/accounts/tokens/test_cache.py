@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from bonobot.accounts.attempt_limits import INVALID_TOKENS
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
@@ -90,8 +91,8 @@ def test_invalid_tokens_arent_cached_and_lookups_are_limited(administrator, cach
     _, text = create_token(administrator)
     with CaptureQueriesContext(connection) as queries, pytest.raises(TooManyFailures) as raised:
         exhaust_failures(cache, HERE)
-    assert len(queries) >= token_cache.FAILURE_BURST
-    assert len(queries) < 2 * token_cache.FAILURE_BURST
+    assert len(queries) >= INVALID_TOKENS.burst
+    assert len(queries) < 2 * INVALID_TOKENS.burst
     assert (raised.value.status, raised.value.retry_after) == (429, 1)
     assert not cache._tokens
     # Other addresses and cached tokens aren't affected.
