@@ -1,4 +1,4 @@
-"""Approve, reject, reset, enable and disable definitions.
+"""Approve, reject, reset, enable and disable definitions, and notify about pending reviews.
 
 An approval contains the digest that was shown. A definition that has changed since is not approved
 and reported as skipped. Definitions with suspicious text (soft findings), and those that changed
@@ -17,12 +17,16 @@ from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
+from bonobot.notifications.notify import notify
 from mcp_servers.audit import record_server_change
+from mcp_servers.health import outages
 from mcp_servers.models import Definition, Server
 
 MAX_REASON_LENGTH = 2_000
+MAX_NAMES_NOTIFIED = 10
 
 
 @dataclass(frozen=True)
@@ -178,4 +182,27 @@ def _pin_definition(server: Server, pk: UUID, digest: str, by: str) -> bool:
             rejected_by="",
             rejection_reason="",
         )
+    )
+
+
+def notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:
+    """Notify about definitions to review; topics prevent repeated notifications."""
+    rows = server.definitions.awaiting_review().filter(pk__in=definition_ids)
+    waiting = sorted(rows.values_list("kind", "name", "digest"))
+    if not waiting:
+        return
+    names = ", ".join(name or kind for kind, name, _digest in waiting[:MAX_NAMES_NOTIFIED])
+    more = ", …" if len(waiting) > MAX_NAMES_NOTIFIED else ""
+    notify(
+        server.organization_id,
+        "definitions_waiting",
+        outages.build_server_subject(server, "tools"),
+        format_message(
+            "{server} has new or changed definitions ({n}): {names}. They can't be called "
+            "until they are approved.",
+            server=server.name,
+            n=len(waiting),
+            names=names + more,
+        ),
+        topic=f"definitions:{server.pk}:{compute_json_digest(waiting)}",
     )

@@ -26,7 +26,7 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.list_definitions import DECLARED_TWICE, RawDefinition, ServerDeclarations
 from mcp_servers.client.package_installation import install_package
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import pin_trusted_definitions
+from mcp_servers.definition_reviews import notify_pending_review, pin_trusted_definitions
 from mcp_servers.health import outages
 from mcp_servers.health.contacts import record_attempt, record_failure, record_success, undo_attempt
 from mcp_servers.models import Definition, HealthCheck, Server
@@ -48,7 +48,6 @@ from mcp_servers.schemas.subprocess_pool import classify_schemas
 from mcp_servers.tool_names import matches_tool_name
 
 MAX_DESCRIPTION_LENGTH = 4096
-MAX_NAMES_NOTIFIED = 10
 MAX_NAME_SHOWN = 100
 SERVER_NAMES = ("name", "title")  # of an MCP server
 
@@ -218,7 +217,7 @@ def save_declarations(
     definitions = server.definitions.all()
     definitions.filter(present=True).update(last_seen_at=timezone.now())
     if new or changed_definitions:
-        _notify_pending_review(server, [row.pk for row in (*new, *changed_definitions)])
+        notify_pending_review(server, [row.pk for row in (*new, *changed_definitions)])
     return DiscoveryResult(
         tools=tuple(definitions.tools().filter(present=True).values_list("name", flat=True)),
         new=len(new),
@@ -342,29 +341,6 @@ def _notify_renamed(server: Server, rename: Mapping[str, str]) -> None:
             old=rename["from"],
         ),
         topic=f"renamed:{server.pk}:{rename['to']}",
-    )
-
-
-def _notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:
-    """Notify about definitions to review; topics prevent repeated notifications."""
-    rows = server.definitions.awaiting_review().filter(pk__in=definition_ids)
-    waiting = sorted(rows.values_list("kind", "name", "digest"))
-    if not waiting:
-        return
-    names = ", ".join(name or kind for kind, name, _digest in waiting[:MAX_NAMES_NOTIFIED])
-    more = ", …" if len(waiting) > MAX_NAMES_NOTIFIED else ""
-    notify(
-        server.organization_id,
-        "definitions_waiting",
-        outages.build_server_subject(server, "tools"),
-        format_message(
-            "{server} has new or changed definitions ({n}): {names}. They can't be called "
-            "until they are approved.",
-            server=server.name,
-            n=len(waiting),
-            names=names + more,
-        ),
-        topic=f"definitions:{server.pk}:{compute_json_digest(waiting)}",
     )
 
 
