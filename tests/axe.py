@@ -38,8 +38,10 @@ RUN_SCRIPT = """async ([only, exclude]) => {
     .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 160)}`));
 }"""
 FIND_SCRIPT = "() => { window.checkedParts = findCheckedParts(); }"
-VIEW_SCRIPT = f"""([isDark, only]) => {{
+# Scripts of the page follow a new width a frame later.
+VIEW_SCRIPT = f"""async ([isDark, only]) => {{
   document.documentElement.classList.toggle("dark", isDark);
+  for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
   return ({RUN_SCRIPT})([only, excludeNewLayouts(checkedParts)]);
 }}"""
 
