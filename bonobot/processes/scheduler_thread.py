@@ -14,6 +14,7 @@ from celery import Celery
 from celery.beat import Service
 from celery.bootsteps import StartStopStep
 from click import Option
+from django.db import connections
 
 from bonobot.jobs.queues import SCHEDULER_OPTION
 
@@ -44,6 +45,8 @@ class SchedulerThread(Thread):
         except Exception:
             logger.exception("The scheduler failed, so this worker stops")
             os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            connections.close_all()  # those of this thread
 
     def stop(self) -> None:
         """End the thread and release the scheduler's lease."""
