@@ -28,6 +28,7 @@ from django.dispatch import Signal
 from django.template import Context, RequestContext, Template
 from django.test import TransactionTestCase
 from django.test import client as test_client
+from django.utils import translation
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis.internal.conjecture import providers
@@ -100,8 +101,12 @@ def _quick_flush() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_work_after_a_module(django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
-    """Stop what a module's tests left running, and delete what that wrote while it ended."""
+    """Stop what a module's tests left running, and delete what that wrote while it ended.
+
+    The language of its last request doesn't stay active either.
+    """
     yield
+    translation.deactivate()
     with django_db_blocker.unblock():
         if background_work.stop_background_work() and database.is_in_use():
             database_flush.empty_tables()
