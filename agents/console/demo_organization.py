@@ -34,9 +34,9 @@ USERNAME = "admin"
 INSTALL_COMMAND = "pip install 'bonobot[demo]'"
 INSTRUCTIONS = """You help people find out what time it is{more}.
 Use the tools. State clearly what you did and what didn't work."""
-# The agent may read the repository but not write, so that refusals can be tried, too.
-# Servers whose tools the agent may all call, and what it may call of others.
+# Servers whose tools the agent may all call.
 OPEN_SERVERS = ("time", "fetch")
+# The agent may read the repository but not write, so that refusals can be tried, too.
 ALLOWED_RULES = (
     "mcp_git_git_status",
     "mcp_git_git_diff*",

@@ -75,7 +75,7 @@ NAMED_KINDS = frozenset(
 )
 # Other changes, such as enabling an object, write no text; a halt has a reason.
 _WRITING_ENDINGS = ("_created", "_updated", "kill_switch_enabled")
-# Changes of an organization that a person makes by writing all of a text anew.
+# Changes of an organization by which a person replaces all of a text.
 _REWRITING_ACTIONS = frozenset({"organization_updated", "tool_policy_updated"})
 # Rows with content of a session, which `session_id` names.
 _SESSION_ROWS = (

@@ -1,6 +1,6 @@
 """Each verb acts in one organization: `--org` never reaches the objects of another one.
 
-The command line has no users or roles: whoever can run it reads the database and the keys, so it
+The command line has no users or roles: those who can run it read the database and the keys, so it
 acts as a platform administrator (`build_command_principal`). What remains is the organization.
 """
 
