@@ -50,6 +50,10 @@ if name:
     holder = package_installation.PackageLocation if owner == "PackageLocation" else holder
     function = getattr(holder, name)
 
+    async def function_that_kills_when_awaited(*args, **kwargs):
+        await function(*args, **kwargs)
+        kill_self()
+
     def function_that_kills(*args, **kwargs):
         global calls
         is_ours = owner != "Path" or str(args[0]).startswith(packages)
@@ -61,7 +65,8 @@ if name:
             kill_self()
         return result
 
-    setattr(holder, name, function_that_kills)
+    is_async = asyncio.iscoroutinefunction(function)
+    setattr(holder, name, function_that_kills_when_awaited if is_async else function_that_kills)
 
 endpoint = build_npx_endpoint(Registry(url=url), Path(packages), patience_s=60)
 asyncio.run(package_installation.install_package(endpoint, reinstall=reinstall == "reinstall"))
@@ -70,7 +75,7 @@ asyncio.run(package_installation.install_package(endpoint, reinstall=reinstall =
 STEPS = {
     "before the folder": ("before", "PackageLocation", "create_folder", 1),
     "after the folder": ("after", "PackageLocation", "create_folder", 1),
-    "after the installer started": ("after", "PackageLocation", "write_note", 2),
+    "after the installer started": ("after", "", "spawn_child", 1),
     "after the installer ended": ("before", "", "find_program", 1),
     "before the link to the program": ("before", "PackageLocation", "publish", 1),
     "after the link to the program": ("after", "Path", "symlink_to", 1),
