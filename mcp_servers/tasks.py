@@ -12,12 +12,12 @@ from bonobot.core.concurrency_limits import get_concurrency_limit
 from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from mcp_servers import bulk_jobs, discovery_triggers, stderr_log
+from mcp_servers import bulk_jobs, rediscovery, stderr_log
 from mcp_servers.discovery import ServerRemoved, run_discovery
-from mcp_servers.discovery_triggers import refresh_abandoned_servers
 from mcp_servers.health import check_servers, outages
 from mcp_servers.models import BulkJob, HealthCheck
 from mcp_servers.oauth_client import revocation
+from mcp_servers.rediscovery import refresh_abandoned_servers
 from mcp_servers.scanning.services import scan_outdated_definitions
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def check_due_servers() -> None:
     Those whose catalog was marked as out of date, and read by nobody, are read again too.
     """
     get_runtime().spawn(check_servers.check_due_servers(), name="health checks")
-    if stale_servers := discovery_triggers.list_abandoned_servers():
+    if stale_servers := rediscovery.list_abandoned_servers():
         get_runtime().spawn(
             refresh_abandoned_servers(stale_servers), name="read stale catalogues again"
         )

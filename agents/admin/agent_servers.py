@@ -46,8 +46,8 @@ from mcp_servers.admin.add_servers import (
     add_by_preset,
     choose_preset,
 )
-from mcp_servers.admin.added_servers import show_added_servers
 from mcp_servers.admin.openapi import add_api, add_declared_api
+from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.discovery import discover_servers
 from mcp_servers.models import Definition, HealthCheck, Server
 

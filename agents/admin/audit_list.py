@@ -24,7 +24,7 @@ from bonobot.ledger.audit.activity import ROLLUP_COLUMNS, ActivityBar, load_acti
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import APPROVAL_REQUIRED_CODE, is_approval_request
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.label_marks import FLOW_MARKS, LabelMark
+from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 
 PENDING = "pending"
 FOR_SESSION = "session"  # `approval_id` of a call that an approval of the session covers

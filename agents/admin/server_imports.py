@@ -18,7 +18,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.added_servers import (
+from mcp_servers.admin.review_new_servers import (
     ALLOW_PARAMETER,
     PRIVATE_ADDRESS,
     FailedServer,

@@ -24,7 +24,11 @@ from agents.workflows.triggers import (
     replace_secret,
     save_trigger,
 )
-from agents.workflows.webhooks import WebhookCredentials, authenticate_delivery, receive_delivery
+from agents.workflows.webhook_triggers import (
+    WebhookCredentials,
+    authenticate_delivery,
+    receive_delivery,
+)
 from bonobot.accounts.api.idempotency_keys import IDEMPOTENCY_HEADER
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema, describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field

@@ -56,7 +56,7 @@ from agents.skills.templates import SkillTemplate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.queries import load_policy_generation
-from mcp_servers.client.extensions import is_for_models, list_app_pages
+from mcp_servers.client.mcp_extensions import is_for_models, list_app_pages
 from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_labels import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server

@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from agents.evaluation.transcripts import (
+from agents.evaluation.compare_transcripts import (
     RecordedDecision,
     Transcript,
     build_transcript,

@@ -33,11 +33,11 @@ from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import Application
 
 from bonobot.accounts.models import Token
-from bonobot.core.cell_rate import admit_request, compute_interval
 from bonobot.core.http.egress import build_guarded_client
 from bonobot.core.http.ip_addresses import extract_address_prefix
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.rate_limiter import admit_request, compute_interval
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 

@@ -23,7 +23,6 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.masking import MASK
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
-from mcp_servers.admin.added_servers import load_new_definitions, show_added_servers
 from mcp_servers.admin.openapi import (
     DeclaredApiForm,
     OperationForm,
@@ -31,6 +30,7 @@ from mcp_servers.admin.openapi import (
     build_operation_initial,
     show_api_configuration,
 )
+from mcp_servers.admin.review_new_servers import load_new_definitions, show_added_servers
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin, summarize_discovery
 from mcp_servers.auth_config import mask_auth_config

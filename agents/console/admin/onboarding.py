@@ -38,8 +38,8 @@ from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, Te
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from mcp_servers.admin import add_servers, openapi
-from mcp_servers.admin.added_servers import show_added_servers
 from mcp_servers.admin.definitions import DefinitionRow, build_definition_row
+from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.flow_labels.services import load_label_context
 from mcp_servers.models import Definition, Server

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
-from bonobot.core.documentation.links import build_documentation_url, find_documentation
+from bonobot.core.documentation.learn_more import build_documentation_url, find_documentation
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
 from bonobot.core.text.dollars import MICROUSD_PER_USD
