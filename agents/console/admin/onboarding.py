@@ -37,7 +37,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, TextInput
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
-from mcp_servers.admin import add_servers, openapi
+from mcp_servers.admin import add_servers, openapi, preset_gallery
 from mcp_servers.admin.definitions import DefinitionRow, build_definition_row
 from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.admin.servers import POOL_DESTINATION
@@ -151,7 +151,7 @@ MAX_SERVERS = 10
 MAX_DEFINITIONS = 50
 OFFLINE_ENDPOINT = {"name": "Offline", "kind": "offline", "model": "offline"}
 ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
-    "presets": add_servers.choose_preset,
+    "presets": preset_gallery.choose_preset,
     "paste": import_servers,
     "openapi": openapi.add_api,
     "operations": openapi.add_declared_api,
@@ -341,7 +341,7 @@ def build_url_patterns(wrap: Callable[[View], View]) -> list[URLPattern]:
         path(f"first-run/{view_name}/", wrap(_build_add_view(add)), name=f"first_run_{view_name}")
         for view_name, add in ADD_SERVER_VIEWS.items()
     ]
-    preset_view = wrap(_build_add_view(add_servers.add_by_preset))
+    preset_view = wrap(_build_add_view(preset_gallery.add_by_preset))
     return [
         path("first-run/", wrap(show_onboarding), name="first_run"),
         path("first-run/added/", wrap(_build_add_view(show_added_servers)), name="first_run_added"),
