@@ -17,18 +17,19 @@ class AgentsConfig(AppConfig):
         from agents.builtin_tools.extension_points import register_tool_source
         from agents.sessions.extension_points import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.hooks import register_join_hook, register_read_hook
-        from bonobot.accounts.tokens.snippets_extension import register_token_snippets
+        from bonobot.accounts.extension_points import (
+            register_join_hook,
+            register_read_hook,
+            register_token_snippets,
+        )
         from bonobot.core.extension_points import LazyFunction
         from bonobot.ledger.audit.admin_changes import register_token_change_hook
-        from bonobot.monitoring.readiness_parts import register_readiness_part
-        from bonobot.monitoring.row_gauges import register_row_gauges
+        from bonobot.monitoring.extension_points import register_readiness_part, register_row_gauges
         from bonobot.oauth_server.protected_resources import (
             ProtectedResources,
             register_protected_resources,
         )
-        from mcp_servers.attached_agents import register_attached_agents
-        from mcp_servers.server_panels import register_server_panel
+        from mcp_servers.extension_points import register_attached_agents, register_server_panel
 
         self._register_restorable_kinds()
         register_agent_directory(ModelAgentDirectory())

@@ -30,7 +30,7 @@ class McpServersConfig(AppConfig):
         from bonobot.accounts.deletions.kinds import RestorableKind, register_restorable_kind
         from bonobot.accounts.roles import Action
         from bonobot.core.extension_points import LazyFunction
-        from bonobot.monitoring.row_gauges import register_row_gauges
+        from bonobot.monitoring.extension_points import register_row_gauges
         from mcp_servers.client import extension_points
 
         register_restorable_kind(

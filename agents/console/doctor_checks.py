@@ -36,8 +36,8 @@ from bonobot.monitoring import database_state, health
 from bonobot.processes.process_status import read_statuses
 from mcp_servers.client.child_process import CONTAINMENT_TOOLS, NAMESPACE, choose_containment
 from mcp_servers.client.environment_rules import list_variables_needing_exception
+from mcp_servers.client.sandbox import Kind, find_sandbox_problem
 from mcp_servers.client.sandbox import find_sandbox_fault as fault_of_server_sandbox
-from mcp_servers.client.sandbox_modes import Kind, find_sandbox_problem
 from mcp_servers.models import Secret, Server
 from mcp_servers.presets.allowed_folders import build_folder_rule
 from mcp_servers.subscriptions.leases import (

@@ -1,26 +1,38 @@
 """The gallery of presets, and the form that adds a server from one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django import forms
-from django.http import HttpRequest
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.admin_base import add_problem_to_form
+from bonobot.accounts.admin_base import add_problem_to_form, redirect_back
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, SecretInput, TextInput
-from bonobot.core.problems import Problem
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.add_servers import ServerDestination, redirect_after_add
-from mcp_servers.admin.preset_availability import build_preset_switch
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.allowed_folders import FOLDER_KINDS, list_allowed_folders
-from mcp_servers.presets.availability import can_use, list_enabled_ids
+from mcp_servers.presets.availability import (
+    can_use,
+    disable_preset,
+    enable_preset,
+    is_enabled,
+    list_enabled_ids,
+)
 from mcp_servers.presets.services import build_server_spec, get_preset
 from mcp_servers.sandbox_settings import DEFAULT_NETWORKS, get_default_sandbox
 from mcp_servers.server_config import ServerSpec, list_allowed_launchers
@@ -222,3 +234,63 @@ def _build_parameter_field(parameter: dict[str, Any]) -> forms.Field:
         help_text=make_visible(str(parameter.get("help") or parameter.get("description") or "")),
         widget=widget,
     )
+
+
+View = Callable[..., HttpResponseBase]
+
+
+@dataclass(frozen=True)
+class PresetSwitch:
+    """The state and URL of the button that enables or disables a preset."""
+
+    organization: Organization
+    enabled: bool
+    url: str
+
+
+def build_preset_switch(principal: Principal, preset: Preset) -> PresetSwitch | None:
+    """Return the button for a preset (2 queries), or None if it can't be switched."""
+    if not principal.platform_admin or not preset.needs_enabling:
+        return None
+    organization = Organization.objects.get(pk=principal.organization_id)
+    enabled = is_enabled(organization.pk, preset)
+    action = "disable" if enabled else "enable"
+    url = reverse(f"admin:mcp_servers_preset_{action}", args=[preset.pk])
+    return PresetSwitch(organization, enabled, url)
+
+
+def enable_preset_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+    """Enable a preset for the active organization."""
+    return _set_preset_enabled(request, object_id, enabled=True)
+
+
+def disable_preset_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+    """Disable a preset for the active organization."""
+    return _set_preset_enabled(request, object_id, enabled=False)
+
+
+def _set_preset_enabled(
+    request: HttpRequest, object_id: UUID, *, enabled: bool
+) -> HttpResponseBase:
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    principal = resolve_principal(request)
+    presets = Preset.objects.available_to(principal.organization_id)
+    preset: Preset | None = presets.filter(pk=object_id).first()
+    if preset is None:
+        raise NotFound(
+            format_message("The preset {slug!r} doesn't exist.", slug=str(object_id)),
+            remedy="Check the organization you are working in.",
+        )
+    names: dict[str, Any] = {
+        "preset": make_visible(preset.name),
+        "organization": Organization.objects.get(pk=principal.organization_id).name,
+    }
+    if enabled:
+        enable_preset(principal, preset)
+        messages.success(request, _t("%(preset)s is enabled for %(organization)s.") % names)
+    else:
+        disable_preset(principal, preset)
+        text = _t("%(preset)s is disabled for %(organization)s. Existing servers aren't affected.")
+        messages.success(request, text % names)
+    return redirect_back(request, reverse("admin:mcp_servers_preset_change", args=[preset.pk]))

@@ -29,7 +29,7 @@ from rest_framework.views import APIView
 from bonobot.accounts.api import idempotency_keys
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.hooks import read_hooks
+from bonobot.accounts.extension_points import read_hooks
 from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.principals import Principal

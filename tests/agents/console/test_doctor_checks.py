@@ -17,7 +17,7 @@ from agents.console.doctor_checks import SettingsFinding
 from bonobot.monitoring import database_state, health
 from bonobot.processes.process_status import ProcessStatus, read_statuses, write_statuses
 from mcp_servers.client.child_process import GROUP, NAMESPACE
-from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
+from mcp_servers.client.sandbox import ServerSandboxUnavailable
 from mcp_servers.models import Server
 from mcp_servers.models.servers import ServerQuerySet
 from mcp_servers.subscriptions import leases
