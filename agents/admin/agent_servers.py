@@ -322,7 +322,7 @@ def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     [selection] = _load_selections(visit, [str(selection.server.pk)])
     selection.problem = discovery.problem
     return render_fragment(
-        visit.request, "agents/pick_server.html", agent=visit.object, one=selection, told=True
+        visit.request, "agents/pick_server.html", agent=visit.object, one=selection
     )
 
 

@@ -199,7 +199,9 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
         sides=summarize_transcripts(recorded_transcript, replayed_transcript)
         if replayed_transcript
         else None,
-        messages_told=compare_messages(recording_replay, recorded_transcript, replayed_transcript)
+        message_differences=compare_messages(
+            recording_replay, recorded_transcript, replayed_transcript
+        )
         if replayed_transcript
         else [],
     )

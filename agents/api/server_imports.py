@@ -225,7 +225,7 @@ class AgentOverrideSerializer(StrictSerializer):
     agent = serializers.CharField()
     server = serializers.CharField()
     line = serializers.IntegerField()
-    action = serializers.ChoiceField(["give", "take", "keep", "refuse"])
+    action = serializers.ChoiceField(["attach", "detach", "unchanged", "invalid"])
     allowed_tools = serializers.ListField(child=serializers.CharField())
     denied_tools = serializers.ListField(child=serializers.CharField())
     problems = ObjectListField(help_text="Why it can't be attached: code, field, remedy.")

@@ -150,7 +150,7 @@ def build_operation_picker(outline: DocumentOutline, selected: Collection[str]) 
         {tag for operation in preview["operations"] for tag in operation["tags"] if " " not in tag}
     )
     return {
-        "told": preview,
+        "preview": preview,
         "rows": rows,
         "tags": tags,
         "ticked": sum(1 for _one, is_selected in rows if is_selected),

@@ -66,6 +66,9 @@ STATE_LABELS = {
     "day": _lazy("per day"),
     "month": _lazy("per month"),
     "total": _lazy("in total"),
+    "attach": _lazy("Attach"),
+    "detach": _lazy("Detach"),
+    "unchanged": _lazy("unchanged"),
 }
 APPROVAL_STATES = {
     "waiting": ("warn", "schedule", _lazy("Pending")),
@@ -124,7 +127,7 @@ def as_markdown(text: Any) -> SafeString | None:
 
 
 @register.filter
-def told(text: Any, limit: int | None = None) -> SafeString:
+def sentence(text: Any, limit: int | None = None) -> SafeString:
     """Return a localized sentence of ours with `names` set as code.
 
     It may quote untrusted text.
