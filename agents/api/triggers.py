@@ -315,9 +315,7 @@ def _read_body(request: Request) -> bytes:
     body: bytes = request.stream.read(MAX_BODY_BYTES + 1) if request.stream else b""
     if len(body) > MAX_BODY_BYTES:
         raise BodyTooLarge(
-            format_message(
-                "The request body is larger than {largest_body} bytes.", largest_body=MAX_BODY_BYTES
-            ),
+            format_message("The request body is larger than {limit} bytes.", limit=MAX_BODY_BYTES),
             remedy="Send a smaller body.",
         )
     return body

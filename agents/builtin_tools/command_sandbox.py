@@ -98,7 +98,7 @@ def _require_working_sandbox() -> None:
             _build_bwrap_arguments(network, forbids_namespaces=False)
         ):
             raise ServerSandboxUnavailable(
-                format_message("the sandbox doesn't work on this host: {said}", said=failure),
+                format_message("the sandbox doesn't work on this host: {error}", error=failure),
                 "Allow this user to create user and mount namespaces.",
             )
     _seen.add("works")

@@ -146,8 +146,8 @@ def _explain_resolution(tool: SnapshotTool) -> StageExplanation:
         "allow",
         "resolve",
         reason=format_message(
-            "The call resolves to the tool `{own_name}`, {whose}.",
-            own_name=tool.facts.own_name,
+            "The call resolves to the tool `{tool}`, {whose}.",
+            tool=tool.facts.own_name,
             whose=origin,
         ),
     )
@@ -254,7 +254,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
         rate_charge.key,
         "rate_limited",
         reason,
-        format_message("Try again in {wait_s} s.", wait_s=wait_s),
+        format_message("Try again in {seconds} s.", seconds=wait_s),
     )
 
 
@@ -276,7 +276,7 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
         )
         if cells[key].spent >= limit.limit and limit.unit == "calls":
             exhausted_key = exhausted_key or key
-    reason = format_message("Remaining: {said}.", said="; ".join(descriptions))
+    reason = format_message("Remaining: {limits}.", limits="; ".join(descriptions))
     if not exhausted_key:
         return StageExplanation("budgets", "allow", reason=reason)
     remedy = "Wait for the next period, or ask someone with permission to raise the budget."

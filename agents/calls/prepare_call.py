@@ -61,7 +61,8 @@ async def prepare_call(context: CallContext, *, fresh: bool) -> None:
             await prepare_call(context, fresh=True)
             return
         raise NotFound(
-            format_message("The {kind} {key!r} doesn't exist.", kind=kind, key=str(key)), field=kind
+            format_message("The {kind} {name!r} doesn't exist.", kind=kind, name=str(key)),
+            field=kind,
         )
     context.snapshot = snapshot
     # The target of an earlier snapshot has to be resolved again.

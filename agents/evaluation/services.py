@@ -101,7 +101,7 @@ def _check_open_replays(organization: Organization) -> None:
     )
     if open_replays.count() >= MAX_OPEN_REPLAYS:
         raise Conflict(
-            format_message("{most_open} replays are already running.", most_open=MAX_OPEN_REPLAYS),
+            format_message("{count} replays are already running.", count=MAX_OPEN_REPLAYS),
             code="too_many_replays",
             remedy="Wait until one finishes.",
         )

@@ -68,8 +68,8 @@ def check_turn_limit(agent: Agent, history: SessionHistory) -> None:
     if history.turns_since_message >= agent.max_turns:
         raise RunLimitExceeded(
             format_message(
-                "The model took {turns_since_message} turns without an answer.",
-                turns_since_message=history.turns_since_message,
+                "The model took {turns} turns without an answer.",
+                turns=history.turns_since_message,
             ),
             code="turns_exhausted",
             remedy="Ask for less at once, or raise the agent's turns per message.",

@@ -301,8 +301,8 @@ class SessionHost(Host):
         if self._request_counts[endpoint.server_id] > MAX_SERVER_REQUESTS:
             raise HostRequestRejected(
                 format_message(
-                    "The server sent more than {most_asked} requests.",
-                    most_asked=MAX_SERVER_REQUESTS,
+                    "The server sent more than {limit} requests.",
+                    limit=MAX_SERVER_REQUESTS,
                 ),
                 code="too_many_server_requests",
             )

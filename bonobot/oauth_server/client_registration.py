@@ -179,7 +179,7 @@ def parse_client_metadata(document: Mapping[str, Any]) -> ClientMetadata:
     grants = document.get("grant_types", [CODE_GRANT])
     if not isinstance(grants, list) or CODE_GRANT not in grants:
         raise InvalidClientMetadata(
-            format_message("`grant_types` must include `{code_grant}`.", code_grant=CODE_GRANT)
+            format_message("`grant_types` must include `{grant_type}`.", grant_type=CODE_GRANT)
         )
     return ClientMetadata(make_visible(name.strip(), MAX_NAME_LENGTH), tuple(dict.fromkeys(uris)))
 

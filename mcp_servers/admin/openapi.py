@@ -216,8 +216,8 @@ def _read_document(request: HttpRequest) -> str:
     if file.size > MAX_DOCUMENT_BYTES:
         raise InvalidInput(
             format_message(
-                "The file is larger than {longest_text} MiB.",
-                longest_text=MAX_DOCUMENT_BYTES // 1024**2,
+                "The file is larger than {limit} MiB.",
+                limit=MAX_DOCUMENT_BYTES // 1024**2,
             ),
             code="too_large",
             field="document",

@@ -122,7 +122,7 @@ def _check_works(kind: Kind, network: Network) -> None:
     if failure := try_command([*prefix, get_tool_path("setpriv"), "--version"]):
         raise ServerSandboxUnavailable(
             format_message(
-                "`{kind}` doesn't work on this machine: {said}", kind=kind, said=failure
+                "`{kind}` doesn't work on this machine: {error}", kind=kind, error=failure
             ),
             _build_remedy(),
         )
@@ -422,7 +422,7 @@ def check_sandbox_works() -> None:
         raise problem
     if failure := _try_sandbox(forbids_namespaces=False):
         raise ServerSandboxUnavailable(
-            format_message("the sandbox doesn't work on this host: {said}", said=failure), REMEDY
+            format_message("the sandbox doesn't work on this host: {error}", error=failure), REMEDY
         )
     _verified.add("works")
 

@@ -128,7 +128,7 @@ def _parse_labels(labels: Iterable[str]) -> Labels:
             format_message("Unknown label {unknown!r}.", unknown=unknown[0]),
             code="unknown_label",
             field="labels",
-            remedy=format_message("Use one of: {label}.", label=", ".join(FlowLabel)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(FlowLabel)),
         )
     return tuple(label for label in FlowLabel if label in names)
 

@@ -232,9 +232,7 @@ def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseB
 def _select_step(request: HttpRequest, progress: OnboardingProgress) -> OnboardingStep | None:
     requested_slug = request.POST.get("step") or request.GET.get("step", "")
     if requested_slug and requested_slug not in SLUGS:
-        raise NotFound(
-            format_message("Unknown step {wanted!r}.", wanted=requested_slug), field="step"
-        )
+        raise NotFound(format_message("Unknown step {slug!r}.", slug=requested_slug), field="step")
     return next((step for step in progress.steps if step.slug == requested_slug), progress.next)
 
 
