@@ -13,9 +13,9 @@ from django.utils.translation import gettext as _t
 
 from agents.access_requests.provision_access import provision_access
 from agents.flow_labels.text_labels import label_text
-from agents.live_topics import wake_pages
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
+from agents.page_wakeups import wake_pages
 from bonobot.accounts import email_delivery
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal

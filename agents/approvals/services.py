@@ -10,8 +10,8 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from agents.flow_labels.session_labels import label_session
-from agents.live_topics import wake_pages
 from agents.models import Approval, Session, SessionApproval
+from agents.page_wakeups import wake_pages
 from agents.session_wakeups import notify_of_answer, wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
