@@ -52,7 +52,7 @@ from bonobot.core.text.syntax_highlighting import (
     highlight_json_lines,
 )
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.flow_labels.label_marks import FLOW_MARKS, LabelMark, list_label_marks
+from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark, list_label_marks
 from mcp_servers.models import Definition
 
 WAITING_FIRST = Case(When(state=WAITING, then=0), default=1, output_field=IntegerField())

@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin import audit_list
-from agents.admin.audit_turns import group_turns
+from agents.admin.audit_list import group_turns
 from agents.models import SavedFilter
 from agents.saved_filters import (
     can_delete_filter,

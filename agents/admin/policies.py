@@ -533,7 +533,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
         "agents/explain.html",
         agent=agent,
         tool=tool,
-        told=explanation,
+        explanation=explanation,
         typed=arguments_text,
         schema=json.dumps(tool.input_schema, indent=2, ensure_ascii=False),
         problem=problem,

@@ -17,18 +17,18 @@ from agents.admin.agents import AgentAdmin
 from agents.admin.policies import MODES
 from agents.admin.policy_simulations import list_policy_fields, parse_policy
 from agents.admin.sessions import SessionAdmin
+from agents.evaluation.compare_transcripts import (
+    RecordedTurn,
+    Transcript,
+    TranscriptEntry,
+    summarize_transcripts,
+)
 from agents.evaluation.services import (
     MAX_INSTRUCTIONS_LENGTH,
     ReplayOverrides,
     create_recording,
     create_replay,
     delete_recording,
-)
-from agents.evaluation.transcripts import (
-    RecordedTurn,
-    Transcript,
-    TranscriptEntry,
-    summarize_transcripts,
 )
 from agents.models import Agent, ModelEndpoint, Recording, Replay
 from agents.policies.services import load_policy_spec
@@ -199,7 +199,9 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
         sides=summarize_transcripts(recorded_transcript, replayed_transcript)
         if replayed_transcript
         else None,
-        messages_told=compare_messages(recording_replay, recorded_transcript, replayed_transcript)
+        message_differences=compare_messages(
+            recording_replay, recorded_transcript, replayed_transcript
+        )
         if replayed_transcript
         else [],
     )

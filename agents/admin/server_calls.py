@@ -506,7 +506,7 @@ def parse_arguments_text(text: str) -> dict[str, Any]:
         arguments = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise InvalidInput(
-            format_message("The arguments aren't valid JSON: {error}", error=error),
+            format_message("The arguments aren't valid JSON: {error}.", error=error),
             code="broken_json",
             field="arguments",
             remedy='Enter a JSON object, such as {"city": "Berlin"}.',

@@ -18,7 +18,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.added_servers import (
+from mcp_servers.admin.review_new_servers import (
     ALLOW_PARAMETER,
     PRIVATE_ADDRESS,
     FailedServer,
@@ -269,7 +269,7 @@ def _apply_import(
         if problem is not None
     ]
     if server_import.added or any(
-        attachment.action in ("give", "take") for attachment in server_import.shares
+        attachment.action in ("attach", "detach") for attachment in server_import.shares
     ):
         _add_attachment_messages(request, server_import)
         # A page that can be reloaded: it adds nothing again.
@@ -291,9 +291,9 @@ def _add_attachment_messages(request: HttpRequest, server_import: ServerImport) 
             text = _t("%(server)s was not attached to %(agent)s: %(problem)s")
             target["problem"] = format_problem(attachment.problem)
             messages.error(request, render_sentence(text % target, 2_000))
-        elif attachment.action == "give":
+        elif attachment.action == "attach":
             messages.success(request, _t("%(server)s was attached to %(agent)s.") % target)
-        elif attachment.action == "take":
+        elif attachment.action == "detach":
             messages.success(request, _t("%(server)s was detached from %(agent)s.") % target)
 
 

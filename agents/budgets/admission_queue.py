@@ -17,7 +17,7 @@ from operator import attrgetter
 from weakref import WeakKeyDictionary
 
 from bonobot.core.runtime import Runtime, get_runtime
-from bonobot.ledger.refusals import BudgetReserved, RateLimited
+from bonobot.ledger.admission_refusals import BudgetReserved, RateLimited
 from bonobot.ledger.types import Admission, BudgetReservation
 from bonobot.ledger.writer.writer_thread import get_writer
 

@@ -18,14 +18,14 @@ from agents.policies.decisions import StageVerdict, evaluate_agent_stage, evalua
 from agents.policies.rules import Arguments
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, Action
-from bonobot.core import cell_rate
+from bonobot.core import rate_limiter
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import FlowCell, RateCell
 from bonobot.ledger.queries import load_balances
 from mcp_servers.flow_labels import FlowLabel, decode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS
+from mcp_servers.flow_labels.token_labels import HELD_LABELS
 from mcp_servers.models import Server
 from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
@@ -146,8 +146,8 @@ def _explain_resolution(tool: SnapshotTool) -> StageExplanation:
         "allow",
         "resolve",
         reason=format_message(
-            "The call resolves to the tool `{own_name}`, {whose}.",
-            own_name=tool.facts.own_name,
+            "The call resolves to the tool `{tool}`, {whose}.",
+            tool=tool.facts.own_name,
             whose=origin,
         ),
     )
@@ -234,7 +234,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
     tat = RateCell.objects.filter(pk=rate_charge.key).values_list("tat", flat=True).first() or 0
     now, interval = (
         int(timezone.now().timestamp() * MICROSECONDS_PER_SECOND),
-        cell_rate.compute_interval(rate_charge.per_minute),
+        rate_limiter.compute_interval(rate_charge.per_minute),
     )
     # Round up: a partly regained call doesn't count yet.
     remaining = max(0, rate_charge.burst - -(-max(0, tat - now) // interval))
@@ -244,7 +244,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
         burst=rate_charge.burst,
         per_minute=rate_charge.per_minute,
     )
-    verdict = cell_rate.admit_request(tat, now, interval, rate_charge.burst)
+    verdict = rate_limiter.admit_request(tat, now, interval, rate_charge.burst)
     if verdict.allowed:
         return StageExplanation("rate", "allow", rate_charge.key, reason=reason)
     wait_s = -(-verdict.retry_after // MICROSECONDS_PER_SECOND)
@@ -254,7 +254,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
         rate_charge.key,
         "rate_limited",
         reason,
-        format_message("Try again in {wait_s} s.", wait_s=wait_s),
+        format_message("Try again in {seconds} s.", seconds=wait_s),
     )
 
 
@@ -276,7 +276,7 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
         )
         if cells[key].spent >= limit.limit and limit.unit == "calls":
             exhausted_key = exhausted_key or key
-    reason = format_message("Remaining: {said}.", said="; ".join(descriptions))
+    reason = format_message("Remaining: {limits}.", limits="; ".join(descriptions))
     if not exhausted_key:
         return StageExplanation("budgets", "allow", reason=reason)
     remedy = "Wait for the next period, or ask someone with permission to raise the budget."

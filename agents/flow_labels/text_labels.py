@@ -54,9 +54,9 @@ from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import Actor
 from bonobot.notifications.models import NotificationChannel
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S, load_token_labels
-from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.label_cells import build_flow_key
 from mcp_servers.flow_labels.store_labels import StoredData, get_store_labels
+from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S, load_token_labels
 from mcp_servers.models import Preset, Server
 
 FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)

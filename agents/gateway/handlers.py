@@ -55,8 +55,8 @@ from agents.skills.templates import find_skill_name
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.client.extensions import is_for_models
-from mcp_servers.scanning.results import strip_json_value
+from mcp_servers.client.mcp_extensions import is_for_models
+from mcp_servers.scanning.scan_result import strip_json_value
 from mcp_servers.scanning.services import strip_result
 
 VIA = "gateway"

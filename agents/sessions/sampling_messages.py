@@ -81,7 +81,7 @@ def _is_text(part: Mapping[str, Any]) -> bool:
 
 def _build_error(field: str, expected: str) -> InvalidInput:
     return InvalidInput(
-        format_message("`{field}` must be {wanted}.", field=field, wanted=expected),
+        format_message("`{field}` must be {expected}.", field=field, expected=expected),
         code="bad_sampling",
         field=field,
     )

@@ -15,7 +15,7 @@ from agents.llm.tool_schemas import simplify_schema
 from agents.sessions.output_schemas import OutputSchema, build_output_instructions
 from agents.sessions.run_context import UnavailableServer
 from bonobot.core.i18n.messages import format_count
-from mcp_servers.scanning.description_markup import strip_markup
+from mcp_servers.scanning.definition_text import strip_markup
 
 # Maximum number of names in a list.
 MAX_LISTED = 50

@@ -22,7 +22,7 @@ from agents.tool_matrix.settings import (
     read_server_default,
     read_tool_setting,
 )
-from mcp_servers.flow_labels.label_marks import LabelMark, list_label_marks
+from mcp_servers.flow_labels.label_icons import LabelMark, list_label_marks
 
 # Why a decision isn't the one of the setting, by code.
 CAUSES: Mapping[str, Any] = {

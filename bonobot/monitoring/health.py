@@ -35,7 +35,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import SYNC_INTERVAL_S
 from bonobot.monitoring import database_state
-from bonobot.monitoring.readiness_parts import ReadinessPart, probe_registered_parts
+from bonobot.monitoring.extension_points import ReadinessPart, probe_registered_parts
 
 LIVENESS_PATH = "/healthz"
 

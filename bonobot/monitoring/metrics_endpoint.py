@@ -25,7 +25,7 @@ from bonobot.accounts.tokens.constraints import is_in_networks
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import metrics
 from bonobot.jobs import broker
-from bonobot.monitoring.row_gauges import (
+from bonobot.monitoring.extension_points import (
     LEASES,
     WAITING,
     WAITING_SECONDS,

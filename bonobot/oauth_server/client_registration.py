@@ -33,11 +33,11 @@ from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import Application
 
 from bonobot.accounts.models import Token
-from bonobot.core.cell_rate import admit_request, compute_interval
 from bonobot.core.http.egress import build_guarded_client
 from bonobot.core.http.ip_addresses import extract_address_prefix
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.rate_limiter import admit_request, compute_interval
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -179,7 +179,7 @@ def parse_client_metadata(document: Mapping[str, Any]) -> ClientMetadata:
     grants = document.get("grant_types", [CODE_GRANT])
     if not isinstance(grants, list) or CODE_GRANT not in grants:
         raise InvalidClientMetadata(
-            format_message("`grant_types` must include `{code_grant}`.", code_grant=CODE_GRANT)
+            format_message("`grant_types` must include `{grant_type}`.", grant_type=CODE_GRANT)
         )
     return ClientMetadata(make_visible(name.strip(), MAX_NAME_LENGTH), tuple(dict.fromkeys(uris)))
 

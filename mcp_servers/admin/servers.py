@@ -43,13 +43,9 @@ from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
 from mcp_servers.admin import bulk_actions, openapi
-from mcp_servers.admin.add_servers import (
-    ServerDestination,
-    add_by_form,
-    add_by_preset,
-    choose_preset,
-)
+from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
+from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult, discover_servers
 from mcp_servers.health.queries import build_last_day, prefetch_last_day
 from mcp_servers.health.uptime import UptimeSegment

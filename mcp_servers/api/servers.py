@@ -414,7 +414,7 @@ class ServerExportView(ResourceView):
             pool = pool.filter(name__in=names)
             if missing := sorted(names - set(pool.values_list("name", flat=True))):
                 raise InvalidInput(
-                    format_message("The server {missing!r} doesn't exist.", missing=missing[0]),
+                    format_message("The server {name!r} doesn't exist.", name=missing[0]),
                     code="unknown_server",
                     field="name",
                     remedy="List the servers: GET /api/mcp-servers.",

@@ -63,7 +63,7 @@ def resolve_writable_path(path: str) -> str:
     if GIT_FOLDER in (part.lower() for part in normalized.split("/")):
         raise Forbidden(
             format_message(
-                "`{found}` is one of a repository's internal files.", found=normalized[:200]
+                "`{path}` is one of a repository's internal files.", path=normalized[:200]
             ),
             code="repository_inside",
             field="path",
@@ -430,9 +430,9 @@ def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
                 number,
                 "ambiguous",
                 format_message(
-                    "`old` occurs {found} times, on lines {text}.",
-                    found=count,
-                    text=_format_line_numbers(text, old),
+                    "`old` occurs {count} times, on lines {lines}.",
+                    count=count,
+                    lines=_format_line_numbers(text, old),
                 ),
                 "Include more of the surrounding text, or set `every`.",
             )

@@ -275,7 +275,7 @@ async def _get_successes(context: BuiltinToolContext) -> Mapping[str, int]:
 
 
 def _shorten_description(snapshot: AgentSnapshot, name: str) -> str:
-    from mcp_servers.scanning.description_markup import strip_markup
+    from mcp_servers.scanning.definition_text import strip_markup
 
     description = strip_markup(snapshot.tools[name].description)
     return make_visible(" ".join(description.split()), MAX_DESCRIPTION_LENGTH)

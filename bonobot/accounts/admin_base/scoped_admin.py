@@ -242,9 +242,9 @@ class ScopedAdmin(ModelAdmin):
         """Raise the same `NotFound` for missing rows and those of other organizations."""
         raise NotFound(
             format_message(
-                "The {verbose_name} {object_id!r} doesn't exist.",
-                verbose_name=opts.verbose_name,
-                object_id=object_id,
+                "The {kind} {name!r} doesn't exist.",
+                kind=opts.verbose_name,
+                name=object_id,
             ),
             remedy="Check the organization you are working in.",
         )

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from bonobot.accounts import services as accounts
 from bonobot.accounts.models import Identity, Membership, Provider, User
-from bonobot.accounts.role_mapping import find_claimed_role
+from bonobot.accounts.role_claims import find_claimed_role
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso.oidc_client import ProviderUser
 from bonobot.core.db.transactions import lock_row

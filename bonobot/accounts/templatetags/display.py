@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
-from bonobot.core.documentation.links import build_documentation_url, find_documentation
+from bonobot.core.documentation.learn_more import build_documentation_url, find_documentation
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
 from bonobot.core.text.dollars import MICROUSD_PER_USD
@@ -66,6 +66,9 @@ STATE_LABELS = {
     "day": _lazy("per day"),
     "month": _lazy("per month"),
     "total": _lazy("in total"),
+    "attach": _lazy("Attach"),
+    "detach": _lazy("Detach"),
+    "unchanged": _lazy("unchanged"),
 }
 APPROVAL_STATES = {
     "waiting": ("warn", "schedule", _lazy("Pending")),
@@ -124,7 +127,7 @@ def as_markdown(text: Any) -> SafeString | None:
 
 
 @register.filter
-def told(text: Any, limit: int | None = None) -> SafeString:
+def sentence(text: Any, limit: int | None = None) -> SafeString:
     """Return a localized sentence of ours with `names` set as code.
 
     It may quote untrusted text.

@@ -201,7 +201,7 @@ def parse_selected_fields(
     requested = text.split(",")
     if unknown := [name for name in requested if name not in names]:
         raise InvalidInput(
-            format_message("Unknown field {strange!r}.", strange=unknown[0][:80]),
+            format_message("Unknown field {name!r}.", name=unknown[0][:80]),
             code="unknown_field",
             field=FIELDS_PARAMETER,
             remedy=format_message(

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -23,7 +23,7 @@ from urllib.parse import quote, quote_plus
 import re2
 
 from bonobot.core.text import masked_values
-from bonobot.core.text.secret_names import has_secret_name, is_secret_name
+from bonobot.core.text.secret_names import MAX_CACHED_LENGTH, is_secret_name, is_short_secret_name
 
 MASK = masked_values.MASK
 MAX_DEPTH = 64
@@ -103,6 +103,14 @@ class SearchableText:
     has_secret_name: bool
 
 
+def _has_secret_name(keys: Collection[str]) -> bool:
+    """Return whether one of these keys has a secret name."""
+    for key in keys:
+        if len(key) > MAX_CACHED_LENGTH:
+            return any(map(is_secret_name, keys))
+    return any(map(is_short_secret_name, keys))
+
+
 def build_searchable_text(value: Any) -> SearchableText | None:
     """Return the texts of a JSON value; None if it has to be traversed in any case."""
     texts: list[str] = []
@@ -115,7 +123,7 @@ def build_searchable_text(value: Any) -> SearchableText | None:
             elif isinstance(item, dict):
                 if not STR_ONLY.issuperset(map(type, item)):
                     return None
-                is_suspect = is_suspect or has_secret_name(item)
+                is_suspect = is_suspect or _has_secret_name(item)
                 texts += item
                 next_level += item.values()
             elif isinstance(item, list):

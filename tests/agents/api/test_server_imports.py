@@ -251,7 +251,7 @@ SERVER_WITH_OVERRIDES = {
 def test_attachments_are_previewed_and_then_applied(acme, operator):
     helper = factories.create_agent(acme)
     preview = post_import(operator, SERVER_WITH_OVERRIDES).json
-    assert [override["action"] for override in preview["overrides"]] == ["give"]
+    assert [override["action"] for override in preview["overrides"]] == ["attach"]
     assert preview["entries"][0]["allowed_tools"] == ["read_*"]
     [problem] = preview["problems"]
     assert problem["code"] == "bad_value"
@@ -267,7 +267,7 @@ def test_an_attachment_of_a_server_that_wasnt_added_is_refused(acme, operator):
     factories.create_agent(acme)
     response = post_import(operator, SERVER_WITH_OVERRIDES, apply=True, chosen=[])
     [override] = response.json["overrides"]
-    assert (override["action"], override["problems"][0]["code"]) == ("refuse", "not_found")
+    assert (override["action"], override["problems"][0]["code"]) == ("invalid", "not_found")
 
 
 def test_a_registry_at_a_private_address_is_refused(acme, operator):

@@ -1,8 +1,9 @@
-"""Extension point for gauges read from rows, exported by beat."""
+"""What upper packages register for monitoring: gauges of rows, parts of the readiness report."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from django.utils import timezone
 
@@ -38,15 +39,15 @@ class RowGauges:
     collect: Callable[[], Iterable[GaugeSample]]
 
 
-_builders: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
+_gauge_builders: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
 
 
 def register_row_gauges(build: Callable[[], RowGauges]) -> None:
-    _builders.register(build)
+    _gauge_builders.register(build)
 
 
 def load_registered_gauges() -> list[RowGauges]:
-    return [build() for build in _builders]
+    return [build() for build in _gauge_builders]
 
 
 def build_backlog_samples(
@@ -63,3 +64,29 @@ def build_lease_samples(kind: str, count: int, expired: int) -> Iterator[GaugeSa
     """Yield how many leases of a kind are held and how many have expired."""
     yield GaugeSample(LEASES, (kind, "held"), count - expired)
     yield GaugeSample(LEASES, (kind, "lapsed"), expired)
+
+
+State = Literal["ok", "failed"]
+
+
+@dataclass(frozen=True)
+class ReadinessPart:
+    """A part of the report and its state."""
+
+    name: str
+    state: State
+    detail: str
+
+
+_probes: ExtensionList[Callable[[], ReadinessPart]] = ExtensionList()
+
+
+def register_readiness_part(probe: Callable[[], ReadinessPart]) -> None:
+    """Register a probe; it may use the database and is called only if that is reachable."""
+    _probes.register(probe)
+
+
+def probe_registered_parts() -> Iterator[ReadinessPart]:
+    """Yield the results of the registered probes."""
+    for probe in _probes:
+        yield probe()

@@ -8,9 +8,8 @@ import pytest
 from django.db import OperationalError, connection
 
 from bonobot.core.db.database_url import build_database_settings as sqlite
-from bonobot.core.db.sqlite import write_queue as module
-from bonobot.core.db.sqlite.base import DatabaseWrapper
-from bonobot.core.db.sqlite.write_queue import WriteQueue, get_write_queue
+from bonobot.core.db.sqlite import base
+from bonobot.core.db.sqlite.base import DatabaseWrapper, WriteQueue, get_write_queue
 from tests.wait import eventually
 
 WAIT_S = 20.0
@@ -63,11 +62,11 @@ def test_a_writer_that_waits_too_long_fails_and_leaves_the_queue(queue: WriteQue
 def test_a_forked_process_has_its_own_queue() -> None:
     before = get_write_queue()
     try:
-        module._reset_after_fork()
+        base._reset_after_fork()
         assert get_write_queue() is not before
         assert get_write_queue().acquire(timeout_s=0)
     finally:
-        module._turns = before
+        base._turns = before
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.label_marks import (
+from mcp_servers.flow_labels.label_icons import (
     ALL_MARKS,
     ToolRisk,
     find_tool_risk,

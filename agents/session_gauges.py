@@ -8,10 +8,10 @@ from django.db.models import Count, Min, Q
 from agents.budgets.services import load_budget_use
 from agents.models import Approval, Budget, Inbox, Runner, Session
 from agents.sessions import leases
-from bonobot.monitoring.readiness_parts import ReadinessPart
-from bonobot.monitoring.row_gauges import (
+from bonobot.monitoring.extension_points import (
     GaugeFamily,
     GaugeSample,
+    ReadinessPart,
     RowGauges,
     build_backlog_samples,
     build_lease_samples,

@@ -36,8 +36,8 @@ from bonobot.monitoring import database_state, health
 from bonobot.processes.process_status import read_statuses
 from mcp_servers.client.child_process import CONTAINMENT_TOOLS, NAMESPACE, choose_containment
 from mcp_servers.client.environment_rules import list_variables_needing_exception
+from mcp_servers.client.sandbox import Kind, find_sandbox_problem
 from mcp_servers.client.sandbox import find_sandbox_fault as fault_of_server_sandbox
-from mcp_servers.client.sandbox_modes import Kind, find_sandbox_problem
 from mcp_servers.models import Secret, Server
 from mcp_servers.presets.allowed_folders import build_folder_rule
 from mcp_servers.subscriptions.leases import (
@@ -86,10 +86,10 @@ def inspect_database() -> Iterator[SettingsFinding]:
         return
     took_ms = (time.monotonic() - started_at) * 1000
     detail = format_message(
-        "{display_name} {version}, responded in {took_ms:.0f} ms",
+        "{display_name} {version}, responded in {duration_ms:.0f} ms",
         display_name=connection.display_name,
         version=version,
-        took_ms=took_ms,
+        duration_ms=took_ms,
     )
     if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < MIN_SQLITE_VERSION:
         fix = format_message(
@@ -118,7 +118,7 @@ def inspect_secrets() -> Iterator[SettingsFinding]:
             "for tokens, to `BONOBOT_TOKEN_PEPPERS`), after the first key."
         )
         detail = format_message(
-            "encrypted with other keys: {unopened}", unopened=", ".join(unreadable_fields)
+            "encrypted with other keys: {names}", names=", ".join(unreadable_fields)
         )
         yield SettingsFinding("secrets", "failed", detail, fix)
     else:
@@ -145,14 +145,14 @@ def inspect_clock() -> Iterator[SettingsFinding]:
         yield SettingsFinding(
             "clock",
             "failed",
-            format_message("differs from the database clock by {apart:.1f} s", apart=skew_s),
+            format_message("differs from the database clock by {seconds:.1f} s", seconds=skew_s),
             fix,
         )
     else:
         yield SettingsFinding(
             "clock",
             "ok",
-            format_message("differs from the database clock by {apart:.2f} s", apart=skew_s),
+            format_message("differs from the database clock by {seconds:.2f} s", seconds=skew_s),
         )
     pool = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
     detail = format_message(
@@ -307,9 +307,9 @@ def inspect_change_listeners() -> Iterator[SettingsFinding]:
             "change notices",
             "warning",
             format_message(
-                "not listening to {alone} of {wanted} servers",
-                alone=unclaimed_count,
-                wanted=wanted_count,
+                "not listening to {count} of {total} servers",
+                count=unclaimed_count,
+                total=wanted_count,
             ),
             fix,
         )
@@ -317,7 +317,7 @@ def inspect_change_listeners() -> Iterator[SettingsFinding]:
         yield SettingsFinding(
             "change notices",
             "ok",
-            format_message("listening to {wanted} servers", wanted=wanted_count),
+            format_message("listening to {count} servers", count=wanted_count),
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from django.db.models import Count, Min
 
-from bonobot.monitoring.row_gauges import (
+from bonobot.monitoring.extension_points import (
     GaugeFamily,
     GaugeSample,
     RowGauges,

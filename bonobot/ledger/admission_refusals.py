@@ -114,9 +114,9 @@ class BudgetExhausted(Refusal):
         unit = parse_unit(reservation.key)
         super().__init__(
             format_message(
-                "The {named} is {limit}. This call may need {amount}, but {spent} are used "
+                "The {budget} is {limit}. This call may need {amount}, but {spent} are used "
                 "and {reserved} are reserved for running calls.",
-                named=describe_budget_key(reservation.key),
+                budget=describe_budget_key(reservation.key),
                 limit=format_amount(unit, reservation.limit or 0),
                 amount=format_amount(unit, reservation.amount),
                 spent=format_amount(unit, balance.spent),

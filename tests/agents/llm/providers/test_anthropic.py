@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agents.llm.providers.text_deltas import DELTA_EVENT, DeltaMerger, merge_text_deltas
+from agents.llm.providers.anthropic import DELTA_EVENT, DeltaMerger, merge_text_deltas
 
 STOP = b'event: message_stop\ndata: {"type": "message_stop"}'
 

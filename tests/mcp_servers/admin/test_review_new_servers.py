@@ -9,7 +9,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.admin import server_details
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.added_servers import build_added_url
+from mcp_servers.admin.review_new_servers import build_added_url
 from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
 from mcp_servers.models import Definition, Server

@@ -1,12 +1,30 @@
-"""Hook for the agents that a server is attached to, registered by the `agents` app."""
+"""What upper packages register for servers: panels of a server's page, agents it is attached to."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from bonobot.accounts.principals import Principal
-from bonobot.core.extension_points import ExtensionPoint
+from bonobot.core.extension_points import ExtensionList, ExtensionPoint
 from mcp_servers.models import Server
+
+# A template and its context.
+Panel = tuple[str, dict[str, Any]]
+# Takes the request for a server's page (`ObjectRequest`), returns a panel or None.
+PanelBuilder = Callable[[Any], Panel | None]
+_panel_builders: ExtensionList[PanelBuilder] = ExtensionList()
+
+
+def register_server_panel(build: PanelBuilder) -> None:
+    """Add a panel after the existing ones."""
+    _panel_builders.register(build)
+
+
+def build_registered_panels(page: Any) -> Iterator[Panel]:
+    for build in _panel_builders:
+        if panel := build(page):
+            yield panel
 
 
 @dataclass(frozen=True, slots=True)

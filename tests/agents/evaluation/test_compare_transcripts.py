@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.evaluation.transcripts import (
+from agents.evaluation.compare_transcripts import (
     MAX_COMPARED_LENGTH,
     NOT_RECORDED,
     RecordedCall,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.core.cell_rate import MICROSECONDS_PER_MINUTE, admit_request, compute_interval
+from bonobot.core.rate_limiter import MICROSECONDS_PER_MINUTE, admit_request, compute_interval
 
 LIMITS = st.tuples(st.integers(1, 10_000_000), st.integers(1, 100))
 # (microseconds since the last request, share of the burst that this one costs)

@@ -12,8 +12,8 @@ from django.utils import timezone
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.cli.servers import get_server, serialize_server
+from mcp_servers.extension_points import get_attached_agents
 from mcp_servers.models import Definition, Server
 
 
