@@ -143,7 +143,7 @@ def _clean_role(name: str, value: Any) -> str:
         raise InvalidInput(
             format_message("Unknown role {value!r}.", value=value),
             field=name,
-            remedy=format_message("Use one of: {role}.", role=", ".join(Role)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(Role)),
         )
     return str(value or "")
 
