@@ -235,7 +235,8 @@ class ScannedPaginator(BoundedPaginator):
         first = (number - 1) * self.per_page
         keys = self._keys[first : min(first + self.per_page, self.limit)]
         rows = AuditRow.objects.filter(pk__in=keys).defer("opened", "closed")
-        return rows.order_by(*self.object_list.query.order_by)
+        found: Any = self.object_list
+        return rows.order_by(*found.query.order_by)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ class StaticFilesMiddleware(ServeStaticMiddleware):
         file = self.files.get(request.path_info)
         if isinstance(file, StaticFile):
             self._update_file(request.path_info, file)
-        return await super().__call__(request)
+        response: HttpResponseBase = await super().__call__(request)
+        return response
 
     def _update_file(self, url: str, file: StaticFile) -> None:
         path = file.alternatives[0][1]
