@@ -405,6 +405,25 @@ class AuditAdmin(ScopedAdmin):
         organization_id = self.get_principal(request).organization_id
         return AuditRow.objects.for_organization(organization_id).defer("opened", "closed")
 
+    def get_paginator(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Any],
+        per_page: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> audit_list.ScannedPaginator:
+        """Return a paginator that scans the rows once."""
+        limit = self.max_paged
+        return audit_list.ScannedPaginator(queryset, per_page, *args, limit=limit, **kwargs)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the change list with the rows that its paginator found."""
+        changelist = super().get_changelist_instance(request)
+        if not changelist.show_all:
+            changelist.result_list = changelist.paginator.list_rows(changelist.page_num)
+        return changelist
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditRow], search_term: str
     ) -> tuple[QuerySet[AuditRow], bool]:

@@ -10,13 +10,15 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR, SEARCH_VAR
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, QueryDict
 from django.utils import timezone
+from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from agents.models import Approval, Step
+from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
@@ -211,7 +213,31 @@ def hide_answered_requests(organization_id: UUID, request: HttpRequest) -> Q:
         request.GET.get(name) for name in ("code", "code__icontains", "resource_id")
     ):
         return Q()
-    return ~APPROVAL_REQUESTS | Q(pk__in=list_pending_requests(organization_id))
+    is_pending = Q(pk__in=list_pending_requests(organization_id))
+    if request.GET.getlist("outcome__in") == [PENDING]:
+        return is_pending  # instead of a scan of all requests, most of which are answered
+    return ~APPROVAL_REQUESTS | is_pending
+
+
+class ScannedPaginator(BoundedPaginator):
+    """Reads the keys of all pages at once: counting the matches of a search takes as long."""
+
+    @cached_property
+    def _keys(self) -> list[UUID]:
+        rows: Any = self.object_list
+        return list(rows.values_list("pk", flat=True)[: self.limit + 1])
+
+    @cached_property
+    def _counted(self) -> int:
+        return len(self._keys)
+
+    def list_rows(self, number: int) -> QuerySet[AuditRow]:
+        """Return the rows of a page, found by their keys."""
+        first = (number - 1) * self.per_page
+        keys = self._keys[first : min(first + self.per_page, self.limit)]
+        rows = AuditRow.objects.filter(pk__in=keys).defer("opened", "closed")
+        found: Any = self.object_list
+        return rows.order_by(*found.query.order_by)
 
 
 @dataclass(frozen=True)

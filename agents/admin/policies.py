@@ -20,8 +20,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.agents import READERS, AgentAdmin
-from agents.calls.explain import build_missing_tool_error, explain_call, find_no_tools_reason
+from agents.admin.agents import AgentAdmin
+from agents.calls.explain import find_no_tools_reason
 from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
@@ -506,54 +506,3 @@ def _search_tools(tools: Sequence[SnapshotTool], search_text: str) -> Sequence[S
 def _build_search_text(tool: SnapshotTool) -> str:
     description = f"{tool.description} {localize_if_translatable(tool.description)}"
     return f"{tool.name} {tool.facts.server_name} {description}".lower()
-
-
-@AgentAdmin.add_page("explain", needs=READERS, parent_tab="policy")
-def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
-    """Explain what would be decided about a call; nothing is called."""
-    agent: Agent = visit.object
-    query = visit.request.GET
-    name, arguments_text = query.get("tool", ""), query.get("arguments", "").strip()
-    if not name:
-        return redirect_to_page(visit, "policy")  # which has a "why?" at each tool
-    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
-    tool = snapshot.find_tool(name)
-    if tool is None:
-        raise build_missing_tool_error(visit.principal, snapshot, name)
-    problem: Problem | None = None
-    arguments = None
-    try:
-        arguments = _parse_arguments(arguments_text) if arguments_text else None
-    except Problem as exc:
-        problem = exc
-    explanation = explain_call(visit.principal, snapshot, tool, arguments)
-    for stage in explanation["stages"]:
-        stage["title"] = stage["stage"].replace("_", " ")
-    return visit.render_tab(
-        "agents/explain.html",
-        agent=agent,
-        tool=tool,
-        explanation=explanation,
-        typed=arguments_text,
-        schema=json.dumps(tool.input_schema, indent=2, ensure_ascii=False),
-        problem=problem,
-        status=problem.status if problem else 200,
-    )
-
-
-def _parse_arguments(text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(
-            format_message("The arguments aren't valid JSON: {error}.", error=error),
-            field="arguments",
-            remedy='Enter a JSON object, such as {"timezone": "UTC"}.',
-        ) from None
-    if not isinstance(arguments, dict):
-        raise InvalidInput(
-            "The arguments must be a JSON object.",
-            field="arguments",
-            remedy="Enter a JSON object: {…}.",
-        )
-    return arguments

@@ -5,7 +5,7 @@ Nothing is called, reserved or written.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from bonobot.core import rate_limiter
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.dollars import MICROUSD_PER_USD
 from bonobot.ledger.models import FlowCell, RateCell
 from bonobot.ledger.queries import load_balances
 from mcp_servers.flow_labels import FlowLabel, decode_labels
@@ -57,7 +58,15 @@ CHANGED_BY: Mapping[str, Action | None] = {
     "definition_rejected": None,
     "tool_gone": None,
 }
-CALLER, SERVER_MAKERS = "the caller", "the server's developers"
+CALLER = format_message("the caller")
+SERVER_MAKERS = format_message("the server's developers")
+LABEL_WORDS: Mapping[FlowLabel, str] = {
+    FlowLabel.PRIVATE_DATA: format_message("private data"),
+    FlowLabel.UNTRUSTED_CONTENT: format_message("untrusted content"),
+    FlowLabel.SENDS_OUT: format_message("external effect"),
+    FlowLabel.REPEATABLE: format_message("idempotent"),
+}
+NO_LABELS = format_message("nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +207,7 @@ def _explain_flow_labels(
 ) -> StageExplanation:
     """Explain the labels held outside sessions and those the tool would add."""
     held = _load_held_labels(principal, snapshot)
-    adds = ", ".join(tool.labels) or "nothing"
-    seen = ", ".join(decode_labels(held)) or "nothing"
+    adds, seen = _join_labels(tool.labels), _join_labels(decode_labels(held))
     reason = format_message(
         "Seen outside a session: {seen}. Labels of the tool: {adds}.", seen=seen, adds=adds
     )
@@ -217,6 +225,10 @@ def _explain_flow_labels(
             "Someone who can approve calls must approve it on the Approvals page.",
         )
     return StageExplanation("flow", "allow", "flow", reason=reason)
+
+
+def _join_labels(labels: Collection[str]) -> str:
+    return ", ".join(LABEL_WORDS[FlowLabel(label)] for label in labels) or NO_LABELS
 
 
 def _load_held_labels(principal: Principal, snapshot: CallSnapshot) -> int:
@@ -286,7 +298,9 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
 def _format_remaining(unit: str, remaining: int, limit: int) -> str:
     """Return the remaining amount for people: money in dollars."""
     if unit == "microusd":
-        return f"${remaining / 1e6:,.4f} of ${limit / 1e6:,.2f}"
+        decimals = 2 if remaining >= MICROUSD_PER_USD or not remaining else 4
+        left, total = remaining / MICROUSD_PER_USD, limit / MICROUSD_PER_USD
+        return f"${left:,.{decimals}f} of ${total:,.2f}"
     return f"{remaining:,} of {limit:,} {unit}"
 
 

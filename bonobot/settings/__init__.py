@@ -232,7 +232,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "bonobot.core.http.response_headers.add_browser_policy",
     "bonobot.core.http.cors.handle_cross_origin",
-    "servestatic.middleware.ServeStaticMiddleware",
+    "bonobot.core.http.static_files.StaticFilesMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",

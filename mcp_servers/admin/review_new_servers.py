@@ -34,7 +34,8 @@ FAILURES, MAX_KEPT = "import_failures", 5  # in the session
 FAILED_TEXT = "import_text"  # in the session, encrypted: the text of the last failures
 MAX_KEPT_CHARACTERS = 65_536
 AGAIN_PARAMETER, ALLOW_PARAMETER = "again", "allow"
-PRIVATE_ADDRESS = "private_address"
+PRIVATE_ADDRESS, MISSING_VALUE = "private_address", "missing_value"
+INSTALLING = "server_installing"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def build_added_url(
 
 @dataclass(frozen=True)
 class FailedServer:
-    """A server of an import that wasn't added, and why."""
+    """A server of an import that wasn't added, and why; `exists` if it was added before."""
 
     name: str
     line: int
@@ -84,13 +85,16 @@ class FailedServer:
     text: str
     remedy: str
     code: str
+    exists: bool = False
 
     @classmethod
-    def from_problem(cls, name: str, line: int, problem: Problem) -> "FailedServer":
+    def from_problem(
+        cls, name: str, line: int, problem: Problem, *, exists: bool = False
+    ) -> "FailedServer":
         """Return the failure with the texts of a problem."""
         remedy = localize_text(problem.remedy) if problem.remedy else ""
         text = localize_text(str(problem))
-        return cls(name, line, problem.field or "–", text, remedy, problem.code)
+        return cls(name, line, problem.field or "–", text, remedy, problem.code, exists)
 
 
 @dataclass(frozen=True)
@@ -104,12 +108,19 @@ class FailureGroup:
         """Whether one permission solves all of them."""
         return self.failures[0].code == PRIVATE_ADDRESS
 
+    @property
+    def is_missing_value(self) -> bool:
+        """Whether each lacks a value, such as a token."""
+        return self.failures[0].code == MISSING_VALUE
+
 
 def group_failures(failures: Iterable[FailedServer]) -> list[FailureGroup]:
     """Return the failures by problem and remedy, in the order of the first ones."""
     groups: dict[tuple[str, str], list[FailedServer]] = {}
     for failure in failures:
-        groups.setdefault((failure.code, failure.remedy), []).append(failure)
+        # The remedy names the value, which each has its own.
+        remedy = "" if failure.code == MISSING_VALUE else failure.remedy
+        groups.setdefault((failure.code, remedy), []).append(failure)
     return [FailureGroup(members) for members in groups.values()]
 
 
@@ -168,11 +179,24 @@ class AddedServer:
         return "connecting" if self.server.enabled and self.review is None else "added"
 
     @property
+    def is_installing(self) -> bool:
+        """Return whether its package is being installed."""
+        return self.server.status_code == INSTALLING
+
+    @property
     def tool_count(self) -> int | None:
         """Return the number of definitions to review, None before they are known."""
         if self.review is None:
             return None
         return len(self.review.clean) + len(self.review.others) + self.review.hidden_count
+
+
+def group_rows(rows: Iterable[AddedServer]) -> list[list[AddedServer]]:
+    """Return the servers that need attention by status and code, in the order of the first ones."""
+    groups: dict[tuple[str, str], list[AddedServer]] = {}
+    for row in rows:
+        groups.setdefault((row.server.status, row.server.status_code), []).append(row)
+    return list(groups.values())
 
 
 def show_added_servers(
@@ -203,7 +227,8 @@ def show_added_servers(
         for state in ("attention", "connecting", "added")
     }
     failures_key = request.GET.get("failures", "")
-    failures = _load_failures(request, failures_key)
+    kept = _load_failures(request, failures_key)
+    failures = [failure for failure in kept if not failure.exists]
     paste_url = destination.url("paste")
     may_approve = principal.may(Action.APPROVE_DEFINITIONS)
     unknown_count = len(rows_by_state["connecting"])
@@ -212,7 +237,9 @@ def show_added_servers(
         "paste",
         "servers/added.html",
         rows=rows_by_state,
+        attention_groups=group_rows(rows_by_state["attention"]),
         failure_groups=group_failures(failures),
+        existing_names=[failure.name for failure in kept if failure.exists],
         paste_url=paste_url,
         again_url=_build_again_url(request, paste_url, failures_key),
         attention_count=len(rows_by_state["attention"]) + len(failures),

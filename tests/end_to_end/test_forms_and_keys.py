@@ -190,7 +190,7 @@ def test_a_failed_connection_is_retried_in_place(olga: Page, acme: Organization)
     olga.get_by_role("button", name="Retry").click()
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
     eventually(lambda: server.checks.count() > before)
-    olga.get_by_role("link", name="Fix it").click()
+    olga.get_by_role("link", name="Edit configuration").click()
     expect(olga).to_have_url(re.compile("/configuration/"))
 
 

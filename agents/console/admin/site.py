@@ -44,6 +44,7 @@ from bonobot.accounts.current_organization import (
     resolve_principal,
 )
 from bonobot.accounts.models import Organization
+from bonobot.accounts.password_reset import record_password_change
 from bonobot.accounts.roles import Action
 from bonobot.accounts.second_factor import SecondFactorRequired
 from bonobot.accounts.sso.services import list_announced_providers
@@ -96,6 +97,13 @@ class BonobotAdminSite(AdminSite):
     def admin_view(self, view: View, cacheable: bool = False) -> View:
         """Wrap a view with permission checks, form versions and error pages."""
         return super().admin_view(handle_problems(add_form_versions(view)), cacheable)
+
+    def password_change(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Change the user's own password; record and announce it."""
+        with record_password_change(request.user.pk, resolve_principal(request)):
+            return super().password_change(request, extra_context)
 
     @method_decorator((never_cache, login_not_required))
     def login(

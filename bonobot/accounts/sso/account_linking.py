@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from bonobot.accounts import services as accounts
+from bonobot.accounts.account_change_emails import announce_change
 from bonobot.accounts.models import Identity, Membership, Provider, User
 from bonobot.accounts.role_claims import find_claimed_role
 from bonobot.accounts.roles import Role
@@ -106,6 +107,7 @@ def unlink_identity(user: User, identity: Identity) -> None:
     sign_in = _ProviderSignIn(identity.provider, _build_provider_user(identity))
     with _record_change(sign_in, user, "identity_unlinked"):
         identity.delete()
+        announce_change(user, "identity_unlinked", method=identity.provider.name)
 
 
 def _build_provider_user(identity: Identity) -> ProviderUser:
@@ -203,6 +205,7 @@ def _create_identity(sign_in: _ProviderSignIn, user: User) -> Identity:
     with _record_change(sign_in, user, "identity_linked"):
         Identity.objects.filter(provider=sign_in.provider, user=user).delete()
         identity.save()
+        announce_change(user, "identity_linked", method=sign_in.provider.name)
     return identity
 
 

@@ -170,6 +170,12 @@ def maybe_json(text: Any) -> SafeString | str:
 
 
 @register.filter
+def role_names(names: Any) -> str:
+    """Return a list of roles, or of others who can change something, in the reader's language."""
+    return localization.localize_names(str(names))
+
+
+@register.filter
 def tone(state: Any) -> str:
     """Return the color of a state: good, busy, warn, bad or plain."""
     return STATE_TONES.get(str(state), "plain")
