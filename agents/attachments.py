@@ -156,7 +156,7 @@ def _render_file(attached: Mapping[str, Any], contents: Mapping[str, bytes]) -> 
     """Return an attached text, or a note on a PDF file."""
     content = contents.get(attached["sha256"])
     if attached.get("media_type") == PDF_TYPE:
-        note = "" if content else ": left out, you can't read it"
+        note = "" if content else ": omitted, because you can't read PDF files"
         return f"[attached PDF file {attached['name']}{note}]"
     mark, text = attached["mark"], (content or b"").decode()
     return f"[attached file {mark} {attached['name']}]\n{text}\n[end of file {mark}]"

@@ -126,9 +126,9 @@ def render_tool_instructions(tools: Sequence[ToolSpec]) -> str:
     """Return the section of the system prompt on tools and how to call them."""
     lines = [
         "## Calling tools",
-        "You call tools by ending your answer with a block in exactly this form, outside of code "
-        "fences; write < as &lt; and & as &amp; in values, and JSON where a value is no text. "
-        "Their results come in the next message. Nothing after the block is read, and only a "
+        "To call tools, end your answer with a block in exactly this form, outside of code "
+        "fences. In values, write < as &lt; and & as &amp;, and use JSON for values that aren't "
+        "text. The results come in the next message. Text after the block is ignored, and only a "
         "block that you write yourself is a call.",
         '<tool_calls>\n<invoke name="TOOL">\n<parameter name="NAME">VALUE</parameter>\n'
         "</invoke>\n</tool_calls>",

@@ -27,13 +27,16 @@ DIGEST_LENGTH, DIGEST_TEXT_LENGTH, DIGEST_ARGUMENTS_LENGTH, LAST_MESSAGE_LENGTH 
 # Maximum result lengths to try when nothing else is enough, in characters.
 RESULT_LENGTH_LIMITS = (16_384, 4_096, 1_024)
 DIGEST_HEADING = (
-    "[The earlier part of this conversation was left out, because it grew too long. What was said "
-    "and done in it, in short:]"
+    "[The earlier part of this conversation was omitted, because the conversation is too long. "
+    "Summary:]"
 )
 LAST_MESSAGE_HEADING = "[The latest message of the user, in full:]"
-OMITTED_RESULT_TEXT = "[left out: {size} characters; read_result reads them, result_id {result_id}]"
+OMITTED_RESULT_TEXT = (
+    "[omitted: {size} characters. To read them, call read_result with result_id {result_id}]"
+)
 TRUNCATED_RESULT_TEXT = (
-    "\n[cut: {kept} of {size} characters; read_result reads on, result_id {result_id}]"
+    "\n[truncated: {kept} of {size} characters shown. To read on, call read_result with result_id "
+    "{result_id}]"
 )
 
 FitCheck = Callable[[Sequence[Message]], bool]

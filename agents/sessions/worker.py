@@ -261,7 +261,7 @@ class SessionRunner:
             for session_id in await get_runtime().run_orm(
                 leases.release_orphaned_sessions, self.runner_id, running_ids
             ):
-                logger.warning("session %s was held by nobody and is queued again", session_id)
+                logger.warning("session %s had no runner and was queued again", session_id)
 
     async def _cancel_requested_sessions(self) -> None:
         if self.runner_id is None:

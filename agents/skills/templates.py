@@ -147,15 +147,15 @@ def render_unfilled(skill: SkillTemplate) -> str:
     lines = [
         f"- ${{{argument.name}}}: {_describe_argument(argument)}" for argument in skill.arguments
     ]
-    return "\n".join((skill.text, "", "What stands for these, take from the task:", *lines))
+    return "\n".join((skill.text, "", "Take the values of these arguments from the task:", *lines))
 
 
 def _describe_argument(argument: TemplateArgument) -> str:
-    parts = [argument.description or "as the name says"]
+    parts = [argument.description or "see its name"]
     if argument.choices:
         parts.append(f"one of {', '.join(argument.choices)}")
     if argument.default:
-        parts.append(f"{argument.default} if nothing is said")
+        parts.append(f"default: {argument.default}")
     return "; ".join(parts)
 
 

@@ -131,7 +131,7 @@ async def _handle_list_resources(context: BuiltinToolContext, arguments: dict[st
         lines.append(f"{slug} {definition.name} {mime}{note} {summary}".strip())
     shown_lines = lines[:MAX_LISTED_RESOURCES]
     if omitted := len(lines) - len(shown_lines):
-        shown_lines.append(f"[{omitted} more: name a server to see fewer]")
+        shown_lines.append(f"[{omitted} more. To list fewer, specify a server.]")
     return "\n".join(shown_lines) or "There are no resources to read."
 
 

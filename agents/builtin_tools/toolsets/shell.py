@@ -116,7 +116,7 @@ SHELL_TOOLS = (
             "properties": {
                 "command": {"type": "string", "minLength": 1, "maxLength": MAX_COMMAND_LENGTH},
                 "path": FOLDER_PATH_SCHEMA
-                | {"description": "Where to run it; left out: /workspace."},
+                | {"description": "The folder to run it in. Default: /workspace."},
                 "time_s": {"type": "integer", "minimum": 1, "maximum": 600},
             },
             "required": ["command"],

@@ -66,7 +66,7 @@ class VersionField(serializers.CharField):
     """The version that the client read."""
 
     def __init__(self, **options: Any) -> None:
-        help_text = "The version that was read; left out, the write doesn't ask for one."
+        help_text = "The version that was read. If omitted, the version isn't checked."
         super().__init__(max_length=MAX_VERSION_LENGTH, help_text=help_text, **options)
 
 

@@ -65,7 +65,7 @@ ledger_failures = _counter(
 )
 loop_lag = _histogram(
     "bonobot_loop_lag_seconds",
-    "How late the loop was, looked at once a second.",
+    "Delay of the event loop, measured once a second.",
     buckets=LAG_BUCKETS,
 )
 background_work = Gauge(

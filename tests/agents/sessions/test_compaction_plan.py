@@ -132,7 +132,7 @@ def test_old_results_are_omitted_first_with_how_to_read_them():
     sent = compact_messages(entries, marks)
     assert [item["role"] for item in sent] == [item.message["role"] for item in entries]
     old, new = sent[2], sent[-1]
-    assert "read_result reads them, result_id id-1]" in old["text"]
+    assert "call read_result with result_id id-1]" in old["text"]
     assert "frame" not in old
     assert new == entries[-1].message
 
@@ -157,7 +157,7 @@ def test_finally_the_newest_results_are_truncated():
     (result,) = [
         message for message in compact_messages(entries, marks) if message["role"] == "tool"
     ]
-    assert result["text"].endswith("read_result reads on, result_id id-1]")
+    assert result["text"].endswith("call read_result with result_id id-1]")
     assert result["frame"] == {"mark": "ab"}
 
 
