@@ -303,6 +303,15 @@ def test_the_gallery_shows_presets_by_category(
     assert 'href="?" aria-current="true"' not in page
 
 
+def test_the_gallery_marks_presets_that_were_added(
+    preset: Preset, browser: admin_client.AdminClient
+) -> None:
+    assert "task_alt" not in browser.get("mcp_servers_server_presets", category="weather")
+    server = admin_client.create_web_server(Organization.objects.get(slug="acme"), "forecast")
+    Server.objects.filter(pk=server.pk).update(preset=preset)
+    assert "task_alt" in browser.get("mcp_servers_server_presets", category="weather")
+
+
 def test_an_operator_adds_a_server_from_a_preset(
     preset: Preset, browser: admin_client.AdminClient
 ) -> None:

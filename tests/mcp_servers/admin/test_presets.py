@@ -64,10 +64,20 @@ def test_the_gallery_shows_requirements_and_replaced_packages_of_a_preset(
     page = browser.get("mcp_servers_server_presets")
     assert "@aws/mcp-server-s3" in page  # found by its search
     text = admin_client.get_text(page)
-    assert (
-        text.index("Cloud AWS API") < text.index("AWS Lambda") < text.index("Communication Slack")
+    names = ("Most used", "GitHub", "Slack", "Playwright", "All others", "AWS API", "AWS Lambda")
+    places = [text.index(f" {name} ") for name in names]
+    assert places == sorted(places)
+    needs = dict(
+        re.findall(
+            r'bb-strong">([^<]+)</b>.*?<li class="bb-preset-need".*?</span>([^<]+)', page, re.S
+        )
     )
-    assert "needs a secret" in page
+    needs = {name: need.strip() for name, need in needs.items()}
+    assert needs["GitHub"] == "Token"
+    assert needs["Linear"] == "Sign-in"
+    assert needs["Time"] == "No account"
+    assert needs["Exa"] == "Token optional"
+    assert needs["Git"] == "Settings"
     assert "launcher not allowed" not in page
     assert "Replaces" in browser.get("mcp_servers_server_preset", "aws-lambda")
     assert "with Bonobot&#x27;s own permissions" in browser.get(
