@@ -289,7 +289,7 @@ def _build_step_context(
         servers = Server.objects.in_scope(organization_id).order_by("-created_at")[:MAX_SERVERS]
         return {
             "servers": servers,
-            "starters": add_servers.list_starter_cards(principal, ONBOARDING_DESTINATION),
+            "starters": preset_gallery.list_starter_cards(principal, ONBOARDING_DESTINATION),
             "connecting": request.GET.get("connect", ""),
         }
     if step.slug == "approve":
