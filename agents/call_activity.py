@@ -94,7 +94,7 @@ def _build_failed_tile(
     change = total.errors - previous.errors
     share = 100 * total.errors / total.calls if total.calls else 0
     return HeadlineTile(
-        _t("Failed"),
+        _t("Failed calls"),
         f"{total.errors:,}",
         url,
         _sign(change, f"{abs(change):,}"),
@@ -111,7 +111,7 @@ def _build_duration_tile(
 ) -> HeadlineTile:
     change = None if total.p95 is None or previous.p95 is None else total.p95 - previous.p95
     return HeadlineTile(
-        _t("p95 duration"),
+        _t("Call duration (p95)"),
         milliseconds(total.p95),
         url,
         "" if change is None else _sign(round(change), milliseconds(abs(change))),
@@ -316,7 +316,7 @@ class CallActivity:
         ]
         bars = svg_charts.build_bars(stacks, axis[0])
         return Chart(
-            title=_("Calls"),
+            title=_("Calls over time"),
             axis=[thousands(label) for label in axis],
             columns=[
                 ChartColumn(bar, step.title, step.url, step.chart_values)

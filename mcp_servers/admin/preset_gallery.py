@@ -1,6 +1,6 @@
 """The gallery of presets, and the form that adds a server from one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -37,16 +37,21 @@ from mcp_servers.presets.services import build_server_spec, get_preset
 from mcp_servers.sandbox_settings import DEFAULT_NETWORKS, get_default_sandbox
 from mcp_servers.server_config import ServerSpec, list_allowed_launchers
 
+# What most organizations connect first, in this order; the other presets follow by name.
+MOST_USED = (
+    *("github", "slack", "linear", "atlassian"),
+    *("notion", "sentry", "postgresql", "playwright"),
+)
+# Presets that need neither an account nor a value, for the first steps.
+STARTERS = ("time", "microsoft-learn", "aws-knowledge", "cloudflare-documentation", "fetch")
 
-def choose_preset(
-    request: HttpRequest, principal: Principal, destination: ServerDestination
-) -> HttpResponseBase:
-    """Show the preset gallery, filtered by category."""
-    principal.require(destination.needs)
-    presets = list(Preset.objects.available_to(principal.organization_id))
-    category_slugs = {preset.category or preset_catalog.OTHER_CATEGORY for preset in presets}
-    selected_category = request.GET.get("category", "")
-    launchers, enabled = list_allowed_launchers(), list_enabled_ids(principal.organization_id)
+
+def list_preset_cards(principal: Principal, destination: "ServerDestination") -> list["PresetCard"]:
+    """Return the presets of the gallery by name (four queries)."""
+    organization_id = principal.organization_id
+    launchers, enabled = list_allowed_launchers(), list_enabled_ids(organization_id)
+    servers = Server.objects.in_scope(destination.scope_id or organization_id)
+    added = set(servers.exclude(preset=None).values_list("preset_id", flat=True))
     cards = [
         PresetCard(
             preset,
@@ -54,15 +59,48 @@ def choose_preset(
             may_start=_can_start(preset, launchers),
             enabled=preset.pk in enabled,
             may_use=principal.platform_admin or preset.pk in enabled,
+            added=preset.pk in added,
         )
-        for preset in presets
-        if selected_category in ("", preset.category or preset_catalog.OTHER_CATEGORY)
+        for preset in Preset.objects.available_to(organization_id)
     ]
+    return sorted(cards, key=lambda card: card.preset.name.casefold())
+
+
+def list_starter_cards(
+    principal: Principal, destination: "ServerDestination"
+) -> list["PresetCard"]:
+    """Return the presets that a new organization can try without an account."""
+    usable = {
+        card.preset.slug: card
+        for card in list_preset_cards(principal, destination)
+        if card.may_use and card.may_start and card.preset.slug in STARTERS and not card.added
+    }
+    return [usable[slug] for slug in STARTERS if slug in usable]
+
+
+def _group_cards(cards: Sequence["PresetCard"]) -> list[tuple[Any, list["PresetCard"]]]:
+    """Return the cards under titles: those that are used most, and the others."""
+    by_slug = {card.preset.slug: card for card in cards if card.preset.organization_id is None}
+    most_used = [by_slug[slug] for slug in MOST_USED if slug in by_slug]
+    others = [card for card in cards if card not in most_used]
+    groups = [(_("Most used"), most_used), (_("All others"), others)]
+    return [(title, members) for title, members in groups if members]
+
+
+def choose_preset(
+    request: HttpRequest, principal: Principal, destination: ServerDestination
+) -> HttpResponseBase:
+    """Show the preset gallery, filtered by category."""
+    principal.require(destination.needs)
+    all_cards = list_preset_cards(principal, destination)
+    category_slugs = {card.category_slug for card in all_cards}
+    selected_category = request.GET.get("category", "")
+    cards = [card for card in all_cards if selected_category in ("", card.category_slug)]
     return destination.render_page(
         request,
         "presets",
         "servers/presets.html",
-        cards=sorted(cards, key=lambda card: (card.category, card.preset.name.casefold())),
+        groups=_group_cards(cards),
         categories=sorted(
             ((category, preset_catalog.format_category(category)) for category in category_slugs),
             key=lambda item: item[1],
@@ -76,7 +114,8 @@ def choose_preset(
 class PresetCard:
     """A preset in the gallery, with its form URL and whether its launcher is allowed.
 
-    `enabled` is the organization's state, `may_use` the current user's.
+    `enabled` is the organization's state, `may_use` the current user's; `added` means that there is
+    a server of it.
     """
 
     preset: Preset
@@ -84,6 +123,22 @@ class PresetCard:
     may_start: bool
     enabled: bool
     may_use: bool
+    added: bool
+
+    @property
+    def requirement(self) -> tuple[Any, str]:
+        """Return what a person needs to connect it, in words, with an icon."""
+        parameters = self.preset.parameters
+        required = [p for p in parameters if p.get("required", True) and not p.get("default")]
+        if self.preset.auth_type == Server.Auth.OAUTH2:
+            return _("Sign-in"), "person"
+        if any(p.get("secret") for p in required):
+            return _("Token"), "lock"
+        if required:
+            return _("Settings"), "tune"
+        if any(p.get("secret") for p in parameters):
+            return _("Token optional"), "lock_open"
+        return _("No account"), "check_circle"
 
     @property
     def secrets(self) -> list[str]:
@@ -96,9 +151,18 @@ class PresetCard:
         return preset_catalog.localize_description(self.preset)
 
     @property
+    def category_slug(self) -> str:
+        return self.preset.category or preset_catalog.OTHER_CATEGORY
+
+    @property
     def category(self) -> str:
         """Return the label of the category."""
-        return preset_catalog.format_category(self.preset.category or preset_catalog.OTHER_CATEGORY)
+        return preset_catalog.format_category(self.category_slug)
+
+    @property
+    def transport(self) -> Any:
+        """Return the label of the transport."""
+        return Server.Transport(self.preset.transport_type).label
 
     @property
     def command(self) -> str:

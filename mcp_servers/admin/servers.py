@@ -207,7 +207,7 @@ class ServerAdmin(TabbedAdmin):
         ServerScopeFilter,
     )
     search_fields = ("name", "description")  # and definitions, see `get_search_results`
-    search_help_text = _("Searches names, descriptions, and definitions.")
+    search_help_text = _("Name, description, or tool")
     ordering = ("name",)
     actions = (
         "test_chosen",
@@ -315,13 +315,11 @@ class ServerAdmin(TabbedAdmin):
 
     # -- Columns ---------------------------------------------------------------------------------
 
-    @display(description=_("server"), ordering="name", header=True)
-    def server(self, server: Server) -> tuple[str, str]:
+    @display(description=_("server"), ordering="name")
+    def server(self, server: Server) -> str:
         """Return the name, with transport and description."""
         about = server.description or server.endpoint_config.get("url") or _format_command(server)
-        prefix = _t("private to an agent · ") if server.private_to_agent else ""
-        transport = server.get_transport_type_display()
-        return make_visible(server.name), f"{transport} · {prefix}{make_visible(about, 80)}"
+        return render_to_string("admin/servers/name.html", {"server": server, "about": about})
 
     @display(description=_("status"), ordering="status")
     def state(self, server: Server) -> str:

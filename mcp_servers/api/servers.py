@@ -181,6 +181,8 @@ class ServerView(ResourceView):
         """Return the server; raises `NotFound`."""
         with set_not_found_field("server_id"):
             server: Server = Server.objects.get_or_404(self.organization_id, pk=server_id)
+        if self.request.method == "GET":
+            self.report_read([server])
         return server
 
     def build_server_response(self, server: Server, *, status: int = 200) -> Response:
@@ -419,7 +421,9 @@ class ServerExportView(ResourceView):
                     field="name",
                     remedy="List the servers: GET /api/mcp-servers.",
                 )
-        return Response(build_client_file(pool.prefetch_related("secrets")))
+        servers = list(pool.prefetch_related("secrets"))
+        self.report_read(servers)
+        return Response(build_client_file(servers))
 
 
 TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]

@@ -156,8 +156,8 @@ def test_tiles_say_what_got_better_or_worse() -> None:
     tiles = build_tiles([before, now], now, before, urls)
     assert [(tile.title, tile.value, tile.change, tile.base, tile.tone) for tile in tiles] == [
         ("Calls", "90", f"{MINUS}10.0%", "from 100", ""),
-        ("Failed", "9", "+5", "from 4", "bad"),
-        ("p95 duration", "49 ms", f"{MINUS}736 ms", "from 785 ms", "good"),
+        ("Failed calls", "9", "+5", "from 4", "bad"),
+        ("Call duration (p95)", "49 ms", f"{MINUS}736 ms", "from 785 ms", "good"),
         ("Cost", "$2.50", f"{MINUS}$1.50", "from $4.00", ""),
     ]
     assert tiles[1].note == "10.0% of calls"

@@ -248,7 +248,10 @@ def _build_form(
         return OnboardingModelEndpointForm(principal, posted)
     if step.slug == "agent":
         pool = Server.objects.in_scope(principal.organization_id).filter(enabled=True)
-        return OnboardingAgentForm(principal, posted, initial={"servers": pool[:MAX_SERVERS]})
+        name = "" if step.done else _t("Assistant")
+        return OnboardingAgentForm(
+            principal, posted, initial={"name": name, "servers": pool[:MAX_SERVERS]}
+        )
     return None
 
 
@@ -284,7 +287,11 @@ def _build_step_context(
         return {}
     if step.slug == "connect":
         servers = Server.objects.in_scope(organization_id).order_by("-created_at")[:MAX_SERVERS]
-        return {"servers": servers, "connecting": request.GET.get("connect", "")}
+        return {
+            "servers": servers,
+            "starters": preset_gallery.list_starter_cards(principal, ONBOARDING_DESTINATION),
+            "connecting": request.GET.get("connect", ""),
+        }
     if step.slug == "approve":
         return {"waiting": _list_pending_definitions(principal)}
     if step.slug == "model":

@@ -7,7 +7,7 @@ from django import forms
 from django.contrib import messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.db.models import Count, Exists, Model, OuterRef, QuerySet
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.translation import gettext as _t
@@ -94,10 +94,10 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
 
     def user_change_password(
         self, request: HttpRequest, id: str, form_url: str = ""
-    ) -> HttpResponseBase:
+    ) -> HttpResponse:
         """Change a user's password on Django's page; record and announce it."""
         with record_password_change(id, self.get_principal(request)):
-            response: HttpResponseBase = super().user_change_password(request, id, form_url)
+            response: HttpResponse = super().user_change_password(request, id, form_url)
         return response
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:

@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.accounts.admin_base.form_versions import describe_last_change
 from bonobot.accounts.admin_base.responses import add_deleted_message, add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.deletions.kinds import list_restorable_kinds
@@ -276,6 +277,8 @@ class ScopedAdmin(ModelAdmin):
             "removing": self.delete_note,
             "hindering": self.delete_obstacle_note,
             "restorable": self.opts.label_lower in restorable_models,
+            # Part of the form's version: a change in the meantime must be confirmed, too.
+            "last_change": describe_last_change(request, object_id),
         }
         with self.explain_denial(request):
             return super().delete_view(request, object_id, {**notes, **(extra_context or {})})

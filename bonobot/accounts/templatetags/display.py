@@ -253,9 +253,9 @@ def percent(value: Any) -> str:
 
 @register.filter
 def dollars(microusd: int | None) -> str:
-    """Return micro-dollars as dollars; small sums keep their digits."""
+    """Return micro-dollars as dollars; sums below ten cents keep their digits."""
     amount = (microusd or 0) / MICROUSD_PER_USD
-    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
+    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
 
 
 @register.filter

@@ -85,7 +85,7 @@ def change_password_as_administrator(anna: User) -> None:
     assert response.status_code == 302, response.content.decode()
 
 
-def set_email(address: str) -> Callable[[User], None]:
+def set_email(address: str) -> Callable[[User], object]:
     return lambda anna: call_command("members", "set", "anna", "--email", address, "--org", "acme")
 
 

@@ -1,5 +1,6 @@
 """The gallery of presets, and servers that are added from a preset."""
 
+import re
 from typing import Any
 
 import pytest
@@ -66,6 +67,15 @@ def test_the_gallery_shows_presets_by_category(
     assert 'href="?" aria-current="true"' not in page
 
 
+def test_the_gallery_marks_presets_that_were_added(
+    preset: Preset, browser: admin_client.AdminClient
+) -> None:
+    assert "task_alt" not in browser.get("mcp_servers_server_presets", category="weather")
+    server = admin_client.create_web_server(Organization.objects.get(slug="acme"), "forecast")
+    Server.objects.filter(pk=server.pk).update(preset=preset)
+    assert "task_alt" in browser.get("mcp_servers_server_presets", category="weather")
+
+
 def test_an_operator_adds_a_server_from_a_preset(
     preset: Preset, browser: admin_client.AdminClient
 ) -> None:
@@ -100,10 +110,20 @@ def test_the_gallery_shows_requirements_and_replaced_packages_of_a_preset(
     page = browser.get("mcp_servers_server_presets")
     assert "@aws/mcp-server-s3" in page  # found by its search
     text = admin_client.get_text(page)
-    assert (
-        text.index("Cloud AWS API") < text.index("AWS Lambda") < text.index("Communication Slack")
+    names = ("Most used", "GitHub", "Slack", "Playwright", "All others", "AWS API", "AWS Lambda")
+    places = [text.index(f" {name} ") for name in names]
+    assert places == sorted(places)
+    needs = dict(
+        re.findall(
+            r'bb-strong">([^<]+)</b>.*?<li class="bb-preset-need".*?</span>([^<]+)', page, re.S
+        )
     )
-    assert "needs a secret" in page
+    needs = {name: need.strip() for name, need in needs.items()}
+    assert needs["GitHub"] == "Token"
+    assert needs["Linear"] == "Sign-in"
+    assert needs["Time"] == "No account"
+    assert needs["Exa"] == "Token optional"
+    assert needs["Git"] == "Settings"
     assert "launcher not allowed" not in page
     assert "Replaces" in browser.get("mcp_servers_server_preset", "aws-lambda")
     assert "with Bonobot&#x27;s own permissions" in browser.get(
