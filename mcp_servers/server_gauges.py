@@ -14,7 +14,7 @@ from bonobot.monitoring.extension_points import (
 from mcp_servers.models import Server
 from mcp_servers.subscriptions import leases
 
-SERVERS = GaugeFamily("bonobot_servers", "Servers that are switched on.", ("status",))
+SERVERS = GaugeFamily("bonobot_servers", "Enabled servers by status.", ("status",))
 
 
 def build_row_gauges() -> RowGauges:

@@ -134,15 +134,15 @@ def _load_approvals(
     organization_id: UUID, rows: Iterable[AuditRow]
 ) -> dict[UUID, Approval | str | None]:
     """Return the approvals of calls that needed one, by entry; or `FOR_SESSION`."""
-    asked = [row.pk for row in rows if row.decision == AuditRow.Decision.ASK]
-    if not asked:
+    row_ids = [row.pk for row in rows if row.decision == AuditRow.Decision.ASK]
+    if not row_ids:
         return {}
-    texts = AuditRow.objects.filter(pk__in=asked).values_list("pk", "opened")
+    texts = AuditRow.objects.filter(pk__in=row_ids).values_list("pk", "opened")
     references = {pk: str(parse_details(text).get("approval_id", "")) for pk, text in texts}
     ids = [pk for reference in references.values() if (pk := _parse_uuid(reference))]
-    found = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
+    approvals = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
     return {
-        pk: FOR_SESSION if reference == FOR_SESSION else _find_approval(found, reference)
+        pk: FOR_SESSION if reference == FOR_SESSION else _find_approval(approvals, reference)
         for pk, reference in references.items()
     }
 

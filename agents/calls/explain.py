@@ -319,7 +319,7 @@ class NoToolsReason:
 def build_missing_tool_error(principal: Principal, snapshot: CallSnapshot, name: str) -> NotFound:
     """Return why an agent doesn't have a tool: its server isn't attached, or there is no such tool.
 
-    Only a principal who can view servers is told about those that aren't attached.
+    Servers that aren't attached are named only to principals who can view servers.
     """
     code, detail = (
         "unknown_tool",

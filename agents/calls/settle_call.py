@@ -25,7 +25,11 @@ from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.health.contacts import STATUS_BY_CODE, record_call_contact, record_call_failure
+from mcp_servers.health.server_status import (
+    STATUS_BY_CODE,
+    record_call_contact,
+    record_call_failure,
+)
 from mcp_servers.rediscovery import request_refresh_on_error
 
 logger = logging.getLogger(__name__)

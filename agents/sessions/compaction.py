@@ -143,9 +143,10 @@ async def _save_compaction(
     lease: SessionLease, history: SessionHistory, marks: CompactionMarks
 ) -> SessionHistory:
     """Store the marks in a notice and return the compacted history."""
-    digested_count = sum(entry.seq < marks.told_before for entry in history.entries)
+    digested_count = sum(entry.seq < marks.digested_before for entry in history.entries)
     omitted_count = sum(
-        entry.message["role"] == "tool" and marks.told_before <= entry.seq < marks.results_before
+        entry.message["role"] == "tool"
+        and marks.digested_before <= entry.seq < marks.results_before
         for entry in history.entries
     )
     parts = [f"the first {digested_count} messages are summarized" if digested_count else ""]

@@ -39,6 +39,9 @@ TRUNCATED_RESULT_TEXT = (
     "{result_id}]"
 )
 
+# Stored steps of previous releases have the old names.
+RENAMED_MARKS = {"told_before": "digested_before"}
+
 FitCheck = Callable[[Sequence[Message]], bool]
 
 
@@ -55,11 +58,11 @@ class HistoryEntry:
 class CompactionMarks:
     """What is omitted, by step number.
 
-    Messages before `told_before` are summarized in a digest, results before `results_before` are
-    omitted, and other results have at most `longest` characters (None: no limit).
+    Messages before `digested_before` are summarized in a digest, results before `results_before`
+    are omitted, and other results have at most `longest` characters (None: no limit).
     """
 
-    told_before: int = 0
+    digested_before: int = 0
     results_before: int = 0
     longest: int | None = None
 
@@ -67,12 +70,17 @@ class CompactionMarks:
         """Return the marks as stored in a step."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "CompactionMarks":
+        """Return the marks stored in a step, also by a previous release."""
+        return cls(**{RENAMED_MARKS.get(name, name): value for name, value in stored.items()})
+
 
 def compact_messages(entries: Sequence[HistoryEntry], marks: CompactionMarks) -> list[Message]:
     """Return the messages to send; never more or longer than the original ones."""
-    digested_entries = [entry for entry in entries if entry.seq < marks.told_before]
+    digested_entries = [entry for entry in entries if entry.seq < marks.digested_before]
     recent_messages = [
-        _shorten_entry(entry, marks) for entry in entries if entry.seq >= marks.told_before
+        _shorten_entry(entry, marks) for entry in entries if entry.seq >= marks.digested_before
     ]
     if not digested_entries:
         return recent_messages
@@ -122,15 +130,17 @@ def _iterate_stricter_marks(
         )
         yield replace(marks, results_before=results_before)
     marks = replace(marks, results_before=max(marks.results_before, round_starts[-1]))
-    digest_ends = [seq for seq in round_starts if seq > marks.told_before]
+    digest_ends = [seq for seq in round_starts if seq > marks.digested_before]
     # A later digest end means a smaller request, so binary search finds the first that fits.
     first_fitting = bisect_left(
         digest_ends,
         True,
-        key=lambda seq: fits(compact_messages(entries, replace(marks, told_before=seq))),
+        key=lambda seq: fits(compact_messages(entries, replace(marks, digested_before=seq))),
     )
     if digest_ends:
-        marks = replace(marks, told_before=digest_ends[min(first_fitting, len(digest_ends) - 1)])
+        marks = replace(
+            marks, digested_before=digest_ends[min(first_fitting, len(digest_ends) - 1)]
+        )
         yield marks
     for max_length in RESULT_LENGTH_LIMITS:
         if marks.longest is None or max_length < marks.longest:

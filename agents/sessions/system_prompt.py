@@ -10,8 +10,8 @@ from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.llm import interface as llm_interface
 from agents.llm.interface import ToolSpec
-from agents.llm.prompted_tools import DISABLED_TOOLS_PREFIX, escape_tags
 from agents.llm.tool_schemas import simplify_schema
+from agents.llm.xml_tool_calls import DISABLED_TOOLS_PREFIX, escape_tags
 from agents.sessions.output_schemas import OutputSchema, build_output_instructions
 from agents.sessions.run_context import UnavailableServer
 from bonobot.core.i18n.messages import format_count

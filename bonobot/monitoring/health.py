@@ -224,7 +224,7 @@ class ReadinessCache:
             return ReadinessReport((timed_out,), time.monotonic())
         except Exception:
             # The probe needs a response in any case; the log has the reason.
-            logger.exception("Looking at the readiness failed")
+            logger.exception("The readiness check failed")
             failed = ReadinessPart("database", "failed", "looking at it failed: the log says why")
             return ReadinessReport((failed,), time.monotonic())
         return self._last

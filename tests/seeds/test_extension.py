@@ -7,7 +7,7 @@ import pytest
 
 from agents.admin.agent_servers import build_destination
 from agents.calls.snapshots import get_snapshot_cache
-from agents.llm.prompted_tools import insert_tools
+from agents.llm.xml_tool_calls import insert_tools
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.services import AgentSpec, update_agent
 from agents.sessions.system_prompt import build_instructions, build_tool_specs

@@ -11,7 +11,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
-from mcp_servers.health.contacts import record_contact, record_failure
+from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import enable_preset
 from mcp_servers.tasks import check_due_servers

@@ -83,7 +83,7 @@ def test_a_truncated_result_can_be_read_from_storage(send_message, settings):
     settings.BONOBOT_RESULT_LIMIT = 1_000
     session = send_message('/mcp_workshop_long {"characters": 40000}')
     truncated = session.steps.get(kind=Step.Kind.CALL)
-    assert f"read_result, result_id {truncated.call_id}]" in truncated.payload["text"]
+    assert f"read_result with result_id {truncated.call_id}]" in truncated.payload["text"]
     settings.BONOBOT_RESULT_LIMIT = 262_144
     send_message(f'/read_result {{"result_id": "{truncated.call_id}", "offset": 1000}}', session)
     text = session.steps.filter(kind=Step.Kind.CALL).order_by("seq").last().payload["text"]

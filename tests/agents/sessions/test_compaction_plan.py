@@ -80,12 +80,17 @@ def test_calls_stay_with_their_results_and_nothing_grows(entries, limit):
     assert len(sent) <= len(complete)
 
 
+def test_marks_of_the_previous_release_are_read():
+    stored = {"told_before": 7, "results_before": 9, "longest": None}
+    assert CompactionMarks.from_dict(stored) == CompactionMarks(7, 9)
+
+
 @given(conversations(), st.integers(0, 20_000))
 def test_compaction_is_done_once_and_reproduced_from_its_marks(entries, limit):
     marks = plan_compaction(entries, CompactionMarks(), build_limit_check(limit))
     if marks is None:
         return
-    restored = CompactionMarks(**marks.to_dict())
+    restored = CompactionMarks.from_dict(marks.to_dict())
     assert compact_messages(entries, restored) == compact_messages(entries, marks)
     assert (
         plan_compaction(
@@ -101,7 +106,7 @@ def test_omitted_messages_stay_omitted(entries, first, second):
         plan_compaction(entries, CompactionMarks(), build_limit_check(first)) or CompactionMarks()
     )
     later = plan_compaction(entries, earlier, build_limit_check(second)) or earlier
-    assert later.told_before >= earlier.told_before
+    assert later.digested_before >= earlier.digested_before
     assert later.results_before >= earlier.results_before
     assert count_tokens(compact_messages(entries, later)) <= count_tokens(
         compact_messages(entries, earlier)

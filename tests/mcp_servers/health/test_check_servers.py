@@ -22,7 +22,7 @@ from mcp_servers.health.check_servers import (
     check_server_safely,
     claim_due_servers,
 )
-from mcp_servers.health.contacts import record_failure
+from mcp_servers.health.server_status import record_failure
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.rediscovery import get_discovery_lifetime
 from mcp_servers.server_config import ServerSpec

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm import prompted_tools
+from agents.llm import xml_tool_calls
 from agents.llm.interface import ToolSpec, build_tool_result, build_user_message
-from agents.llm.prompted_tools import _CallBlockFilter
 from agents.llm.result_frames import build_frame
+from agents.llm.xml_tool_calls import _CallBlockFilter
 from tests.agents.llm.provider_protocols import (
     ProviderProtocol,
     ask,
@@ -66,7 +66,7 @@ async def test_the_streamed_text_is_the_text_outside_calls(size: int) -> None:
     block_filter = _CallBlockFilter(listen)
     for start in range(0, len(text), size):
         await block_filter(text[start : start + size])
-    visible, block = prompted_tools.split_reply(text)
+    visible, block = xml_tool_calls.split_reply(text)
     assert block.startswith(BLOCK)
     assert "".join(streamed).rstrip() == visible
 
@@ -89,7 +89,7 @@ def test_no_part_of_a_call_block_is_streamed(pieces: list[str]) -> None:
     with pytest.raises(StopIteration):
         coroutine.send(None)
     text = "".join(pieces)
-    visible, block = prompted_tools.split_reply(text)
+    visible, block = xml_tool_calls.split_reply(text)
     if block:
         assert "".join(streamed).rstrip() == visible
     else:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm import prompted_tools
+from agents.llm import xml_tool_calls
 from agents.llm.interface import ToolSpec
-from agents.llm.prompted_tools import (
+from agents.llm.xml_tool_calls import (
     MAX_CALLS,
     XmlToolCall,
     escape_tags,
@@ -123,7 +123,7 @@ def test_tags_inside_a_value_are_text() -> None:
 def test_a_malformed_block_makes_no_call(inner: str) -> None:
     (call,) = parse_block(wrap_block(inner), [TOOL])
     assert call.arguments is None
-    assert len(call.raw) <= prompted_tools.MAX_RAW_LENGTH
+    assert len(call.raw) <= xml_tool_calls.MAX_RAW_LENGTH
 
 
 def test_a_block_without_its_end_tag_counts_if_its_calls_are_complete() -> None:
@@ -138,7 +138,7 @@ def test_results_and_descriptions_cant_contain_call_tags() -> None:
     results = render_results([("odd", evil)])
     assert results.count("</result>") == results.count("</tool_results>") == 1
     assert split_reply(results) == (results, "")
-    instructions = prompted_tools.render_tool_instructions(
+    instructions = xml_tool_calls.render_tool_instructions(
         [ToolSpec("t", evil, {"description": evil})]
     )
     assert instructions.count("<tool_calls>") == 1  # our own example
