@@ -303,7 +303,8 @@ class CallActivity:
             "duration": self.build_audit_url(outcome__in="ok"),
             "cost": self.build_audit_url(kind="model"),
         }
-        lines = [step.line for step in self.steps]
+        # The current step would always end the sparklines with a fall.
+        lines = [step.line for step in self.steps if step.ends <= self.now]
         return build_tiles(lines, self.total, self.previous_total, urls)
 
     @property

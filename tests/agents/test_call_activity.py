@@ -205,3 +205,17 @@ def test_the_metrics_of_an_agent_link_to_its_entries(acme: Organization) -> None
     assert any("code=tool_error" in link for link in links)
     assert any("code=denied" in unescape(link) for link in links)
     assert all(f"agent_id={helper.pk}" in unescape(link) for link in links)
+
+
+@time_machine.travel(NOW)
+@pytest.mark.django_db
+def test_the_current_step_isnt_part_of_the_sparklines(acme: Organization) -> None:
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    create_rollup(acme, now - timedelta(hours=1), 8)
+    create_rollup(acme, now, 1)
+    activity = CallActivity(acme.pk, "24h", now + timedelta(minutes=5))
+    spark = activity.tiles[0].spark
+    assert spark
+    assert len(spark.line.split()) == 23
+    assert spark.line.endswith(",2.0")  # the top
+    assert len(activity.chart.columns) == 24

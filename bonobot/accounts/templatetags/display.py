@@ -198,6 +198,19 @@ def ago(moment: Any) -> SafeString | str:
 
 
 @register.filter
+def age(moment: datetime) -> str:
+    """Return how long ago something was in a narrow column: "now", "4 min", "3 h", or "2 d"."""
+    minutes = int((timezone.now() - moment).total_seconds() // 60)
+    if minutes < 1:
+        return _("now")
+    if minutes < 60:
+        return _("%(n)d min") % {"n": minutes}
+    if minutes < 24 * 60:
+        return _("%(n)d h") % {"n": minutes // 60}
+    return _("%(n)d d") % {"n": minutes // (24 * 60)}
+
+
+@register.filter
 def moment(value: datetime | None, precision: str = "") -> SafeString | str:
     """Return a time in the user's time zone as a `time` element, with seconds if asked."""
     if value is None:
