@@ -399,9 +399,22 @@ class CallActivity:
         return self.build_audit_url(tool_name=tool, **server_filter)
 
 
+def load_calls_by_tool(
+    organization_id: UUID, length: timedelta, **filters: Any
+) -> dict[tuple[UUID | None, str], int]:
+    """Return the number of calls by server and tool, by whole days up to now (4 queries)."""
+    reader = _open_daily_reader(organization_id, length)
+    lines = reader.load_lines("server_id", "tool_name", event_type="call", **filters)
+    return {(server_id, tool): line.calls for (server_id, tool), line in lines.items()}
+
+
+def _open_daily_reader(organization_id: UUID, length: timedelta) -> UsageReader:
+    since = truncate_time(query_rollups.to_utc(timezone.now() - length), "day") + DAY
+    return query_rollups.open_reader(organization_id, ReportSpan(since, None, "day"))
+
+
 def load_calls_by_server(agent: Agent, length: timedelta) -> dict[UUID | None, int]:
     """Return an agent's number of calls to each server, by whole days up to now (4 queries)."""
-    since = truncate_time(query_rollups.to_utc(timezone.now() - length), "day") + DAY
-    reader = query_rollups.open_reader(agent.organization_id, ReportSpan(since, None, "day"))
+    reader = _open_daily_reader(agent.organization_id, length)
     lines = reader.load_lines("server_id", event_type="call", agent_id=agent.pk)
     return {server_id: line.calls for (server_id,), line in lines.items()}

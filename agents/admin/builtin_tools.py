@@ -73,10 +73,12 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
             messages.success(visit.request, _t("Saved. Effective immediately."))
             return redirect_to_page(visit, "builtin")
     may_grant = visit.principal.may(Action.GRANT_HOST_ACCESS)
+    toolsets = _build_toolset_rows(agent, may_grant=may_grant)
     return visit.render_tab(
         "agents/builtin_tools.html",
         agent=agent,
-        kits=_build_toolset_rows(agent, may_grant=may_grant),
+        kits=toolsets,
+        enabled_kits=sum(row.on for row in toolsets),
         place=describe_workspace(agent),
         stores=[
             (STORE_NAMES[store.name], [LABEL_NAMES[label] for label in store.labels])

@@ -84,7 +84,7 @@ def test_leaving_a_changed_form_asks_and_submitting_it_doesnt(
 
     olga.goto(own_form if form == "ours" else budget)
     field.fill("7")
-    button = "Save" if form == "ours" else "Create budget"
+    button = "Save changes" if form == "ours" else "Create budget"
     olga.get_by_role("button", name=button, exact=True).click()
     expect(olga.locator("body")).to_contain_text(re.compile("Saved|was added|saved"))
     assert guard.dialogs == 1

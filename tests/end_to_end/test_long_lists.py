@@ -123,7 +123,7 @@ def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> N
     expect(fields.get_by_role("checkbox")).to_have_count(1)
     fields.get_by_role("checkbox").check()
     expect(fields.get_by_role("status")).to_have_text("1 selected")
-    save = olga.get_by_role("button", name="Save", exact=True)
+    save = olga.get_by_role("button", name="Save changes", exact=True)
     expect(save).to_be_in_viewport()
     with olga.expect_navigation():
         save.click()

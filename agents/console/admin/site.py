@@ -153,8 +153,6 @@ class BonobotAdminSite(AdminSite):
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs, including the pages of the current organization."""
         from agents.admin.kill_switch import show_kill_switch  # these modules import this site
-        from agents.admin.policies import restore_organization_policy, show_organization_policy
-        from agents.admin.policy_simulations import show_organization_simulation
         from agents.console.admin.onboarding import build_url_patterns
 
         own_urls = [
@@ -163,21 +161,7 @@ class BonobotAdminSite(AdminSite):
                 self.admin_view(self.choose_organization),
                 name="switch_organization",
             ),
-            path(
-                "organization/policy/",
-                self.admin_view(show_organization_policy),
-                name="organization_policy",
-            ),
-            path(
-                "organization/policy/restore/",
-                self.admin_view(restore_organization_policy),
-                name="organization_restore_policy",
-            ),
-            path(
-                "organization/policy/simulate/",
-                self.admin_view(show_organization_simulation),
-                name="organization_simulate",
-            ),
+            *_build_policy_urls(self.admin_view),
             *build_url_patterns(self.admin_view),
             *profile.build_profile_urls(self.admin_view),
             path("usage/", self.admin_view(show_usage), name="usage"),
@@ -320,6 +304,31 @@ class BonobotAdminSite(AdminSite):
 
 def _list_organizations(request: HttpRequest) -> Any:
     return list_reachable_organizations(request)
+
+
+def _build_policy_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
+    """Return the URLs of the organization's policy."""
+    from agents.admin import policies, policy_simulations  # these modules import this site
+
+    base = "organization/policy/"
+    return [
+        path(base, wrap(policies.show_organization_policy), name="organization_policy"),
+        path(
+            f"{base}preview/",
+            wrap(policies.show_organization_policy_preview),
+            name="organization_policy_preview",
+        ),
+        path(
+            f"{base}restore/",
+            wrap(policies.restore_organization_policy),
+            name="organization_restore_policy",
+        ),
+        path(
+            f"{base}simulate/",
+            wrap(policy_simulations.show_organization_simulation),
+            name="organization_simulate",
+        ),
+    ]
 
 
 def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:

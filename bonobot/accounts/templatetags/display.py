@@ -415,6 +415,17 @@ def outcome_word(state: str) -> Any:
 
 
 @register.filter
+def field_text(field: Any) -> str:
+    """Return the value of a form field as text, for people who can't change it."""
+    value = field.value()
+    if isinstance(value, bool):
+        return _("Yes") if value else _("No")
+    choices = {str(key): str(title) for key, title in getattr(field.field, "choices", ())}
+    text = choices.get(str(value), value)
+    return f"{text:,}" if isinstance(text, int) else str(text if text is not None else "")
+
+
+@register.filter
 def step_length(step: timedelta) -> str:
     """Return the length of a step of a chart: minutes, hours or days."""
     minutes = int(step.total_seconds() // 60)

@@ -139,7 +139,7 @@ def test_each_inherited_value_names_and_links_its_source(
     set_policy(administrator, helper, PolicySpec("allowlist", allow=("mcp_web_e*",)))
     page = operator.get("agents_agent_servers", helper.pk)
     policy_url = admin_client.build_url("agents_agent_policy", helper.pk)
-    assert f"{policy_url}?q=e%2A" in admin_client.find_links(page, policy_url)
+    assert f"{policy_url}?rule=e%2A" in admin_client.find_links(page, policy_url)
     assert policy_url in admin_client.find_links(page, policy_url)
     text = admin_client.get_text(page)
     assert "Rule: e*" in text
