@@ -182,7 +182,7 @@ def _create_user(sign_in: _ProviderSignIn) -> User:
             except IntegrityError:
                 continue  # the username is taken
             member.save()
-        _create_identity(sign_in, user)
+        _create_identity(sign_in, user, is_new_user=True)
         return user
     raise SignInRefused(
         "sso_no_name", "No username is available for the new account.", "Try again."
@@ -194,7 +194,9 @@ def _build_username(email: str, suffix: str) -> str:
     return cleaned[: MAX_USERNAME_LENGTH - len(suffix)] + suffix
 
 
-def _create_identity(sign_in: _ProviderSignIn, user: User) -> Identity:
+def _create_identity(
+    sign_in: _ProviderSignIn, user: User, *, is_new_user: bool = False
+) -> Identity:
     identity = Identity(
         organization_id=sign_in.organization_id,
         provider=sign_in.provider,
@@ -205,7 +207,8 @@ def _create_identity(sign_in: _ProviderSignIn, user: User) -> Identity:
     with _record_change(sign_in, user, "identity_linked"):
         Identity.objects.filter(provider=sign_in.provider, user=user).delete()
         identity.save()
-        announce_change(user, "identity_linked", method=sign_in.provider.name)
+        if not is_new_user:
+            announce_change(user, "identity_linked", method=sign_in.provider.name)
     return identity
 
 

@@ -17,7 +17,7 @@ from bonobot.accounts.account_change_emails import SENTENCES
 from bonobot.accounts.models import Identity, Organization, Provider, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.services import save_user
-from bonobot.accounts.sso.account_linking import link_identity, unlink_identity
+from bonobot.accounts.sso.account_linking import link_identity, resolve_user, unlink_identity
 from bonobot.accounts.sso.oidc_client import ProviderUser
 from bonobot.ledger.models import AuditRow
 from tests import factories
@@ -157,6 +157,23 @@ def test_a_changed_sign_in_is_mailed_and_audited(anna: User, change: str) -> Non
     start = SENTENCES[code].partition("%(name)s")[0].partition("“")[0]
     assert {address for address, text in mails if text.startswith(start)} == addresses, mails
     assert AuditRow.objects.filter(action=action).exists()
+
+
+def test_a_person_who_joins_by_a_provider_gets_no_email(acme: Organization) -> None:
+    provider = create_provider(acme)
+    Provider.objects.filter(pk=provider.pk).update(creates=True)
+    provider.refresh_from_db()
+    with read_mails() as mails:
+        resolve_user(provider, ProviderUser("carl", "carl@example.com", True, "", "", {}))
+    assert mails == []
+    assert Identity.objects.filter(subject="carl").exists()
+
+
+def test_an_account_that_a_sign_in_links_is_mailed(anna: User) -> None:
+    provider = create_provider(anna.memberships.get().organization)
+    with read_mails() as mails:
+        resolve_user(provider, ProviderUser("anna", EMAIL, True, "", "", {}))
+    assert [address for address, _text in mails] == [EMAIL]
 
 
 def test_an_added_email_address_is_mailed_to_it(anna: User) -> None:
