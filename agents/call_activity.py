@@ -83,8 +83,8 @@ def _build_calls_tile(
         f"{total.calls:,}",
         url,
         "" if change is None else _sign(change, f"{abs(change):,.1f}%"),
-        _describe_base(f"{previous.calls:,}"),
-        spark=build_sparkline([line.calls for line in lines]),
+        _describe_base(f"{previous.calls:,}" if previous.calls else ""),
+        spark=_build_line([line.calls for line in lines]),
     )
 
 
@@ -97,12 +97,12 @@ def _build_failed_tile(
         _t("Failed calls"),
         f"{total.errors:,}",
         url,
-        _sign(change, f"{abs(change):,}"),
-        _describe_base(f"{previous.errors:,}"),
-        _judge(change),
-        note=_t("%(share)s of calls") % {"share": f"{share:.1f}%"},
+        _sign(change, f"{abs(change):,}") if previous.calls else "",
+        _describe_base(f"{previous.errors:,}" if previous.calls else ""),
+        _judge(change) if previous.calls else "",
+        note=_t("%(share)s of calls") % {"share": f"{share:.1f}%"} if total.calls else "",
         line_tone="bad" if total.errors else "",
-        spark=build_sparkline([line.errors for line in lines]),
+        spark=_build_line([line.errors for line in lines]),
     )
 
 
@@ -117,7 +117,7 @@ def _build_duration_tile(
         "" if change is None else _sign(round(change), milliseconds(abs(change))),
         _describe_base(milliseconds(previous.p95) if previous.p95 is not None else ""),
         _judge(round(change or 0)),
-        spark=build_sparkline([line.p95 for line in lines]),
+        spark=_build_line([line.p95 for line in lines]),
     )
 
 
@@ -129,10 +129,15 @@ def _build_cost_tile(
         _t("Cost"),
         dollars(total.cost_microusd),
         url,
-        _sign(change, dollars(abs(change))),
-        _describe_base(dollars(previous.cost_microusd)),
-        spark=build_sparkline([line.cost_microusd for line in lines]),
+        _sign(change, dollars(abs(change))) if previous.cost_microusd else "",
+        _describe_base(dollars(previous.cost_microusd) if previous.cost_microusd else ""),
+        spark=_build_line([line.cost_microusd for line in lines]),
     )
+
+
+def _build_line(values: Sequence[float | None]) -> Sparkline | None:
+    """Return a sparkline, or None if there is nothing to see."""
+    return build_sparkline(list(values)) if any(values) else None
 
 
 def _describe_base(value: str) -> str:

@@ -1,6 +1,7 @@
 """Approvals in the admin: the inbox and the page of one approval."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -331,6 +332,7 @@ class InboxItem:
     approval: Approval
     state: str
     is_urgent: bool
+    minutes_left: int
     marks: list[LabelMark]
 
 
@@ -348,6 +350,7 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
                 approval,
                 approval.get_state_at(now),
                 is_urgent=is_urgent(approval, now),
+                minutes_left=math.ceil((approval.expires_at - now).total_seconds() / 60),
                 marks=_list_marks(approval, definitions.get(key)),
             )
             for approval, key in zip(approvals, keys, strict=True)

@@ -483,7 +483,7 @@ class AuditAdmin(ScopedAdmin):
         context |= self._build_rows(principal, request, context["cl"], entry_id)
         if FRAGMENT_HEADER in request.headers:
             return render_fragment(request, "audit/rows.html", **context)
-        context |= self._build_tools(principal, request)
+        context |= self._build_tools(principal, request, context)
         if entry_id:
             row = self._get_row(principal.organization_id, entry_id)
             context |= build_entry_context(row) | {"panel_template": "admin/audit/entry.html"}
@@ -510,7 +510,9 @@ class AuditAdmin(ScopedAdmin):
             "older_query": build_older_query(request, changelist),
         }
 
-    def _build_tools(self, principal: Principal, request: HttpRequest) -> dict[str, Any]:
+    def _build_tools(
+        self, principal: Principal, request: HttpRequest, context: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return the context of what is above the rows."""
         query = request.GET
         period = getattr(request, "asked_within", (None, None))
@@ -518,6 +520,7 @@ class AuditAdmin(ScopedAdmin):
             "export_forms": (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV"))),
             "saved": build_filter_panel(principal, query.urlencode()),
             "verified": describe_verification(request, principal),
+            "has_entries": bool(context["groups"] or context["chips"]),
             "histogram": audit_list.build_histogram(principal.organization_id, query, period),
             "outcomes": audit_list.OUTCOMES,
             "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),

@@ -43,7 +43,7 @@ MOST_USED = (
     *("notion", "sentry", "postgresql", "playwright"),
 )
 # Presets that need neither an account nor a value, for the first steps.
-STARTERS = ("time", "microsoft-learn", "aws-knowledge", "cloudflare-documentation", "fetch")
+STARTERS = ("time", "microsoft-learn", "aws-knowledge", "cloudflare-documentation")
 
 
 def list_preset_cards(principal: Principal, destination: "ServerDestination") -> list["PresetCard"]:

@@ -69,6 +69,7 @@ def test_120_calls_of_three_pages_are_approved_at_once(
     olga.goto("/admin/agents/approval/")
     row = olga.locator("[data-inbox-item]").nth(3)
     place = row.bounding_box()
+    head = olga.locator(".bb-pane-list .bb-pane-head")
     every = olga.get_by_label("Select all shown")
     across = olga.get_by_label("Select 70 calls on other pages, too")
     across.check()
@@ -82,6 +83,11 @@ def test_120_calls_of_three_pages_are_approved_at_once(
     expect(approve).to_contain_text("50")
     across.check()
     assert row.bounding_box() == place  # nothing moved
+    for button in head.get_by_role("button").all():
+        box, frame = button.bounding_box(), head.bounding_box()
+        assert box
+        assert frame
+        assert frame["y"] <= box["y"] < box["y"] + box["height"] <= frame["y"] + frame["height"]
     with olga.expect_navigation():
         approve.click()
     confirm = olga.get_by_role("button", name="Approve all 120 calls")

@@ -78,7 +78,7 @@ def test_the_most_urgent_call_is_first_and_selected(
         factories.create_approval(helper, own_name=name, expires_at=expires_at)
     page = admin_client.get_text(reviewer.get(LIST))
     assert page.index("sooner") < page.index("later")
-    assert "expires in" in page
+    assert "5 min left" in page
     assert page.count("sooner") > page.count("later")  # its details are beside the list
 
 
