@@ -149,7 +149,11 @@ def _explain_stages(
 
 
 def _explain_resolution(tool: SnapshotTool) -> StageExplanation:
-    origin = f"of the server `{tool.facts.server_name}`" if tool.facts.server_name else "built in"
+    origin = (
+        format_message("of the server `{server}`", server=tool.facts.server_name)
+        if tool.facts.server_name
+        else format_message("built in")
+    )
     return StageExplanation(
         "resolve",
         "allow",
