@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from weakref import WeakKeyDictionary
 
+from bonobot.core.records import record
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.ledger.refusals import BudgetReserved, RateLimited
 from bonobot.ledger.types import Admission, BudgetReservation
@@ -24,7 +25,7 @@ from bonobot.ledger.writer.writer_thread import get_writer
 POLL_INTERVAL_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class AdmissionPatience:
     """How long a call waits, in seconds: for its rate limits, and for reserved budgets."""
 

@@ -24,6 +24,15 @@ async def read_body(receive: Receive) -> tuple[bytes | None, Receive]:
 
     The body is None if it is too large or incomplete.
     """
+    message = await receive()
+    replay = replay_messages([message], receive)
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        body = message.get("body", b"")
+        return (body if len(body) <= MAX_BODY_SIZE else None), replay
+    return await _read_parts(replay)
+
+
+async def _read_parts(receive: Receive) -> tuple[bytes | None, Receive]:
     messages, size, is_complete = [], 0, False
     while not is_complete and size <= MAX_BODY_SIZE:
         message = await receive()

@@ -243,27 +243,31 @@ def decode_json(raw: bytes) -> Any:
         value = DECODER.decode(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UnreadableJson(f"not JSON ({error})") from None
-    return _replace_unstorable(value) if UNSTORABLE_ESCAPE.search(raw) else value
+    if b"\\u" in raw and UNSTORABLE_ESCAPE.search(raw):
+        return _replace_unstorable(value)
+    return value
 
 
 def build_request_message(
     request_id: int, request: McpRequest, meta: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the JSON-RPC request; `meta` is added to its `_meta`."""
-    caller_meta = request.params.get("_meta")
-    checked_meta = caller_meta if isinstance(caller_meta, dict) else {}
-    forwarded_meta = {
-        key: value for key, value in checked_meta.items() if key not in RESERVED_META_KEYS
-    }
-    request_meta = forwarded_meta | dict(meta)
+    params = dict(request.params)
+    caller_meta = params.pop("_meta", None)
+    request_meta = dict(meta)
+    if caller_meta and isinstance(caller_meta, dict):
+        request_meta = {
+            key: value for key, value in caller_meta.items() if key not in RESERVED_META_KEYS
+        } | request_meta
     request_meta.pop("progressToken", None)
     if request.on_progress is not None:
         request_meta["progressToken"] = request_id
-    params = {key: value for key, value in request.params.items() if key != "_meta"}
     if request_meta:
         params["_meta"] = request_meta
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": request.method}
-    return message | {"params": params} if params else message
+    if params:
+        message["params"] = params
+    return message
 
 
 def build_notification(method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -359,6 +363,8 @@ async def deliver_notification(request: McpRequest, message: Mapping[str, Any]) 
 
 def _check_size(raw: bytes) -> None:
     """Raise `UnreadableJson` for too many values or too deep nesting, without parsing."""
+    if len(raw) <= MAX_NODES and raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return  # even if all of its brackets are nested, and none is in a string
     if raw.count(b'"') > 4 * MAX_NODES:
         raise UnreadableJson("too many values")
     punctuation = STRINGS.sub(b"", raw)

@@ -22,6 +22,7 @@ from urllib.parse import quote, quote_plus
 
 import re2
 
+from bonobot.core.records import record
 from bonobot.core.text import masked_values
 from bonobot.core.text.secret_names import has_secret_name, is_secret_name
 
@@ -95,7 +96,7 @@ _LARGE_MEMORY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 STR_ONLY = frozenset({str})
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class SearchableText:
     """All texts of a JSON value, and whether one of its keys has a secret name."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from bonobot.core import cell_rate
+from bonobot.core.records import record
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger import admission_rules, budgets
 from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
@@ -106,7 +107,7 @@ class RepeatedRefusals:
 Answer = AdmissionResult | UUID | bool | Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class OpenItem:
     """The first entry of a row; without an admission it is a refusal or an event."""
 
@@ -117,7 +118,7 @@ class OpenItem:
     admission: Admission | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class CloseItem:
     """The closing entry of a row."""
 
@@ -166,7 +167,7 @@ def build_repeat_item(window: RefusalWindow) -> CloseItem:
     return CloseItem(window.row_id, window.organization_id, to_canonical_json(facts), columns)
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class BatchRowKeys:
     """The keys of the rows that a batch uses, in locking order."""
 
@@ -192,7 +193,7 @@ class BatchState:
     approvals: dict[UUID, StoredApproval] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class SealedItem:
     """An item with its position and digest in the chain."""
 
