@@ -69,6 +69,8 @@ def propagate_labels(
     Stores that the call writes get the caller's previous labels, and the caller gets the previous
     labels of the stores it reads. Without flows there is no caller that holds labels.
     """
+    if not flows and not stores:
+        return {}
     store_labels = caller_labels = 0
     for store in stores:
         store_labels |= cells[store.key].labels if store.reads else 0

@@ -191,11 +191,10 @@ class Settlement:
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
             raise ValueError(f"`outcome` must be one of {sorted(OUTCOMES)}, not {self.outcome!r}.")
-        _check_amounts("duration_ms", (self.duration_ms,))
-        _check_amounts("tokens", (self.input_tokens, self.output_tokens))
-        _check_amounts("cost_microusd", (self.cost_microusd,))
+        amounts = [self.duration_ms, self.input_tokens, self.output_tokens, self.cost_microusd]
         for _, reserved, actual in self.actuals:
-            _check_amounts("actuals", (reserved, actual))
+            amounts += reserved, actual
+        _check_amounts("amounts", amounts)
 
 
 def _check_amounts(name: str, amounts: Iterable[int]) -> None:

@@ -253,7 +253,7 @@ class ConnectionPool:
         host = host or self._host
         self._ensure_sweeper()
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s
-        async with RequestDeadline(endpoint, McpRequest("server/discover"), limit_s):
+        with RequestDeadline(endpoint, McpRequest("server/discover"), limit_s):
             if endpoint.transport == "stdio":
                 return await (await self._open_child(endpoint, holder, host)).wait_until_open()
             with self._get_upstream(endpoint) as upstream:
@@ -289,7 +289,7 @@ class ConnectionPool:
 
         self._discoveries[own_holder] = endpoint.server_id
         try:
-            async with RequestDeadline(endpoint, McpRequest("discovery", sent=True), limit_s):
+            with RequestDeadline(endpoint, McpRequest("discovery", sent=True), limit_s):
                 handshake = await self.perform_handshake(
                     endpoint, holder=holder, host=self._discovery_host
                 )
@@ -496,7 +496,7 @@ class ConnectionPool:
     ) -> dict[str, Any]:
         limit_s = endpoint.read_s if timeout_s is None else timeout_s
         send = self._send_to_child if endpoint.transport == "stdio" else self._send_over_http
-        async with RequestDeadline(endpoint, request, limit_s, extensible=timeout_s is None):
+        with RequestDeadline(endpoint, request, limit_s, extensible=timeout_s is None):
             known_calls = self._modern_calls.get(endpoint.server_id)
             request.needs_modern = known_calls is not None and known_calls.contains(request)
             try:

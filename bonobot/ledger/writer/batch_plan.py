@@ -8,7 +8,7 @@ the end of the window, or when the process stops, the row is closed with `repeat
 process loses at most the counts of one minute, never the first row.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -94,7 +94,8 @@ class RepeatedRefusals:
 
     def find_next_end(self) -> float | None:
         """Return when the next window ends, or None."""
-        return next((window.ends_at for window in self._windows.values()), None)
+        window = next(iter(self._windows.values()), None)
+        return window.ends_at if window is not None else None
 
     def take_ended_windows(self, now: float) -> Iterator[RefusalWindow]:
         """Remove the windows that have ended; yield those with repeats."""
@@ -233,16 +234,21 @@ def collect_row_keys(items: Iterable[Item]) -> BatchRowKeys:
     flow_cells: dict[str, UUID] = {}
     approval_ids: set[UUID] = set()
     for item in items:
-        organizations.add(item.organization_id)
+        organization_id = item.organization_id
+        organizations.add(organization_id)
         if isinstance(item, CloseItem):
             closing.append(item.call_id)
-            cells |= {key: item.organization_id for key, _, _ in item.actuals}
-        elif item.admission is not None:
-            cells |= {reserve.key: item.organization_id for reserve in item.admission.reservations}
-            rate_keys |= {charge.key for charge in item.admission.charges}
-            flow_cells |= {flow.key: item.organization_id for flow in item.admission.flows}
-            flow_cells |= {store.key: item.organization_id for store in item.admission.stores}
-            approval_ids |= {item.admission.approval.id} if item.admission.approval else set()
+            for key, _, _ in item.actuals:
+                cells[key] = organization_id
+        elif (admission := item.admission) is not None:
+            for reservation in admission.reservations:
+                cells[reservation.key] = organization_id
+            for charge in admission.charges:
+                rate_keys.add(charge.key)
+            for caller_or_store in (*admission.flows, *admission.stores):
+                flow_cells[caller_or_store.key] = organization_id
+            if admission.approval:
+                approval_ids.add(admission.approval.id)
     return BatchRowKeys(
         tuple(sorted(organizations)),
         tuple(sorted(cells.items())),
@@ -253,7 +259,7 @@ def collect_row_keys(items: Iterable[Item]) -> BatchRowKeys:
     )
 
 
-def decide_batch(state: BatchState, items: Sequence[Item]) -> BatchPlan:
+def decide_batch(state: BatchState, items: Iterable[Item]) -> BatchPlan:
     """Return the plan for the items, in order; doesn't change `state`."""
     plan = BatchPlan(
         BatchState(

@@ -9,9 +9,10 @@ first, until they were unchanged several times in a row.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
@@ -22,6 +23,9 @@ from bonobot.ledger.writer import batch_plan, sql
 from bonobot.ledger.writer.batch_plan import Answer, BatchRowKeys, BatchState, CloseItem
 from bonobot.ledger.writer.queue import AnsweredItem, QueuedItem
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase, LedgerDatabase
+
+Key = TypeVar("Key")
+Row = TypeVar("Row")
 
 MAX_CACHED_ROWS = 10_000  # cells, rates, flows and open rows together; then the cache is cleared
 # How long the offset to the database's clock is used before the clocks may have drifted apart.
@@ -112,15 +116,26 @@ class BatchStateCache:
             return None
         try:
             return BatchState(
-                tips={key: cached.tips[key] for key in row_keys.organizations},
-                cells={key: cached.cells[key] for key, _ in row_keys.cells},
-                rates={key: cached.rates[key] for key in row_keys.rates},
-                open_calls={key: cached.open_calls[key] for key in row_keys.closing_calls},
+                tips=_select(cached.tips, row_keys.organizations),
+                cells=_select(cached.cells, map(_get_key, row_keys.cells)),
+                rates=_select(cached.rates, row_keys.rates),
+                open_calls=_select(cached.open_calls, row_keys.closing_calls),
                 now=now,
-                flows={key: cached.flows[key] for key, _ in row_keys.flows},
+                flows=_select(cached.flows, map(_get_key, row_keys.flows)),
             )
         except KeyError:
             return None
+
+
+_get_key = itemgetter(0)
+
+
+def _select(rows: Mapping[Key, Row], keys: Iterable[Key]) -> dict[Key, Row]:
+    """Return the rows with these keys; raises `KeyError` if one is missing."""
+    selected: dict[Key, Row] = {}
+    for key in keys:
+        selected[key] = rows[key]
+    return selected
 
 
 def _build_empty_state() -> BatchState:
@@ -144,6 +159,10 @@ NETWORK_TIMEOUT_MS = 5_000
 SQLITE_BUSY_S = 1.0
 
 
+_is_sent = attrgetter("is_sent")
+_get_item = attrgetter("item")
+
+
 class BatchCommitter:
     """Commits batches; used by one thread only. Raises Django's database errors."""
 
@@ -156,7 +175,7 @@ class BatchCommitter:
         database = self._database = self._database or open_database()
         with database.connection.wrap_database_errors:
             recovered_items: list[AnsweredItem] = []
-            if any(queued_item.is_sent for queued_item in queued_items):
+            if any(map(_is_sent, queued_items)):
                 recovered_items = _recover_answers(database, queued_items)
                 answered_items = {queued_item for queued_item, _ in recovered_items}
                 queued_items = [item for item in queued_items if item not in answered_items]
@@ -241,8 +260,7 @@ def _recover_answer(queued_item: QueuedItem, row: sql.WrittenRow) -> Answer | No
 def _commit_items(
     database: DedicatedLedgerDatabase, cache: BatchStateCache, queued_items: Sequence[QueuedItem]
 ) -> list[Answer]:
-    items = [queued_item.item for queued_item in queued_items]
-    row_keys = batch_plan.collect_row_keys(items)
+    row_keys = batch_plan.collect_row_keys(map(_get_item, queued_items))
     if database.is_sqlite:
         queue = get_write_queue()
         # Ahead of the other writing threads of this process; without them after the timeout.
@@ -274,7 +292,7 @@ def _store_decisions(
     database: DedicatedLedgerDatabase, queued_items: Sequence[QueuedItem], before: BatchState
 ) -> batch_plan.BatchPlan:
     """Decide a batch on locked rows, write it and commit."""
-    plan = batch_plan.decide_batch(before, [queued_item.item for queued_item in queued_items])
+    plan = batch_plan.decide_batch(before, map(_get_item, queued_items))
     for queued_item in queued_items:
         queued_item.is_sent = True  # its commit may happen even if the response is lost
     sql.store_plan(database, before, plan)
