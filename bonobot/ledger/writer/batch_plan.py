@@ -245,8 +245,10 @@ def collect_row_keys(items: Iterable[Item]) -> BatchRowKeys:
                 cells[reservation.key] = organization_id
             for charge in admission.charges:
                 rate_keys.add(charge.key)
-            for caller_or_store in (*admission.flows, *admission.stores):
-                flow_cells[caller_or_store.key] = organization_id
+            for flow in admission.flows:
+                flow_cells[flow.key] = organization_id
+            for store in admission.stores:
+                flow_cells[store.key] = organization_id
             if admission.approval:
                 approval_ids.add(admission.approval.id)
     return BatchRowKeys(

@@ -64,9 +64,13 @@ async def test_a_cancellation_together_with_the_deadline_stays_one() -> None:
 
 
 async def test_another_error_is_raised_when_the_deadline_has_passed() -> None:
-    with pytest.raises(ValueError, match="other"), Deadline(60) as deadline:
-        deadline.expire()
-        raise ValueError("other")
+    async def fail() -> None:
+        with Deadline(60) as deadline:
+            deadline.expire()
+            raise ValueError("other")
+
+    with pytest.raises(ValueError, match="other"):
+        await fail()
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
@@ -74,13 +78,18 @@ async def test_another_error_is_raised_when_the_deadline_has_passed() -> None:
 
 async def test_a_paused_deadline_doesn_t_pass_and_a_moved_one_passes_then() -> None:
     loop = asyncio.get_running_loop()
-    with pytest.raises(TimeoutError), Deadline(0.02) as deadline:
-        deadline.move(inf)
-        with pytest.raises(TimeoutError), Deadline(0.04):
+
+    async def pause() -> None:
+        with Deadline(0.02) as deadline:
+            deadline.move(inf)
+            with pytest.raises(TimeoutError), Deadline(0.04):
+                await asyncio.Event().wait()
+            assert not deadline.has_passed
+            deadline.move(loop.time() + 0.01)
             await asyncio.Event().wait()
-        assert not deadline.has_passed
-        deadline.move(loop.time() + 0.01)
-        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await pause()
 
 
 def test_a_deadline_needs_a_task() -> None:
