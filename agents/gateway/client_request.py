@@ -86,7 +86,7 @@ class GatewayRequest:
     def meta(self) -> Mapping[str, Any]:
         """The request's `_meta`."""
         value = self.params.get("_meta")
-        return value if isinstance(value, Mapping) else {}
+        return value if isinstance(value, dict) else {}
 
     @property
     def forwarded_meta(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Deadline:
             raise RuntimeError("A deadline needs a task.")
         self._task, self._cancel_requests = task, task.cancelling()
         self._loop = loop = task.get_loop()
-        self._timer = _get_timer(loop)
+        self._timer = _timers.get(loop) or _timers.setdefault(loop, _DeadlineTimer())
         self.move(loop.time() + self.seconds)
         return self
 
@@ -91,10 +91,3 @@ class _DeadlineTimer:
 
 
 _timers: WeakKeyDictionary[asyncio.AbstractEventLoop, _DeadlineTimer] = WeakKeyDictionary()
-
-
-def _get_timer(loop: asyncio.AbstractEventLoop) -> _DeadlineTimer:
-    timer = _timers.get(loop)
-    if timer is None:
-        timer = _timers[loop] = _DeadlineTimer()
-    return timer

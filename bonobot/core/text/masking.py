@@ -24,7 +24,11 @@ import re2
 
 from bonobot.core.records import record
 from bonobot.core.text import masked_values
-from bonobot.core.text.secret_names import has_secret_name, is_secret_name
+from bonobot.core.text.secret_names import (
+    MAX_CACHED_LENGTH,
+    is_secret_name,
+    is_short_secret_name,
+)
 
 MASK = masked_values.MASK
 MAX_DEPTH = 64
@@ -107,7 +111,8 @@ class SearchableText:
 def build_searchable_text(value: Any) -> SearchableText | None:
     """Return the texts of a JSON value; None if it has to be traversed in any case."""
     texts: list[str] = []
-    level, depth, is_suspect = [value], 0, False
+    names: list[str] = []
+    level, depth = [value], 0
     while level:
         next_level: list[Any] = []
         for item in level:
@@ -116,8 +121,7 @@ def build_searchable_text(value: Any) -> SearchableText | None:
             elif isinstance(item, dict):
                 if not STR_ONLY.issuperset(map(type, item)):
                     return None
-                is_suspect = is_suspect or has_secret_name(item)
-                texts += item
+                names += item
                 next_level += item.values()
             elif isinstance(item, list):
                 next_level += item
@@ -126,9 +130,11 @@ def build_searchable_text(value: Any) -> SearchableText | None:
         level, depth = next_level, depth + 1
         if depth >= MAX_DEPTH:
             return None
+    is_short = max(map(len, names), default=0) <= MAX_CACHED_LENGTH
+    has_secret_name = any(map(is_short_secret_name if is_short else is_secret_name, names))
     try:
         # No secret begins or ends with the separator.
-        return SearchableText("\n".join(texts).encode(), is_suspect)
+        return SearchableText("\n".join(names + texts).encode(), has_secret_name)
     except UnicodeEncodeError:
         return None
 

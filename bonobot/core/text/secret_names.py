@@ -1,7 +1,6 @@
 """Recognize names of secrets."""
 
 import re
-from collections.abc import Collection
 from functools import lru_cache
 
 MAX_CACHED_LENGTH = 64  # longer names aren't cached
@@ -68,19 +67,12 @@ _METADATA_WORDS = frozenset(
 
 
 def is_secret_name(key: str) -> bool:
-    return _is_secret_name_cached(key) if len(key) <= MAX_CACHED_LENGTH else _has_secret_words(key)
-
-
-def has_secret_name(keys: Collection[str]) -> bool:
-    """Return whether one of these keys has a secret name."""
-    for key in keys:
-        if len(key) > MAX_CACHED_LENGTH:
-            return any(map(is_secret_name, keys))
-    return any(map(_is_secret_name_cached, keys))
+    return is_short_secret_name(key) if len(key) <= MAX_CACHED_LENGTH else _has_secret_words(key)
 
 
 @lru_cache(maxsize=4096)
-def _is_secret_name_cached(key: str) -> bool:
+def is_short_secret_name(key: str) -> bool:
+    """Return the same for a key of at most `MAX_CACHED_LENGTH` characters."""
     return _has_secret_words(key)
 
 

@@ -9,10 +9,10 @@ first, until they were unchanged several times in a row.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from operator import attrgetter, itemgetter
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
@@ -23,9 +23,6 @@ from bonobot.ledger.writer import batch_plan, sql
 from bonobot.ledger.writer.batch_plan import Answer, BatchRowKeys, BatchState, CloseItem
 from bonobot.ledger.writer.queue import AnsweredItem, QueuedItem
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase, LedgerDatabase
-
-Key = TypeVar("Key")
-Row = TypeVar("Row")
 
 MAX_CACHED_ROWS = 10_000  # cells, rates, flows and open rows together; then the cache is cleared
 # How long the offset to the database's clock is used before the clocks may have drifted apart.
@@ -114,28 +111,18 @@ class BatchStateCache:
         cached = self._state
         if row_keys.approvals:
             return None
+        rates, closing, flows = row_keys.rates, row_keys.closing_calls, row_keys.flows
         try:
             return BatchState(
-                tips=_select(cached.tips, row_keys.organizations),
-                cells=_select(cached.cells, map(_get_key, row_keys.cells)),
-                rates=_select(cached.rates, row_keys.rates),
-                open_calls=_select(cached.open_calls, row_keys.closing_calls),
+                tips={key: cached.tips[key] for key in row_keys.organizations},
+                cells={key: cached.cells[key] for key, _ in row_keys.cells},
+                rates={key: cached.rates[key] for key in rates} if rates else {},
+                open_calls={key: cached.open_calls[key] for key in closing} if closing else {},
                 now=now,
-                flows=_select(cached.flows, map(_get_key, row_keys.flows)),
+                flows={key: cached.flows[key] for key, _ in flows} if flows else {},
             )
         except KeyError:
             return None
-
-
-_get_key = itemgetter(0)
-
-
-def _select(rows: Mapping[Key, Row], keys: Iterable[Key]) -> dict[Key, Row]:
-    """Return the rows with these keys; raises `KeyError` if one is missing."""
-    selected: dict[Key, Row] = {}
-    for key in keys:
-        selected[key] = rows[key]
-    return selected
 
 
 def _build_empty_state() -> BatchState:
