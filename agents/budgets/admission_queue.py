@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from weakref import WeakKeyDictionary
 
-from bonobot.core.runtime import Runtime, get_runtime
+from bonobot.core.records import record
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.admission_refusals import BudgetReserved, RateLimited
 from bonobot.ledger.types import Admission, BudgetReservation
 from bonobot.ledger.writer.writer_thread import get_writer
@@ -24,7 +24,7 @@ from bonobot.ledger.writer.writer_thread import get_writer
 POLL_INTERVAL_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class AdmissionPatience:
     """How long a call waits, in seconds: for its rate limits, and for reserved budgets."""
 
@@ -149,14 +149,13 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
 
 
 _creation_lock = threading.Lock()
-_by_runtime: WeakKeyDictionary[Runtime, AdmissionQueue] = WeakKeyDictionary()
 
 
 def get_admission_queue() -> AdmissionQueue:
     """Return the queue of this process's runtime."""
-    runtime = get_runtime()
-    queue = _by_runtime.get(runtime)
+    services = get_runtime().services
+    queue: AdmissionQueue | None = services.get(AdmissionQueue)
     if queue is None:
         with _creation_lock:
-            queue = _by_runtime.setdefault(runtime, AdmissionQueue())
+            queue = services.setdefault(AdmissionQueue, AdmissionQueue())
     return queue

@@ -13,6 +13,7 @@ from agents.policies.decisions import PolicyDecision
 from bonobot.core.text.masking import Masker
 from bonobot.ledger.types import Admission, ApprovalReference
 from bonobot.ledger.types import Outcome as LedgerOutcome
+from mcp_servers.schemas.classify_schema import ValueSize
 
 NO_TEXT = ResultText("")
 
@@ -41,6 +42,8 @@ class CallContext:
     target: Target = field(init=False)
     server: ServerFacts | None = None
     deadline_ms: int = 0
+    # Set by `check_call_arguments`.
+    arguments_size: ValueSize | None = None
     # Set by `decide_call` and for a decision that needs a person.
     decision: PolicyDecision = field(init=False)
     grant: ApprovalGrant | None = None

@@ -135,7 +135,8 @@ async def admit_call(context: CallContext) -> None:
                     raise
                 await prepare_call(context, fresh=True)
     finally:
-        queue.close_ticket(ticket)
+        if ticket.waits_for:  # most calls never wait
+            queue.close_ticket(ticket)
     rules_changing = build_rules_changing_error()
     await record_refusal(context, rules_changing)
     raise rules_changing

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from agents.calls.admit import build_opening, describe_target
 from agents.calls.context import CallContext
-from agents.calls.redaction import ensure_masker_loaded
+from agents.calls.redaction import ensure_masker_loaded, find_masker
 from agents.calls.require_approval import ApprovalRequired
 from agents.calls.resolve import (
     build_not_found_error,
@@ -67,7 +67,7 @@ async def prepare_call(context: CallContext, *, fresh: bool) -> None:
     context.snapshot = snapshot
     # The target of an earlier snapshot has to be resolved again.
     context.is_resolved, context.server, context.deadline_ms = False, None, 0
-    context.masker = await ensure_masker_loaded(snapshot)
+    context.masker = find_masker(snapshot) or await ensure_masker_loaded(snapshot)
 
 
 async def resolve_target(context: CallContext) -> None:
@@ -99,10 +99,15 @@ async def resolve_target(context: CallContext) -> None:
 
 
 async def check_call_arguments(context: CallContext) -> None:
-    """Check the arguments against the target's schema; raises `InvalidArguments`."""
+    """Check the arguments against the target's schema, and set their size.
+
+    Raises `InvalidArguments`.
+    """
     request, target = context.request, context.target
     schema = get_argument_schema(request, target)
-    await check_tool_arguments(schema, request.arguments, target.schema_verdict)
+    context.arguments_size = await check_tool_arguments(
+        schema, request.arguments, target.schema_verdict
+    )
 
 
 def decide_call(context: CallContext, flow_decision: PolicyDecision | None = None) -> None:
@@ -113,7 +118,7 @@ def decide_call(context: CallContext, flow_decision: PolicyDecision | None = Non
     request, target = context.request, context.target
     decision = target.decision
     if isinstance(target, SnapshotTool):
-        decision = context.snapshot.decide_call(target, request.arguments)
+        decision = context.snapshot.decide_call(target, request.arguments, context.arguments_size)
     if decision.verdict == "deny" and not _is_unapproved_trial(request, decision):
         raise CallRefused(
             decision.reason,

@@ -61,6 +61,7 @@ from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_labels import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
+from mcp_servers.schemas.classify_schema import ValueSize
 from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.tool_names import build_tool_aliases
 
@@ -193,18 +194,23 @@ class CallSnapshot:
             if tool.facts.source != "mcp" or tool.name in found_tools
         ]
 
-    def decide_call(self, tool: SnapshotTool, arguments: Arguments) -> PolicyDecision:
+    def decide_call(
+        self, tool: SnapshotTool, arguments: Arguments, size: ValueSize | None = None
+    ) -> PolicyDecision:
         """Return the decision for a call of a tool with these arguments.
 
-        Defaults of the tool's schema count as provided values.
+        Defaults of the tool's schema count as provided values. `size` is that of the arguments if
+        they were checked before.
         """
         if not tool.conditional:
             return tool.decision
-        arguments = fill_defaults(tool.input_schema, arguments)
+        filled_arguments = fill_defaults(tool.input_schema, arguments)
+        if filled_arguments is not arguments:
+            arguments, size = filled_arguments, None
         # Arguments affect a decision only through the conditions they meet.
         met_conditions = (
             tool.name,
-            tuple([rule.is_condition_met(arguments) for rule in tool.conditional]),
+            tuple([rule.is_condition_met(arguments, size) for rule in tool.conditional]),
         )
         decision = self._decisions.get(met_conditions)
         if decision is None:

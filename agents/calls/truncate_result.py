@@ -3,10 +3,11 @@
 import base64
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from typing import Any
 
+from bonobot.core.records import record
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.scanning import clean_result, inspect_result
 
@@ -24,7 +25,7 @@ MAX_CLEAN_TEXTS = 4_096
 _clean_texts: set[bytes] = set()
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class ResultText:
     """A result as text; `full_text` is set if `text` was truncated.
 

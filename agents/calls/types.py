@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -12,6 +12,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.records import record
 from mcp_servers.client.host import Host
 from mcp_servers.client.jsonrpc import OnLog
 
@@ -58,7 +59,7 @@ class OutcomeUnrecorded(Problem):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class CallContinuation:
     """How to continue a call whose server asked for input or returned a task.
 
@@ -77,7 +78,7 @@ class CallContinuation:
     answered_keys: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class RelayOptions:
     """Options of a call for an MCP client that handles the server's input requests itself.
 
@@ -95,7 +96,7 @@ class RelayOptions:
     log_subscriber: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class CallRequest:
     """One requested call, through an agent or (without an agent) directly to a server.
 
@@ -168,7 +169,7 @@ class CallRequest:
         return {"resources/read": "resource", "prompts/get": "prompt"}.get(self.method, "tool")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class CallOutcome:
     """The outcome of an admitted call.
 

@@ -21,9 +21,8 @@ from agents.calls.deferred_calls import create_deferred_call
 from agents.calls.incomplete_results import InvalidInputRequest, parse_input_requests
 from agents.calls.pipeline import ApprovalRequired, CallRefused
 from agents.calls.require_approval import build_refusal, is_denied
-from agents.gateway.client_request import GatewayRequest
+from agents.gateway.client_request import GatewayRequest, list_supported_requests
 from agents.gateway.errors import build_refusal_result
-from agents.gateway.mcp_host import list_supported_requests
 from agents.gateway.request_state import TASK, build_protocol_error, encrypt_state
 from agents.models import Approval, DeferredCall
 from bonobot.core.message_bus import listen

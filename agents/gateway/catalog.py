@@ -95,6 +95,18 @@ def rename_resources(result: Any, rename: Rename) -> Any:
     return {**result, **changed_fields} if changed_fields else result
 
 
+def may_have_uris(result: Mapping[str, Any]) -> bool:
+    """Tell whether `rename_resources` may change a result; it doesn't if all of it is text."""
+    if not result.keys().isdisjoint(_FIELDS_WITH_URIS):
+        return True
+    blocks = result.get("content")
+    if isinstance(blocks, list):
+        for block in blocks:
+            if not isinstance(block, dict) or block.get("type") != "text":
+                return True
+    return False
+
+
 def rename_app_page(value: Mapping[str, Any], rename: Rename) -> Mapping[str, Any]:
     """Return a declaration or result of a tool with the client's URI for its app page."""
     meta = value.get("_meta")
@@ -135,6 +147,8 @@ def _rename_message(message: Any, rename: Rename) -> Any:
 
 PAGE_SIZE = 500
 CATALOG_KEY = "gateway shelf"
+# Fields of a result that may have URIs, beside `content`.
+_FIELDS_WITH_URIS = frozenset({"contents", "messages", "_meta"})
 Declaration = dict[str, Any]
 
 

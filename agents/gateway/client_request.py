@@ -10,6 +10,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp.types import INVALID_PARAMS
 from pydantic import BaseModel, ConfigDict, RootModel
 
+from agents.calls.types import RelayOptions
 from agents.gateway.authentication import AuthenticatedClient
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from mcp_servers.client.endpoint import ServerEndpoint
@@ -20,6 +21,7 @@ from mcp_servers.client.jsonrpc import (
     LOG_MESSAGE,
     RESERVED_META_KEYS,
 )
+from mcp_servers.client.server_requests import KINDS_BY_METHOD
 
 LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -84,7 +86,7 @@ class GatewayRequest:
     def meta(self) -> Mapping[str, Any]:
         """The request's `_meta`."""
         value = self.params.get("_meta")
-        return value if isinstance(value, Mapping) else {}
+        return value if isinstance(value, dict) else {}
 
     @property
     def forwarded_meta(self) -> dict[str, Any]:
@@ -155,6 +157,8 @@ class ClientProfile:
     client_name: str
     log_level: str
     forwarded_meta: dict[str, Any]
+    # Of a call that isn't continued, and without log messages.
+    relay: RelayOptions
 
 
 def get_client_profile(caller: AuthenticatedClient, meta: Mapping[str, Any]) -> ClientProfile:
@@ -163,13 +167,20 @@ def get_client_profile(caller: AuthenticatedClient, meta: Mapping[str, Any]) -> 
     profile: ClientProfile | None = caller.memo.get("profile")
     if profile is None or profile.text != text:
         capabilities, log_level = read_capabilities(meta), read_log_level(meta)
+        holder = build_holder(caller, capabilities)
+        forwarded_meta = build_forwarded_meta(caller, meta, log_level)
         profile = ClientProfile(
             text,
-            build_holder(caller, capabilities),
+            holder,
             capabilities,
             read_client_name(meta),
             log_level,
-            build_forwarded_meta(caller, meta, log_level),
+            forwarded_meta,
+            RelayOptions(
+                meta=forwarded_meta,
+                allowed_requests=list_supported_requests(capabilities),
+                log_subscriber=holder,
+            ),
         )
         if len(text) <= MAX_KEPT_META_LENGTH:
             caller.memo["profile"] = profile
@@ -186,6 +197,11 @@ def build_forwarded_meta(
     if log_level:
         forwarded[LOG_LEVEL_KEY] = log_level
     return forwarded
+
+
+def list_supported_requests(capabilities: Mapping[str, Any]) -> frozenset[str]:
+    """Return the kinds of requests that a client with these capabilities supports."""
+    return frozenset(name for name in KINDS_BY_METHOD.values() if name in capabilities)
 
 
 def build_holder(caller: AuthenticatedClient, capabilities: Mapping[str, Any]) -> str:

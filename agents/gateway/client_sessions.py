@@ -359,7 +359,7 @@ def build_modern_request(
     `context` is the SDK's, None for a request that is answered without it, by its `request_id`.
     """
     meta = params.get("_meta")
-    profile = get_client_profile(caller, meta if isinstance(meta, Mapping) else {})
+    profile = get_client_profile(caller, meta if isinstance(meta, dict) else {})
     return GatewayRequest(
         caller=caller,
         method=method,

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
-from bonobot.core.runtime import Runtime, get_runtime
+from bonobot.core.runtime import get_runtime
 from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
@@ -149,13 +148,11 @@ class ConnectionSubscriptions:
                         resource.switch_to(connection, now)
 
 
-_subscriptions: WeakKeyDictionary[Runtime, ConnectionSubscriptions] = WeakKeyDictionary()
-
-
 def get_connection_subscriptions() -> ConnectionSubscriptions:
     """Return this process's subscriptions; only on the loop of `get_runtime()`."""
-    runtime = get_runtime()
-    if (subscriptions := _subscriptions.get(runtime)) is None:
-        subscriptions = _subscriptions[runtime] = ConnectionSubscriptions()
+    services = get_runtime().services
+    subscriptions: ConnectionSubscriptions | None = services.get(ConnectionSubscriptions)
+    if subscriptions is None:
+        subscriptions = services[ConnectionSubscriptions] = ConnectionSubscriptions()
         change_notification_listeners.append(subscriptions.handle_notification)
     return subscriptions

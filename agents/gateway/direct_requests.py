@@ -9,7 +9,6 @@ or log messages is left to the SDK, too.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any
@@ -32,6 +31,7 @@ from agents.gateway.catalog import DeclarationPage
 from agents.gateway.client_request import LOG_LEVEL_KEY
 from agents.gateway.dispatcher import find_input_schema
 from agents.gateway.request_bodies import Receive, Send, parse_object
+from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_compact_json
 from mcp_servers.client.jsonrpc import MODERN_VERSION
@@ -68,7 +68,7 @@ Answer = Callable[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class DirectRequest:
     """A valid request of a method that is answered here."""
 

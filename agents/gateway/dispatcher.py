@@ -171,8 +171,8 @@ class GatewayDispatcher:
     def _complete_result(self, inbound: GatewayRequest, result: dict[str, Any]) -> dict[str, Any]:
         """Return a result with this hop's fields for the client's era."""
         meta = result.get("_meta")
-        server_meta = meta if isinstance(meta, dict) else {}
-        own_meta = {key: value for key, value in server_meta.items() if key != SERVER_INFO}
+        own_meta = dict(meta) if isinstance(meta, dict) else {}
+        own_meta.pop(SERVER_INFO, None)
         if not inbound.is_modern:
             fields = translate_result(result)
             fields.pop("_meta", None)

@@ -29,10 +29,15 @@ from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import (
     Declaration,
     get_catalog,
+    may_have_uris,
     read_own_skill,
     rename_resources,
 )
-from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
+from agents.gateway.client_request import (
+    GatewayRequest,
+    build_invalid_params_error,
+    list_supported_requests,
+)
 from agents.gateway.connection_subscriptions import get_connection_subscriptions
 from agents.gateway.era_translation import translate_input_request
 from agents.gateway.errors import (
@@ -46,13 +51,13 @@ from agents.gateway.mcp_host import (
     ExclusiveConnections,
     GatewayHost,
     build_host,
-    list_supported_requests,
     supports_tasks,
 )
 from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
 from agents.skills.templates import find_skill_name
 from bonobot.core.problems import NotFound, Problem
+from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.mcp_extensions import is_for_models
@@ -67,7 +72,7 @@ INCOMPLETE_CODES = (INPUT_REQUIRED, request_state.TASK)
 LARGE_RESULT_SIZE = 16_384
 
 
-@dataclass(frozen=True)
+@record()
 class UpstreamRequest:
     """A request by its server's own name, and by the client's (`exposed_name`)."""
 
@@ -428,19 +433,6 @@ def _build_call_request(
     holder: str,
 ) -> CallRequest:
     target = inbound.caller.target
-    extra_params: dict[str, Any] = {}
-    if inbound.is_modern and "inputResponses" in inbound.params and "approval" not in state:
-        extra_params["inputResponses"] = inbound.get_object("inputResponses")
-    if "state" in state:
-        extra_params["requestState"] = state["state"]
-    relay = RelayOptions(
-        meta=inbound.forwarded_meta,
-        extra_params=extra_params,
-        legs=frozenset([UUID(leg) for leg in state.get("legs", [])]),
-        allowed_requests=list_supported_requests(inbound.capabilities),
-        on_log=inbound.forward_log if inbound.log_level else None,
-        log_subscriber=inbound.subscriber,
-    )
     # An agent's tools are found by the agent's names for them.
     by_name = upstream_request.method == "tools/call" and target.kind == "agent"
     caller = inbound.caller
@@ -459,8 +451,27 @@ def _build_call_request(
         is_by_model=upstream_request.is_by_model,
         client=inbound.client_name,
         host=host,
-        relay=relay,
+        relay=_build_relay_options(inbound, state),
         on_progress=inbound.report_progress if inbound.wants_progress else None,
+    )
+
+
+def _build_relay_options(inbound: GatewayRequest, state: Mapping[str, Any]) -> RelayOptions:
+    has_responses = inbound.is_modern and "inputResponses" in inbound.params
+    if inbound.profile is not None and not (state or has_responses or inbound.log_level):
+        return inbound.profile.relay
+    extra_params: dict[str, Any] = {}
+    if has_responses and "approval" not in state:
+        extra_params["inputResponses"] = inbound.get_object("inputResponses")
+    if "state" in state:
+        extra_params["requestState"] = state["state"]
+    return RelayOptions(
+        meta=inbound.forwarded_meta,
+        extra_params=extra_params,
+        legs=frozenset([UUID(leg) for leg in state.get("legs", [])]),
+        allowed_requests=list_supported_requests(inbound.capabilities),
+        on_log=inbound.forward_log if inbound.log_level else None,
+        log_subscriber=inbound.subscriber,
     )
 
 
@@ -483,7 +494,7 @@ async def build_call_result(
         else await strip_result(outcome.result, size)
     )
     result: dict[str, Any] = stripped.value
-    if upstream_request.server_id is not None:
+    if upstream_request.server_id is not None and may_have_uris(result):
         catalog = get_catalog(inbound.caller.target, await get_snapshot(inbound))
         result = rename_resources(result, catalog.build_uri_renamer(upstream_request.server_id))
     return result

@@ -42,6 +42,8 @@ class GatewayHost(Host):
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
         """Return the client's capabilities that are allowed for this server."""
+        if not self._client_capabilities:
+            return {}
         selected_capabilities = {
             name: value
             for name, value in self._client_capabilities.items()
@@ -138,11 +140,6 @@ class ExclusiveConnections:
 def build_host(inbound: GatewayRequest) -> GatewayHost:
     """Return the host of one call."""
     return GatewayHost(inbound.capabilities, is_modern=inbound.is_modern)
-
-
-def list_supported_requests(capabilities: Mapping[str, Any]) -> frozenset[str]:
-    """Return the kinds of requests that a client with these capabilities supports."""
-    return frozenset(name for name in KINDS_BY_METHOD.values() if name in capabilities)
 
 
 def supports_tasks(capabilities: Mapping[str, Any]) -> bool:

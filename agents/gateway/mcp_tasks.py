@@ -27,7 +27,7 @@ from agents.calls.types import CallRequest, RelayOptions
 from agents.gateway import approvals
 from agents.gateway.approvals import DEFERRED_CALL_KEY, build_deferred_task
 from agents.gateway.catalog import get_catalog, rename_resources
-from agents.gateway.client_request import GatewayRequest
+from agents.gateway.client_request import GatewayRequest, list_supported_requests
 from agents.gateway.errors import build_mcp_error, build_refusal_result, build_unknown_name_error
 from agents.gateway.handlers import (
     VIA,
@@ -37,7 +37,7 @@ from agents.gateway.handlers import (
     get_snapshot,
     is_tool_listed,
 )
-from agents.gateway.mcp_host import GatewayHost, build_host, list_supported_requests, supports_tasks
+from agents.gateway.mcp_host import GatewayHost, build_host, supports_tasks
 from agents.gateway.request_state import (
     TASK,
     build_protocol_error,

@@ -8,6 +8,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS, VERSION_KEY
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH
 
@@ -24,6 +26,15 @@ async def read_body(receive: Receive) -> tuple[bytes | None, Receive]:
 
     The body is None if it is too large or incomplete.
     """
+    message = await receive()
+    replay = replay_messages([message], receive)
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        body = message.get("body", b"")
+        return (body if len(body) <= MAX_BODY_SIZE else None), replay
+    return await _read_parts(replay)
+
+
+async def _read_parts(receive: Receive) -> tuple[bytes | None, Receive]:
     messages, size, is_complete = [], 0, False
     while not is_complete and size <= MAX_BODY_SIZE:
         message = await receive()
@@ -56,9 +67,12 @@ def build_body_message(body: bytes) -> dict[str, Any]:
 def parse_object(body: bytes) -> dict[str, Any] | None:
     """Return a body's JSON object; None for anything else."""
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+        value = from_json(body, allow_inf_nan=False, cache_strings="keys")
+    except ValueError:  # perhaps only for this parser
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
     return value if isinstance(value, dict) else None
 
 

@@ -19,9 +19,12 @@ from mcp.shared.exceptions import MCPError
 from agents.calls.incomplete_results import InvalidInputRequest, parse_incomplete_result
 from agents.calls.pipeline import CallOutcome
 from agents.gateway.authentication import AuthenticatedClient
-from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
+from agents.gateway.client_request import (
+    GatewayRequest,
+    build_invalid_params_error,
+    list_supported_requests,
+)
 from agents.gateway.errors import build_mcp_error
-from agents.gateway.mcp_host import list_supported_requests
 from bonobot.core.crypto import key_ring
 from bonobot.core.problems import Problem
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json

@@ -7,6 +7,7 @@ disabled and other organizations' targets give the same error.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import parse_qs
 from uuid import UUID
@@ -26,6 +27,7 @@ ORGANIZATION_SCOPES = (TokenScope.AGENTS, TokenScope.MANAGE, TokenScope.API)
 Kind = Literal["organization", "agent", "server"]
 # What a client is shown of a target: all of its tools, or tools to search them.
 View = Literal["", "search"]
+MAX_CACHED_LENGTH = 512  # of a path and its query
 _NAMED_PATH = re.compile(r"/mcp/(agents|servers)/([A-Za-z0-9_-]{1,255})")
 _KINDS_BY_SEGMENT: dict[str, Kind] = {"agents": "agent", "servers": "server"}
 
@@ -75,6 +77,12 @@ class GatewayTarget:
 
 def parse_path(path: str, query: bytes = b"") -> GatewayAddress | None:
     """Parse a path and its query; None if it isn't one of the gateway's."""
+    is_short = len(path) + len(query) <= MAX_CACHED_LENGTH
+    return (_parse_path if is_short else _parse_path.__wrapped__)(path, query)
+
+
+@lru_cache(maxsize=1024)
+def _parse_path(path: str, query: bytes) -> GatewayAddress | None:
     stripped_path = path.rstrip("/")
     if stripped_path == ROOT_PATH:
         return GatewayAddress("organization")

@@ -14,13 +14,16 @@ future tools. A selection must name at least one or `*`, so an empty form field 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.tool_names import fold_own_name, is_exact_pattern, matches_tool_name
+
+if TYPE_CHECKING:
+    from mcp_servers.schemas.classify_schema import ValueSize
 
 Effect = Literal["allow", "ask", "deny"]
 Arguments = Mapping[str, Any]
@@ -55,16 +58,21 @@ class Rule:
         """Whether this is the default of its server, for tools that no other rule matches."""
         return not self.pattern
 
-    def is_condition_met(self, arguments: Arguments | None) -> bool:
-        """Return whether the condition is met; an undecidable one never allows more."""
-        from mcp_servers.schemas import SubprocessNeeded, is_valid_for_schema
+    def is_condition_met(
+        self, arguments: Arguments | None, size: "ValueSize | None" = None
+    ) -> bool:
+        """Return whether the condition is met; an undecidable one never allows more.
+
+        `size` is that of the arguments if they were measured before.
+        """
+        from mcp_servers.schemas.validate_arguments import SubprocessNeeded, is_valid_for_schema
 
         if self.condition is None:
             return True
         if arguments is None:
             return self.effect == "allow"
         try:
-            return is_valid_for_schema(self.condition, arguments)
+            return is_valid_for_schema(self.condition, arguments, size)
         except (SubprocessNeeded, InvalidInput):
             return self.effect != "allow"
 

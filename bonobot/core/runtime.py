@@ -43,6 +43,8 @@ class Runtime:
         self.loop = loop
         self.ticked_at = time.monotonic()
         self.closing = False
+        # Objects that belong to this loop, by type; the functions that return them create them.
+        self.services: dict[type[Any], Any] = {}
         self._thread = thread
         self._accepting = True
         self._tasks: set[asyncio.Task[Any]] = set()

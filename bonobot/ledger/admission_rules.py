@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+from bonobot.core.records import record
 from bonobot.ledger.types import ApprovalReference, FlowLabelEffect, Store
 
 MICROSECONDS_PER_SECOND = 1_000_000
@@ -18,7 +19,7 @@ MICROSECONDS_PER_SECOND = 1_000_000
 TOUCH_INTERVAL_US = 600 * MICROSECONDS_PER_SECOND
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class CallerFlowLabels:
     """The labels a caller holds, and when they were last used (microseconds since 1970)."""
 
@@ -68,6 +69,8 @@ def propagate_labels(
     Stores that the call writes get the caller's previous labels, and the caller gets the previous
     labels of the stores it reads. Without flows there is no caller that holds labels.
     """
+    if not flows and not stores:
+        return {}
     store_labels = caller_labels = 0
     for store in stores:
         store_labels |= cells[store.key].labels if store.reads else 0

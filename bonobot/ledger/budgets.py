@@ -5,7 +5,6 @@ A cell is one budget in one period, with the key
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -13,6 +12,7 @@ from typing import Literal
 from uuid import UUID
 
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.records import record
 from bonobot.ledger.types import BudgetReservation
 
 Period = Literal["day", "month", "total"]
@@ -42,7 +42,7 @@ OWNER_LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class BudgetBalance:
     """The amounts spent, and reserved by running calls."""
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from uuid import UUID
 
+from bonobot.core.records import record
+
 ActorKind = Literal["user", "token", "cli", "session", "system", "gateway"]
 ACTOR_KINDS: frozenset[str] = frozenset(get_args(ActorKind))
 
@@ -46,7 +48,7 @@ def is_approval_request(outcome: str, code: str) -> bool:
 MAX_AMOUNT = 2**53
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Opening:
     """The opening of an audit entry, of a call or an event: actor, action, target and decision."""
 
@@ -142,7 +144,7 @@ class ApprovalReference:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Admission:
     """A decided call that requests admission; `generation` is that of its policy snapshot.
 
@@ -158,7 +160,7 @@ class Admission:
     stores: tuple[Store, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class AdmissionResult:
     """The result for an admitted call: it is recorded, reserved and charged, and may run."""
 
@@ -167,7 +169,7 @@ class AdmissionResult:
     generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Settlement:
     """The outcome of a call, with an error code if it failed.
 
@@ -189,11 +191,10 @@ class Settlement:
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
             raise ValueError(f"`outcome` must be one of {sorted(OUTCOMES)}, not {self.outcome!r}.")
-        _check_amounts("duration_ms", (self.duration_ms,))
-        _check_amounts("tokens", (self.input_tokens, self.output_tokens))
-        _check_amounts("cost_microusd", (self.cost_microusd,))
+        amounts = [self.duration_ms, self.input_tokens, self.output_tokens, self.cost_microusd]
         for _, reserved, actual in self.actuals:
-            _check_amounts("actuals", (reserved, actual))
+            amounts += reserved, actual
+        _check_amounts("amounts", amounts)
 
 
 def _check_amounts(name: str, amounts: Iterable[int]) -> None:

@@ -24,6 +24,7 @@ from bonobot.core.http.egress import BodyAllowance, EgressDenied
 from bonobot.core.http.persistent_client import HttpExchange, PersistentClient, StreamedResponse
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import ObjectIdentityCache
+from bonobot.core.records import record
 from mcp_servers.client.background_tasks import STREAM_SHARE, ReadThrottle
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import (
@@ -81,7 +82,7 @@ class _ResponseState:
     retry_s: float = DEFAULT_RETRY_S
 
 
-@dataclass(frozen=True)
+@record()
 class JsonRpcResponse:
     """A JSON-RPC response and its HTTP headers, with names in lower case."""
 

@@ -16,10 +16,12 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from bonobot import __version__
+from bonobot.core.deadlines import Deadline
 from bonobot.core.http.connection_errors import SILENT, TIMED_OUT
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.canonical_json import to_compact_json
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 PROGRESS_FACTOR = 10
 
 
-class RequestDeadline:
+class RequestDeadline(Deadline):
     """The deadline of a request to a server, as a context manager that raises `UpstreamError`.
 
     Its error says whether the server saw the request. `extensible` says whether progress extends
@@ -55,60 +57,52 @@ class RequestDeadline:
         *,
         extensible: bool = False,
     ) -> None:
+        super().__init__(seconds)
         self._endpoint = endpoint
         self._request = request
-        self._seconds = seconds
         self._extensible = extensible
         self._extendable_s = (PROGRESS_FACTOR - 1) * seconds
-        self._timeout: asyncio.Timeout | None = None
         self._pause_count = 0
         self._remaining_s = 0.0
         request.deadline = self
 
-    async def __aenter__(self) -> Self:
-        """Start the deadline."""
-        self._timeout = await asyncio.timeout(self._seconds).__aenter__()
-        return self
-
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         """End the deadline; raises `UpstreamError` if it has passed."""
-        self._pause_count = -1  # pauses that are still open must not reschedule
+        self._pause_count = -1  # pauses that are still open must not move it
         self._request.deadline = None  # no cycle for the garbage collector
-        has_passed = isinstance(error, TimeoutError)
+        is_timeout = isinstance(error, TimeoutError)
         try:
-            if self._timeout is not None:
-                await self._timeout.__aexit__(kind, error, traceback)
+            super().__exit__(kind, error, traceback)
         except TimeoutError:
-            has_passed = True
-        if has_passed:
+            is_timeout = True
+        if is_timeout:
             raise self._build_error() from None
 
     def extend(self) -> None:
         """Restart the deadline after progress, up to the bound."""
-        timeout, now = self._timeout, asyncio.get_running_loop().time()
-        is_running = timeout is not None and self._pause_count == 0 and not timeout.expired()
-        if timeout is None or not (self._extensible and is_running):
+        if not self._extensible or self._pause_count != 0 or self.has_passed:
             return
-        gained_s = min(now + self._seconds - (timeout.when() or now), self._extendable_s)
+        now = asyncio.get_running_loop().time()
+        gained_s = min(now + self.seconds - self.ends_at, self._extendable_s)
         if gained_s > 0:
             self._extendable_s -= gained_s
-            timeout.reschedule((timeout.when() or now) + gained_s)
+            self.move(self.ends_at + gained_s)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Pause the deadline inside the block."""
-        timeout, now = self._timeout, asyncio.get_running_loop().time
-        if timeout is None or self._pause_count < 0 or timeout.expired():
+        if self._pause_count < 0 or self.has_passed:
             yield
             return
+        now = asyncio.get_running_loop().time
         if self._pause_count == 0:
-            self._remaining_s = max(0.0, (timeout.when() or 0.0) - now())
-            timeout.reschedule(None)
+            self._remaining_s = max(0.0, self.ends_at - now())
+            self.move(inf)
         self._pause_count += 1
         try:
             yield
@@ -116,10 +110,10 @@ class RequestDeadline:
             if self._pause_count > 0:
                 self._pause_count -= 1
                 if self._pause_count == 0:
-                    timeout.reschedule(now() + self._remaining_s)
+                    self.move(now() + self._remaining_s)
 
     def _build_error(self) -> UpstreamError:
-        endpoint, request, seconds = self._endpoint, self._request, self._seconds
+        endpoint, request, seconds = self._endpoint, self._request, self.seconds
         if request.sent:
             return build_timeout_error(endpoint, request.method, seconds, sent=True)
         if seconds > endpoint.connect_s and endpoint.transport != "stdio":
@@ -243,27 +237,31 @@ def decode_json(raw: bytes) -> Any:
         value = DECODER.decode(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UnreadableJson(f"not JSON ({error})") from None
-    return _replace_unstorable(value) if UNSTORABLE_ESCAPE.search(raw) else value
+    if b"\\u" in raw and UNSTORABLE_ESCAPE.search(raw):
+        return _replace_unstorable(value)
+    return value
 
 
 def build_request_message(
     request_id: int, request: McpRequest, meta: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the JSON-RPC request; `meta` is added to its `_meta`."""
-    caller_meta = request.params.get("_meta")
-    checked_meta = caller_meta if isinstance(caller_meta, dict) else {}
-    forwarded_meta = {
-        key: value for key, value in checked_meta.items() if key not in RESERVED_META_KEYS
-    }
-    request_meta = forwarded_meta | dict(meta)
+    params = dict(request.params)
+    caller_meta = params.pop("_meta", None)
+    request_meta = dict(meta)
+    if caller_meta and isinstance(caller_meta, dict):
+        request_meta = {
+            key: value for key, value in caller_meta.items() if key not in RESERVED_META_KEYS
+        } | request_meta
     request_meta.pop("progressToken", None)
     if request.on_progress is not None:
         request_meta["progressToken"] = request_id
-    params = {key: value for key, value in request.params.items() if key != "_meta"}
     if request_meta:
         params["_meta"] = request_meta
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": request.method}
-    return message | {"params": params} if params else message
+    if params:
+        message["params"] = params
+    return message
 
 
 def build_notification(method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -359,6 +357,8 @@ async def deliver_notification(request: McpRequest, message: Mapping[str, Any]) 
 
 def _check_size(raw: bytes) -> None:
     """Raise `UnreadableJson` for too many values or too deep nesting, without parsing."""
+    if len(raw) <= MAX_NODES and raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return  # even if all of its brackets are nested, and none is in a string
     if raw.count(b'"') > 4 * MAX_NODES:
         raise UnreadableJson("too many values")
     punctuation = STRINGS.sub(b"", raw)

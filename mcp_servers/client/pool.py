@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
-from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
@@ -253,7 +252,7 @@ class ConnectionPool:
         host = host or self._host
         self._ensure_sweeper()
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s
-        async with RequestDeadline(endpoint, McpRequest("server/discover"), limit_s):
+        with RequestDeadline(endpoint, McpRequest("server/discover"), limit_s):
             if endpoint.transport == "stdio":
                 return await (await self._open_child(endpoint, holder, host)).wait_until_open()
             with self._get_upstream(endpoint) as upstream:
@@ -289,7 +288,7 @@ class ConnectionPool:
 
         self._discoveries[own_holder] = endpoint.server_id
         try:
-            async with RequestDeadline(endpoint, McpRequest("discovery", sent=True), limit_s):
+            with RequestDeadline(endpoint, McpRequest("discovery", sent=True), limit_s):
                 handshake = await self.perform_handshake(
                     endpoint, holder=holder, host=self._discovery_host
                 )
@@ -496,7 +495,7 @@ class ConnectionPool:
     ) -> dict[str, Any]:
         limit_s = endpoint.read_s if timeout_s is None else timeout_s
         send = self._send_to_child if endpoint.transport == "stdio" else self._send_over_http
-        async with RequestDeadline(endpoint, request, limit_s, extensible=timeout_s is None):
+        with RequestDeadline(endpoint, request, limit_s, extensible=timeout_s is None):
             known_calls = self._modern_calls.get(endpoint.server_id)
             request.needs_modern = known_calls is not None and known_calls.contains(request)
             try:
@@ -646,24 +645,30 @@ async def _run_all(*coroutines: Coroutine[Any, Any, None]) -> None:
 
 
 _lock = threading.Lock()
-_pools: WeakKeyDictionary[Runtime, ConnectionPool] = WeakKeyDictionary()
 
 
 def get_connection_pool() -> ConnectionPool:
     """Return this process's pool; use it only on the loop of `get_runtime()`."""
-    with _lock:
-        runtime = get_runtime()
-        if (pool := _pools.get(runtime)) is None:
-            pool = _pools[runtime] = ConnectionPool(
-                max_children=settings.BONOBOT_STDIO_CHILDREN,
-                idle_s=settings.BONOBOT_STDIO_IDLE_S,
-                lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
-                wait_s=settings.BONOBOT_STDIO_WAIT_S,
-                idle_session_s=settings.BONOBOT_HTTP_SESSION_IDLE_S,
-                max_idle_sessions=settings.BONOBOT_HTTP_SESSIONS,
-                stderr_sink=find_stderr_sink(),
-                on_notification=change_notifications.dispatch_notification,
-                load_versions=find_server_versions_loader(),
-            )
-            runtime.on_close(pool.close)
-        return pool
+    runtime = get_runtime()
+    pool: ConnectionPool | None = runtime.services.get(ConnectionPool)
+    if pool is None:
+        with _lock:
+            pool = runtime.services.get(ConnectionPool) or _create_pool(runtime)
+    return pool
+
+
+def _create_pool(runtime: Runtime) -> ConnectionPool:
+    pool = ConnectionPool(
+        max_children=settings.BONOBOT_STDIO_CHILDREN,
+        idle_s=settings.BONOBOT_STDIO_IDLE_S,
+        lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
+        wait_s=settings.BONOBOT_STDIO_WAIT_S,
+        idle_session_s=settings.BONOBOT_HTTP_SESSION_IDLE_S,
+        max_idle_sessions=settings.BONOBOT_HTTP_SESSIONS,
+        stderr_sink=find_stderr_sink(),
+        on_notification=change_notifications.dispatch_notification,
+        load_versions=find_server_versions_loader(),
+    )
+    runtime.services[ConnectionPool] = pool
+    runtime.on_close(pool.close)
+    return pool

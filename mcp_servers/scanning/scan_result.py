@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bonobot.core.records import record
 from bonobot.core.text.untrusted_text import format_path_step, make_visible
 from mcp_servers.scanning.active_content import strip_active_content
 from mcp_servers.scanning.hidden_characters import (
@@ -100,7 +101,7 @@ MAX_PLACES: Final = 50
 _BINARY_FIELDS: Final = {"image": "data", "audio": "data"}
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class StrippedValue:
     """A JSON value without hidden characters.
 

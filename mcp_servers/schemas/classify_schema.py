@@ -11,11 +11,12 @@ from referencing import Specification
 from referencing.jsonschema import DRAFT202012, specification_with
 
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.records import record
 from bonobot.core.text.untrusted_text import format_json_path, make_visible
 from mcp_servers.schemas import dialects
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class ValueSize:
     """Number of values, nodes (objects, arrays, booleans) and characters, and the depth.
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem, ServiceUnavailable
-from mcp_servers.schemas.classify_schema import SchemaVerdict
+from mcp_servers.schemas.classify_schema import SchemaVerdict, ValueSize
 from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.validate_arguments import (
     InvalidArguments,
@@ -51,18 +51,20 @@ class ArgumentCheckTimeout(InvalidInput):
     title = "The arguments couldn't be validated in time"
 
 
-async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None:
-    """Check `arguments`; blocks the loop for about 70 ms (the inline limit) at most.
+async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> ValueSize:
+    """Check `arguments` and return their size; blocks the loop for about 70 ms at most.
 
     Raises `InvalidArguments`, `InvalidInput` (`schema_rejected`), `ArgumentCheckTimeout`
     (`validation_timeout`) or `ServiceUnavailable` (`validation_busy`). An omitted required property
-    counts as provided if its schema has a default.
+    counts as provided if its schema has a default, and its default has a size.
     """
     arguments = fill_defaults(schema, arguments, only_required=True)
+    size = measure_arguments(arguments)
     try:
-        check_value(schema, arguments, verdict, size=measure_arguments(arguments))
+        check_value(schema, arguments, verdict, size=size)
     except SubprocessNeeded:
         await _check_in_subprocess(schema, arguments)
+    return size
 
 
 async def check_json_value(schema: Any, value: Any, verdict: SchemaVerdict) -> None:

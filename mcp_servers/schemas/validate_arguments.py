@@ -331,12 +331,13 @@ def check_value(
         raise violation
 
 
-def is_valid_for_schema(schema: Any, arguments: Any) -> bool:
+def is_valid_for_schema(schema: Any, arguments: Any, size: ValueSize | None = None) -> bool:
     """Tell whether `arguments` match a trusted schema, within the inline limits.
 
-    Raises `InvalidArguments` if they are not a JSON object, and `SubprocessNeeded`.
+    `size` is that of the arguments if they were measured before. Raises `InvalidArguments` if
+    they are not a JSON object, and `SubprocessNeeded`.
     """
-    compiled = _compile_inline(schema, measure_arguments(arguments))
+    compiled = _compile_inline(schema, size or measure_arguments(arguments))
     if compiled.is_valid is not None:
         return compiled.is_valid(arguments)
     return bool(compiled.validator.is_valid(arguments))

@@ -295,17 +295,15 @@ def encode_header_lines(headers: Mapping[str, str]) -> dict[str, bytes]:
 
     Raises `httpx2.LocalProtocolError`, without quoting them, for headers that can't be sent.
     """
-    lines = {}
-    for name, value in headers.items():
-        key = name.lower()
-        if (
-            key in OWN_HEADERS
-            or not HEADER_NAME.fullmatch(name)
-            or not HEADER_VALUE.fullmatch(value)
-        ):
-            raise httpx2.LocalProtocolError("a header can't be sent")
-        lines[key] = f"{name}: {value}\r\n".encode("ascii")
-    return lines
+    return dict(map(_encode_header_line, headers, headers.values()))
+
+
+@lru_cache(maxsize=1024)  # most requests have the same headers
+def _encode_header_line(name: str, value: str) -> tuple[str, bytes]:
+    key = name.lower()
+    if key in OWN_HEADERS or not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
+        raise httpx2.LocalProtocolError("a header can't be sent")
+    return key, f"{name}: {value}\r\n".encode("ascii")
 
 
 class HttpConnection(asyncio.Protocol):

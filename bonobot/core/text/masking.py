@@ -15,13 +15,14 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 import re2
 
+from bonobot.core.records import record
 from bonobot.core.text import masked_values
 from bonobot.core.text.secret_names import MAX_CACHED_LENGTH, is_secret_name, is_short_secret_name
 
@@ -95,7 +96,7 @@ _LARGE_MEMORY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 STR_ONLY = frozenset({str})
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class SearchableText:
     """All texts of a JSON value, and whether one of its keys has a secret name."""
 
@@ -103,18 +104,11 @@ class SearchableText:
     has_secret_name: bool
 
 
-def _has_secret_name(keys: Collection[str]) -> bool:
-    """Return whether one of these keys has a secret name."""
-    for key in keys:
-        if len(key) > MAX_CACHED_LENGTH:
-            return any(map(is_secret_name, keys))
-    return any(map(is_short_secret_name, keys))
-
-
 def build_searchable_text(value: Any) -> SearchableText | None:
     """Return the texts of a JSON value; None if it has to be traversed in any case."""
     texts: list[str] = []
-    level, depth, is_suspect = [value], 0, False
+    names: list[str] = []
+    level, depth = [value], 0
     while level:
         next_level: list[Any] = []
         for item in level:
@@ -123,8 +117,7 @@ def build_searchable_text(value: Any) -> SearchableText | None:
             elif isinstance(item, dict):
                 if not STR_ONLY.issuperset(map(type, item)):
                     return None
-                is_suspect = is_suspect or _has_secret_name(item)
-                texts += item
+                names += item
                 next_level += item.values()
             elif isinstance(item, list):
                 next_level += item
@@ -133,9 +126,11 @@ def build_searchable_text(value: Any) -> SearchableText | None:
         level, depth = next_level, depth + 1
         if depth >= MAX_DEPTH:
             return None
+    is_short = max(map(len, names), default=0) <= MAX_CACHED_LENGTH
+    has_secret_name = any(map(is_short_secret_name if is_short else is_secret_name, names))
     try:
         # No secret begins or ends with the separator.
-        return SearchableText("\n".join(texts).encode(), is_suspect)
+        return SearchableText("\n".join(names + texts).encode(), has_secret_name)
     except UnicodeEncodeError:
         return None
 

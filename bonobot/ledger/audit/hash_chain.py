@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.records import record
 from bonobot.ledger.audit import entry_encoding
 
 GENESIS = "0" * 64
@@ -24,7 +25,7 @@ def compute_entry_digest(previous: str, text: str) -> str:
     return hashlib.sha256((previous + text).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class ChainTip:
     """The end of a chain: number of entries, digest of the last one, and policy generation."""
 

@@ -8,13 +8,14 @@ the end of the window, or when the process stops, the row is closed with `repeat
 process loses at most the counts of one minute, never the first row.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from bonobot.core import rate_limiter
+from bonobot.core.records import record
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger import admission_rules, budgets
 from bonobot.ledger.admission_refusals import (
@@ -93,7 +94,8 @@ class RepeatedRefusals:
 
     def find_next_end(self) -> float | None:
         """Return when the next window ends, or None."""
-        return next((window.ends_at for window in self._windows.values()), None)
+        window = next(iter(self._windows.values()), None)
+        return window.ends_at if window is not None else None
 
     def take_ended_windows(self, now: float) -> Iterator[RefusalWindow]:
         """Remove the windows that have ended; yield those with repeats."""
@@ -106,7 +108,7 @@ class RepeatedRefusals:
 Answer = AdmissionResult | UUID | bool | Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class OpenItem:
     """The first entry of a row; without an admission it is a refusal or an event."""
 
@@ -117,7 +119,7 @@ class OpenItem:
     admission: Admission | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class CloseItem:
     """The closing entry of a row."""
 
@@ -166,7 +168,7 @@ def build_repeat_item(window: RefusalWindow) -> CloseItem:
     return CloseItem(window.row_id, window.organization_id, to_canonical_json(facts), columns)
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class BatchRowKeys:
     """The keys of the rows that a batch uses, in locking order."""
 
@@ -192,7 +194,7 @@ class BatchState:
     approvals: dict[UUID, StoredApproval] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class SealedItem:
     """An item with its position and digest in the chain."""
 
@@ -232,16 +234,23 @@ def collect_row_keys(items: Iterable[Item]) -> BatchRowKeys:
     flow_cells: dict[str, UUID] = {}
     approval_ids: set[UUID] = set()
     for item in items:
-        organizations.add(item.organization_id)
+        organization_id = item.organization_id
+        organizations.add(organization_id)
         if isinstance(item, CloseItem):
             closing.append(item.call_id)
-            cells |= {key: item.organization_id for key, _, _ in item.actuals}
-        elif item.admission is not None:
-            cells |= {reserve.key: item.organization_id for reserve in item.admission.reservations}
-            rate_keys |= {charge.key for charge in item.admission.charges}
-            flow_cells |= {flow.key: item.organization_id for flow in item.admission.flows}
-            flow_cells |= {store.key: item.organization_id for store in item.admission.stores}
-            approval_ids |= {item.admission.approval.id} if item.admission.approval else set()
+            for key, _, _ in item.actuals:
+                cells[key] = organization_id
+        elif (admission := item.admission) is not None:
+            for reservation in admission.reservations:
+                cells[reservation.key] = organization_id
+            for charge in admission.charges:
+                rate_keys.add(charge.key)
+            for flow in admission.flows:
+                flow_cells[flow.key] = organization_id
+            for store in admission.stores:
+                flow_cells[store.key] = organization_id
+            if admission.approval:
+                approval_ids.add(admission.approval.id)
     return BatchRowKeys(
         tuple(sorted(organizations)),
         tuple(sorted(cells.items())),
@@ -252,7 +261,7 @@ def collect_row_keys(items: Iterable[Item]) -> BatchRowKeys:
     )
 
 
-def decide_batch(state: BatchState, items: Sequence[Item]) -> BatchPlan:
+def decide_batch(state: BatchState, items: Iterable[Item]) -> BatchPlan:
     """Return the plan for the items, in order; doesn't change `state`."""
     plan = BatchPlan(
         BatchState(

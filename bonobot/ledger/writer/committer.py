@@ -11,6 +11,7 @@ first, until they were unchanged several times in a row.
 import time
 from collections.abc import Sequence
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -110,14 +111,15 @@ class BatchStateCache:
         cached = self._state
         if row_keys.approvals:
             return None
+        rates, closing, flows = row_keys.rates, row_keys.closing_calls, row_keys.flows
         try:
             return BatchState(
                 tips={key: cached.tips[key] for key in row_keys.organizations},
                 cells={key: cached.cells[key] for key, _ in row_keys.cells},
-                rates={key: cached.rates[key] for key in row_keys.rates},
-                open_calls={key: cached.open_calls[key] for key in row_keys.closing_calls},
+                rates={key: cached.rates[key] for key in rates} if rates else {},
+                open_calls={key: cached.open_calls[key] for key in closing} if closing else {},
                 now=now,
-                flows={key: cached.flows[key] for key, _ in row_keys.flows},
+                flows={key: cached.flows[key] for key, _ in flows} if flows else {},
             )
         except KeyError:
             return None
@@ -144,6 +146,10 @@ NETWORK_TIMEOUT_MS = 5_000
 SQLITE_BUSY_S = 1.0
 
 
+_is_sent = attrgetter("is_sent")
+_get_item = attrgetter("item")
+
+
 class BatchCommitter:
     """Commits batches; used by one thread only. Raises Django's database errors."""
 
@@ -156,7 +162,7 @@ class BatchCommitter:
         database = self._database = self._database or open_database()
         with database.connection.wrap_database_errors:
             recovered_items: list[AnsweredItem] = []
-            if any(queued_item.is_sent for queued_item in queued_items):
+            if any(map(_is_sent, queued_items)):
                 recovered_items = _recover_answers(database, queued_items)
                 answered_items = {queued_item for queued_item, _ in recovered_items}
                 queued_items = [item for item in queued_items if item not in answered_items]
@@ -241,8 +247,7 @@ def _recover_answer(queued_item: QueuedItem, row: sql.WrittenRow) -> Answer | No
 def _commit_items(
     database: DedicatedLedgerDatabase, cache: BatchStateCache, queued_items: Sequence[QueuedItem]
 ) -> list[Answer]:
-    items = [queued_item.item for queued_item in queued_items]
-    row_keys = batch_plan.collect_row_keys(items)
+    row_keys = batch_plan.collect_row_keys(map(_get_item, queued_items))
     if database.is_sqlite:
         queue = get_write_queue()
         # Ahead of the other writing threads of this process; without them after the timeout.
@@ -274,7 +279,7 @@ def _store_decisions(
     database: DedicatedLedgerDatabase, queued_items: Sequence[QueuedItem], before: BatchState
 ) -> batch_plan.BatchPlan:
     """Decide a batch on locked rows, write it and commit."""
-    plan = batch_plan.decide_batch(before, [queued_item.item for queued_item in queued_items])
+    plan = batch_plan.decide_batch(before, map(_get_item, queued_items))
     for queued_item in queued_items:
         queued_item.is_sent = True  # its commit may happen even if the response is lost
     sql.store_plan(database, before, plan)

@@ -279,15 +279,15 @@ def store_plan(database: LedgerDatabase, before: BatchState, plan: BatchPlan) ->
         write_closed(database, plan.closed)
     write_heads(database, filter_changed(before.tips, after.tips))
     write_cells(database, filter_changed(before.cells, after.cells))
-    if rates := filter_changed(before.rates, after.rates):
+    if after.rates and (rates := filter_changed(before.rates, after.rates)):
         execute_rows(database, _SET_RATES, list(rates.items()))
-    if flows := filter_changed(before.flows, after.flows):
+    if after.flows and (flows := filter_changed(before.flows, after.flows)):
         flow_rows = [(flow.labels, flow.last_used_us, key) for key, flow in flows.items()]
         database.execute_each(_SET_FLOW, flow_rows)
     if plan.taints:
         taint_rows = [build_taint_row(database, taint) for taint in plan.taints]
         database.execute_each(_INSERT_TAINT, taint_rows)
-    if approvals := filter_changed(before.approvals, after.approvals):
+    if after.approvals and (approvals := filter_changed(before.approvals, after.approvals)):
         spent_rows = [
             (encode_uuid(approval.spent_by), encode_uuid(approval_id))
             for approval_id, approval in approvals.items()

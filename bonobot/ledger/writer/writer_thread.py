@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from math import inf
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
@@ -69,6 +70,9 @@ STOP_TIMEOUT_S = 10.0
 
 # Errors that the content of one item can cause; any other is a bug and stops the writer.
 ITEM_ERRORS = (DatabaseError, ValueError, TypeError, ArithmeticError)
+
+
+_get_refusal_key = attrgetter("refusal_key")
 
 
 class LedgerWriter:
@@ -296,7 +300,7 @@ class LedgerWriter:
                 return
 
     def _commit_new_items(self, batch: list[QueuedItem]) -> list[AnsweredItem]:
-        if not any(queued_item.refusal_key for queued_item in batch):
+        if not any(map(_get_refusal_key, batch)):
             return self._committer.commit(batch)
         now = time.monotonic()
         new_items: list[QueuedItem] = []

@@ -155,15 +155,14 @@ async def test_a_timeout_is_paused_only_while_it_is_held(
     never = asyncio.ensure_future(asyncio.Event().wait())
     endpoint = asker("handshake")
     deadline = RequestDeadline(endpoint, McpRequest("ping"), 0.05)
-    async with deadline:
-        with deadline.pause(), deadline.pause():
-            await wait(0.1)
+    with deadline, deadline.pause(), deadline.pause():
+        await wait(0.1)
     with deadline.pause():  # already expired: nothing to pause
         pass
     late_deadline = RequestDeadline(endpoint, McpRequest("ping"), 0.05)
 
     async def too_slow() -> None:
-        async with late_deadline:
+        with late_deadline:
             with late_deadline.pause():
                 await wait(0.06)
             await wait(5)

@@ -7,7 +7,7 @@ and the others one at a time. Other processes still compete for SQLite's own loc
 
 import os
 from sqlite3 import dbapi2 as Database
-from threading import Condition
+from threading import Condition, Lock
 from typing import Any
 
 from django.db import OperationalError
@@ -20,22 +20,26 @@ class WriteQueue:
     """Admits one write transaction at a time, urgent ones first."""
 
     def __init__(self) -> None:
-        self._condition = Condition()
+        self._lock = Lock()
+        self._condition = Condition(self._lock)
         self._is_held = False
+        self._waiters = 0
         self._urgent_waiters = 0
 
     def acquire(self, *, timeout_s: float, urgent: bool = False) -> bool:
         """Wait for the turn; return False on timeout."""
-        with self._condition:
+        with self._lock:
             if not self._is_held and (urgent or not self._urgent_waiters):
                 self._is_held = True
                 return True
+            self._waiters += 1
             self._urgent_waiters += urgent
             try:
                 acquired = self._condition.wait_for(
                     lambda: not self._is_held and (urgent or not self._urgent_waiters), timeout_s
                 )
             finally:
+                self._waiters -= 1
                 self._urgent_waiters -= urgent
                 self._condition.notify_all()
             self._is_held = self._is_held or acquired
@@ -43,9 +47,10 @@ class WriteQueue:
 
     def release(self) -> None:
         """End the turn and admit the next writer."""
-        with self._condition:
+        with self._lock:
             self._is_held = False
-            self._condition.notify_all()
+            if self._waiters:
+                self._condition.notify_all()
 
 
 _turns = WriteQueue()
