@@ -178,6 +178,11 @@ class PolicyEditor:
     def total(self) -> int:
         return sum(group.count for group in self.groups)
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are rules to show, also removed ones."""
+        return any(group.rules for group in self.groups)
+
     @cached_property
     def newly(self) -> Mapping[str, int]:
         """The number of tools that get each decision."""
