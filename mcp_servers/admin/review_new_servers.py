@@ -5,7 +5,7 @@ ones are listed with a link to their own review.
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -242,12 +242,30 @@ def show_added_servers(
         existing_names=[failure.name for failure in kept if failure.exists],
         paste_url=paste_url,
         again_url=_build_again_url(request, paste_url, failures_key),
+        summary=_summarize(rows_by_state, len(failures), len(kept) - len(failures)),
         attention_count=len(rows_by_state["attention"]) + len(failures),
         selected=selected_count,
         unknown=unknown_count,
         may_approve=may_approve,
         is_pending=may_approve and bool(unknown_count or selected_count),
     )
+
+
+def _summarize(
+    rows: Mapping[str, Sequence[AddedServer]], failure_count: int, existing_count: int
+) -> str:
+    """Return how many servers have which result, such as "25 added, 25 need attention"."""
+    parts = []
+    if connecting := len(rows["connecting"]):
+        parts.append(_t("%(unknown)s connecting") % {"unknown": connecting})
+    parts.append(_t("%(n)s added") % {"n": len(rows["added"])})
+    if attention := len(rows["attention"]) + failure_count:
+        text = ngettext("%(n)s needs attention", "%(n)s need attention", attention)
+        parts.append(text % {"n": attention})
+    if existing_count:
+        text = ngettext("%(n)s exists already", "%(n)s exist already", existing_count)
+        parts.append(text % {"n": existing_count})
+    return ", ".join(parts)
 
 
 def _is_ready(server: Server) -> bool:
