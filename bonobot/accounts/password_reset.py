@@ -26,6 +26,7 @@ from bonobot.accounts.email_addresses import get_address_number
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.second_factor import record_own_change, require_account_control
+from bonobot.accounts.tokens.services import end_user_grants
 from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import record_change
 
@@ -102,7 +103,11 @@ def build_reset_link(user: User) -> str:
 
 @contextmanager
 def record_password_change(user_pk: Any, principal: Principal) -> Iterator[None]:
-    """Record and announce that the block changed a user's password, if it did."""
+    """Record and announce that the block changed a user's password, if it did.
+
+    If somebody else changed it, the access of the clients that the user authorized ends, too, as
+    after a reset.
+    """
     with transaction.atomic():
         rows = User.objects.filter(pk=user_pk)
         old_hash = rows.values_list("password", flat=True).first()
@@ -114,6 +119,8 @@ def record_password_change(user_pk: Any, principal: Principal) -> Iterator[None]
             record_own_change("password_changed", user)
         else:
             _record_change(principal, user, "password_changed")
+        if str(user.pk) != principal.id:
+            end_user_grants(user, reason="password_changed")
         announce_change(user, "password_changed")
 
 

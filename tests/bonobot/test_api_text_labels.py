@@ -48,8 +48,7 @@ class LabeledOrganization(NamedTuple):
 
     def find_names(self, route: str) -> set[str]:
         """Return the parameters of the objects whose names a route's response has."""
-        response = self.client.get(fill_path(route, self.ids))
-        body = response.text if response.status == 200 else ""
+        body = self.client.get(fill_path(route, self.ids)).text
         return {parameter for parameter, name in NAMES.items() if f"{name}{SUFFIX}" in body}
 
 

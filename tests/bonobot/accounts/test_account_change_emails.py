@@ -14,11 +14,12 @@ from django.urls import reverse
 
 from bonobot.accounts import tasks
 from bonobot.accounts.account_change_emails import SENTENCES
-from bonobot.accounts.models import Identity, Organization, Provider, User
-from bonobot.accounts.roles import Role
+from bonobot.accounts.models import Identity, Organization, Provider, Token, User
+from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.services import save_user
 from bonobot.accounts.sso.account_linking import link_identity, resolve_user, unlink_identity
 from bonobot.accounts.sso.oidc_client import ProviderUser
+from bonobot.accounts.tokens import services as tokens
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.bonobot.accounts.test_second_factor import PASSWORD, set_up_codes, sign_in
@@ -181,6 +182,27 @@ def test_an_added_email_address_is_mailed_to_it(anna: User) -> None:
     with read_mails() as mails:
         set_email(NEW_EMAIL)(anna)
     assert [address for address, _text in mails] == [NEW_EMAIL]
+
+
+@pytest.mark.parametrize(
+    ("change", "count"), [(change_password, 1), (change_password_as_administrator, 0)]
+)
+def test_authorized_clients_end_when_an_administrator_sets_a_password(
+    anna: User, acme: Organization, change: Callable[[User], None], count: int
+) -> None:
+    grant = tokens.create_grant(
+        anna,
+        acme,
+        role=Role.OPERATOR,
+        resource="https://bonobot.example.com/mcp",
+        client_id="ide",
+        client="IDE",
+        scopes=[TokenScope.TOOLS],
+        agent_ids=[],
+    )
+    tokens.rotate_grant(grant, first=True)
+    change(anna)
+    assert Token.objects.active().filter(user=anna).count() == count
 
 
 def test_a_rejected_password_change_is_neither_mailed_nor_audited(anna: User) -> None:

@@ -6,7 +6,7 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -126,6 +126,12 @@ def build_tls_context(
     return context
 
 
+async def wait_for_close(reader: asyncio.StreamReader, seconds: float) -> None:
+    """Wait until the client closes, at most this long."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(reader.read(1), seconds or 0.001)
+
+
 class Site(network_backend.AsyncioNetworkBackend):
     """A site on the loopback that connections to all addresses reach."""
 
@@ -150,12 +156,12 @@ class Site(network_backend.AsyncioNetworkBackend):
     async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(self.delay_s)
+            await wait_for_close(reader, self.delay_s)
             step = 1 if self.byte_delay_s else max(1, len(self.answer))
             for start in range(0, len(self.answer), step):
                 writer.write(self.answer[start : start + step])
                 await writer.drain()
-                await asyncio.sleep(self.byte_delay_s)
+                await wait_for_close(reader, self.byte_delay_s)
         except (OSError, asyncio.IncompleteReadError):
             return  # the client closed
         finally:
