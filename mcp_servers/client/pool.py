@@ -208,7 +208,7 @@ class ConnectionPool:
         if self._sweeper is None or self._sweeper.done():
             self._ensure_sweeper()
         try:
-            if tracing.is_observing_mcp():
+            if tracing.TracingState.is_observing_mcp:
                 return await self._send_observed(endpoint, request, holder, timeout_s)
             return await self._send_to_server(endpoint, request, holder, timeout_s)
         except UpstreamError as error:

@@ -102,8 +102,9 @@ STR_ONLY = frozenset({str})
 
 @record()
 class SearchableText:
-    """All texts of a JSON value, and whether one of its keys has a secret name."""
+    """All texts of a JSON value, also as UTF-8, and whether one of its keys has a secret name."""
 
+    text: str
     raw: bytes
     has_secret_name: bool
 
@@ -134,7 +135,8 @@ def build_searchable_text(value: Any) -> SearchableText | None:
     has_secret_name = any(map(is_short_secret_name if is_short else is_secret_name, names))
     try:
         # No secret begins or ends with the separator.
-        return SearchableText("\n".join(names + texts).encode(), has_secret_name)
+        text = "\n".join(names + texts)
+        return SearchableText(text, text.encode(), has_secret_name)
     except UnicodeEncodeError:
         return None
 
