@@ -98,6 +98,7 @@ _LARGE_MEMORY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 
 # The types of the keys of a JSON object.
 STR_ONLY = frozenset({str})
+TEXTLESS_TYPES = frozenset({type(None), bool, int, float})
 
 
 @record()
@@ -117,16 +118,17 @@ def build_searchable_text(value: Any) -> SearchableText | None:
     while level:
         next_level: list[Any] = []
         for item in level:
-            if isinstance(item, str):
+            kind = type(item)
+            if kind is str:
                 texts.append(item)
-            elif isinstance(item, dict):
+            elif kind is dict:
                 if not STR_ONLY.issuperset(map(type, item)):
                     return None
                 names += item
                 next_level += item.values()
-            elif isinstance(item, list):
+            elif kind is list:
                 next_level += item
-            elif not (item is None or isinstance(item, int | float)):
+            elif kind not in TEXTLESS_TYPES:
                 return None
         level, depth = next_level, depth + 1
         if depth >= MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""The text of UUIDs. A call writes its ids several times, and those of its organization each time."""
+"""The text of UUIDs: a call writes its own several times, and those of its organization."""
 
 from collections.abc import Callable
 from functools import lru_cache
