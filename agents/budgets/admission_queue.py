@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
+from time import monotonic
 
 from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
@@ -45,7 +46,7 @@ class AdmissionTicket:
 
     def calculate_time_left(self, patience_s: float) -> float:
         """Return how many seconds are left of a time since the ticket was opened."""
-        return self.opened_at + patience_s - get_runtime().loop.time()
+        return self.opened_at + patience_s - monotonic()
 
 
 class AdmissionQueue:
@@ -57,7 +58,7 @@ class AdmissionQueue:
 
     def open_ticket(self, patience: AdmissionPatience) -> AdmissionTicket:
         """Return a call's place in the queue, to be closed with `close_ticket`."""
-        return AdmissionTicket(next(self._numbers), get_runtime().loop.time(), patience)
+        return AdmissionTicket(next(self._numbers), monotonic(), patience)
 
     def close_ticket(self, ticket: AdmissionTicket) -> None:
         """Give up a place in the queue."""

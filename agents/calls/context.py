@@ -62,6 +62,8 @@ class CallContext:
     duration_ms: int = 0
     # About how many characters the result has; 0 if it wasn't inspected.
     result_size: int = 0
+    # Whether it is known to have no hidden characters.
+    is_visible: bool = False
     exchange_id: UUID | None = None
     error: dict[str, Any] | None = None
     amounts: dict[str, int] = field(default_factory=dict)

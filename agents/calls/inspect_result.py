@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
@@ -16,7 +16,9 @@ from agents.models import StoredResult
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_sorted_json
+from bonobot.core.text.masking import build_searchable_text
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.scanning.hidden_characters import has_suspicious_characters
 from mcp_servers.schemas.subprocess_pool import find_output_violation
 
 MAX_INLINE_SIZE = 16_384
@@ -24,6 +26,18 @@ NOTE_SIZE = 512
 MAX_VIOLATION_LENGTH = 300
 # The `_meta` key that says how a result violates its tool's output schema.
 VIOLATION_META_KEY = "bonobot/outputSchemaViolation"
+
+
+class RenderedResult(NamedTuple):
+    """A result's text, the result without secrets, its audit details, and whether it is visible.
+
+    It is visible if it has no character that may be hidden.
+    """
+
+    text: ResultText
+    result: dict[str, Any]
+    audit_details: dict[str, Any]
+    is_visible: bool
 
 
 async def inspect_result(context: CallContext) -> None:
@@ -42,9 +56,12 @@ async def inspect_result(context: CallContext) -> None:
     context.result_size = estimate_size(result, MAX_INLINE_SIZE)
     # Scan long texts in a thread, to keep the event loop free.
     is_short = context.result_size <= MAX_INLINE_SIZE
-    result_text, result, audit_details = render() if is_short else await asyncio.to_thread(render)
+    result_text, result, audit_details, context.is_visible = (
+        render() if is_short else await asyncio.to_thread(render)
+    )
     if violation:
         result_text, result = _mark_violation(result_text, result, violation)
+        context.is_visible = False
         audit_details["output_schema"] = violation
     if result_text.full_text:
         await get_runtime().run_orm(
@@ -85,10 +102,18 @@ def _mark_violation(
 
 def _render_result(
     result: dict[str, Any], organization_id: UUID, *, limit: int, result_id: UUID
-) -> tuple[ResultText, dict[str, Any], dict[str, Any]]:
+) -> RenderedResult:
     audit_details: dict[str, Any] = {
         "output_sha256": compute_fingerprint(organization_id, to_sorted_json(result))
     }
-    if (redacted := redact_result(result, organization_id)) is not result and redacted != result:
+    searchable_text = build_searchable_text(result)
+    redacted = redact_result(result, organization_id, searchable_text)
+    if redacted is not result and redacted != result:
         audit_details["secrets_masked"] = True
-    return render_result(redacted, limit=limit, result_id=result_id), redacted, audit_details
+    text = render_result(redacted, limit=limit, result_id=result_id)
+    is_visible = (
+        redacted is result
+        and searchable_text is not None
+        and not has_suspicious_characters(searchable_text.text)
+    )
+    return RenderedResult(text, redacted, audit_details, is_visible)

@@ -48,6 +48,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import call_id as call_id_in_logs
+from bonobot.core.text.canonical_json import format_uuid
 from bonobot.ledger.admission_refusals import FlowNeedsApproval, Refusal, StaleSnapshot
 
 __all__ = [
@@ -73,9 +74,9 @@ async def make_call(request: CallRequest) -> CallOutcome:
     each after recording it in the audit log. A server's failure is an outcome, not an exception.
     """
     context = CallContext(request)
-    log_token = call_id_in_logs.set(str(request.call_id))
+    log_token = call_id_in_logs.set(format_uuid(request.call_id))
     try:
-        with _trace_call(request) if tracing.is_tracing() else tracing.NO_SPAN as span:
+        with _trace_call(request) if tracing.TracingState.tracer else tracing.NO_SPAN as span:
             await admit_call(context)
             started_at = perf_counter()
             try:
@@ -188,6 +189,7 @@ def _build_outcome(context: CallContext) -> CallOutcome:
         exchange_id=context.exchange_id,
         error=context.error,
         result_size=context.result_size,
+        is_visible=context.is_visible,
     )
 
 

@@ -12,8 +12,18 @@ from agents.calls.snapshots import CallSnapshot
 from bonobot.core.crypto.organization_secrets import load_masker
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
-from bonobot.core.text.masking import Masker, build_searchable_text, get_organization_secrets
+from bonobot.core.text.canonical_json import (
+    compute_digest,
+    format_uuid,
+    to_canonical_json,
+    to_sorted_json,
+)
+from bonobot.core.text.masking import (
+    Masker,
+    SearchableText,
+    build_searchable_text,
+    get_organization_secrets,
+)
 from bonobot.core.text.untrusted_text import make_storable
 
 MAX_ARGUMENTS_LENGTH = 16_384  # characters in the audit log
@@ -21,7 +31,7 @@ MAX_ARGUMENTS_LENGTH = 16_384  # characters in the audit log
 
 def find_masker(snapshot: CallSnapshot) -> Masker | None:
     """Return the masker for the organization's secrets, or None if they have to be loaded."""
-    secrets = get_organization_secrets(str(snapshot.organization_id))
+    secrets = get_organization_secrets(format_uuid(snapshot.organization_id))
     return secrets.find_current_masker(snapshot.generation)
 
 
@@ -42,7 +52,7 @@ def redact_value(
     `masker` is the organization's if the caller has it. Returns the same object if nothing has to
     be masked.
     """
-    masker = masker or get_organization_secrets(str(organization_id)).get_masker()
+    masker = masker or get_organization_secrets(format_uuid(organization_id)).get_masker()
     searchable_text = build_searchable_text(value)
     has_server_values = (
         server is not None
@@ -83,10 +93,15 @@ def build_audited_arguments(
     return {"arguments": masked, "input_sha256": compute_fingerprint(organization_id, serialized)}
 
 
-def redact_result(result: dict[str, Any], organization_id: UUID) -> dict[str, Any]:
-    """Return a result with stored secrets masked; the same object if it has none."""
-    masker = get_organization_secrets(str(organization_id)).get_masker()
-    searchable_text = build_searchable_text(result)
+def redact_result(
+    result: dict[str, Any], organization_id: UUID, searchable_text: SearchableText | None = None
+) -> dict[str, Any]:
+    """Return a result with stored secrets masked; the same object if it has none.
+
+    `searchable_text` is that of the result if the caller has it.
+    """
+    masker = get_organization_secrets(format_uuid(organization_id)).get_masker()
+    searchable_text = searchable_text or build_searchable_text(result)
     if searchable_text is not None and not masker.may_mask_known(searchable_text):
         return result
     redacted: dict[str, Any] = masker.mask_known(result)

@@ -200,6 +200,8 @@ class CallOutcome:
     error: Mapping[str, Any] | None = None
     # About how many characters the result has; 0 if it isn't known.
     result_size: int = 0
+    # Whether the result is known to have no hidden characters.
+    is_visible: bool = False
 
     @property
     def is_error(self) -> bool:

@@ -103,7 +103,7 @@ class ConnectionSubscriptions:
 
     def has_resources(self, server_id: UUID, holder: str) -> bool:
         """Tell whether the holder's clients watch resources of a server."""
-        return (server_id, holder) in self._watched
+        return bool(self._watched) and (server_id, holder) in self._watched
 
     async def subscribe_connection(self, endpoint: ServerEndpoint, holder: str) -> None:
         """Subscribe the holder's connection to what its clients watch, before a call on it."""

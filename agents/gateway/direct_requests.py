@@ -34,7 +34,7 @@ from agents.gateway.request_bodies import Receive, Send, parse_object
 from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_compact_json
-from mcp_servers.client.jsonrpc import MODERN_VERSION
+from mcp_servers.client.jsonrpc import MODERN_VERSION, encode_message
 
 # Methods whose result may have pages of declarations.
 LISTS = frozenset({"tools/list"})
@@ -296,8 +296,7 @@ def _encode_result(request: DirectRequest, result: dict[str, Any]) -> bytes:
     request_id = request.id
     try:
         if request.method not in LISTS:
-            response = {"jsonrpc": "2.0", "id": request_id, "result": result}
-            return to_compact_json(response).encode()
+            return encode_message({"jsonrpc": "2.0", "id": request_id, "result": result})
         fields = ",".join(
             f"{to_compact_json(name)}:"
             f"{value.encoded if isinstance(value, DeclarationPage) else to_compact_json(value)}"

@@ -147,7 +147,7 @@ class GatewayDispatcher:
             if method not in ADMITTED_METHODS or caller.target.kind == "organization":
                 caller = await caller.refresh_if_changed()
             inbound = build_request(caller)
-            if tracing.is_observing_mcp() or not inbound.is_modern:
+            if tracing.TracingState.is_observing_mcp or not inbound.is_modern:
                 return await self._answer_observed(inbound, handler)
             return self._complete_result(inbound, await handler(inbound))
         except MCPError:
@@ -273,7 +273,7 @@ def _observe_request(
     inbound: GatewayRequest,
 ) -> AbstractContextManager[mcp_operations.McpOperation | None]:
     """Return the span and the measurement of a request; a no-op unless they are configured."""
-    if not tracing.is_observing_mcp():
+    if not tracing.TracingState.is_observing_mcp:
         return _UNOBSERVED
     context = inbound.sdk_context
     is_http = context is None or context.request is not None

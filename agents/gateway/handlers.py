@@ -456,6 +456,18 @@ def _build_call_request(
     )
 
 
+async def _strip_result(outcome: CallOutcome) -> dict[str, Any]:
+    """Return the result without hidden characters."""
+    size = outcome.result_size or estimate_size(outcome.result, LARGE_RESULT_SIZE + 1)
+    stripped = (
+        strip_json_value(outcome.result)
+        if size <= LARGE_RESULT_SIZE
+        else await strip_result(outcome.result, size)
+    )
+    result: dict[str, Any] = stripped.value
+    return result
+
+
 def _build_relay_options(inbound: GatewayRequest, state: Mapping[str, Any]) -> RelayOptions:
     has_responses = inbound.is_modern and "inputResponses" in inbound.params
     if inbound.profile is not None and not (state or has_responses or inbound.log_level):
@@ -487,13 +499,7 @@ async def build_call_result(
         raise build_mcp_error(
             Problem(outcome.text, code=outcome.code, remedy=outcome.remedy, status=502)
         )
-    size = outcome.result_size or estimate_size(outcome.result, LARGE_RESULT_SIZE + 1)
-    stripped = (
-        strip_json_value(outcome.result)
-        if size <= LARGE_RESULT_SIZE
-        else await strip_result(outcome.result, size)
-    )
-    result: dict[str, Any] = stripped.value
+    result = outcome.result if outcome.is_visible else await _strip_result(outcome)
     if upstream_request.server_id is not None and may_have_uris(result):
         catalog = get_catalog(inbound.caller.target, await get_snapshot(inbound))
         result = rename_resources(result, catalog.build_uri_renamer(upstream_request.server_id))

@@ -320,9 +320,8 @@ def _build_user(caller: AuthenticatedClient) -> AuthenticatedUser:
 
 
 def _decode_headers(scope: Scope) -> dict[str, str]:
-    return {
-        name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
-    }
+    # ASGI servers send names in lower case.
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | None) -> None:

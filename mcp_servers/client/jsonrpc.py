@@ -20,6 +20,8 @@ from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
+from pydantic_core import to_json
+
 from bonobot import __version__
 from bonobot.core.deadlines import Deadline
 from bonobot.core.http.connection_errors import SILENT, TIMED_OUT
@@ -216,7 +218,16 @@ class McpRequest:
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
-    """Return a message as one line of JSON, without the newline."""
+    """Return a message as one line of ASCII JSON, without the newline.
+
+    Raises ValueError for NaN and infinity, TypeError for what isn't JSON.
+    """
+    try:
+        encoded = to_json(message)
+    except ValueError:  # lone surrogates, for example
+        return to_compact_json(message).encode("ascii")
+    if encoded.isascii() and b"NaN" not in encoded and b"Infinity" not in encoded:
+        return encoded
     return to_compact_json(message).encode("ascii")
 
 

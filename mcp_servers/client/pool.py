@@ -208,7 +208,7 @@ class ConnectionPool:
         if self._sweeper is None or self._sweeper.done():
             self._ensure_sweeper()
         try:
-            if tracing.is_observing_mcp():
+            if tracing.TracingState.is_observing_mcp:
                 return await self._send_observed(endpoint, request, holder, timeout_s)
             return await self._send_to_server(endpoint, request, holder, timeout_s)
         except UpstreamError as error:
@@ -496,8 +496,9 @@ class ConnectionPool:
         limit_s = endpoint.read_s if timeout_s is None else timeout_s
         send = self._send_to_child if endpoint.transport == "stdio" else self._send_over_http
         with RequestDeadline(endpoint, request, limit_s, extensible=timeout_s is None):
-            known_calls = self._modern_calls.get(endpoint.server_id)
-            request.needs_modern = known_calls is not None and known_calls.contains(request)
+            if self._modern_calls:
+                known_calls = self._modern_calls.get(endpoint.server_id)
+                request.needs_modern = known_calls is not None and known_calls.contains(request)
             try:
                 return await send(endpoint, request, holder, host)
             except UpstreamError as error:
@@ -538,8 +539,9 @@ class ConnectionPool:
 
     def _get_upstream(self, endpoint: ServerEndpoint) -> HttpUpstream | OpenApiUpstream:
         key = (endpoint.server_id, endpoint.fingerprint)
-        if key not in self._upstreams:
-            self._upstreams[key] = (
+        upstream = self._upstreams.get(key)
+        if upstream is None:
+            upstream = self._upstreams[key] = (
                 OpenApiUpstream(endpoint, self._clock)
                 if endpoint.transport == "openapi"
                 else HttpUpstream(
@@ -549,7 +551,7 @@ class ConnectionPool:
                     lambda holder: self._take_idle_session(key, holder),
                 )
             )
-        return self._upstreams[key]
+        return upstream
 
     @asynccontextmanager
     async def _use_matching_child(

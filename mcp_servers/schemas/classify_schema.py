@@ -31,6 +31,10 @@ class ValueSize:
     is_invalid: bool = False
 
 
+# Keys, in the order in which a subclass is looked for.
+_JSON_TYPES = dict.fromkeys((str, dict, list, tuple, float, bool, int, type(None)))
+
+
 def measure_value(value: Any, *, max_values: int, max_depth: int) -> ValueSize:
     """Return the size of a JSON value; stop soon after `max_values` or `max_depth`."""
     values = nodes = characters = depth = 0
@@ -41,23 +45,26 @@ def measure_value(value: Any, *, max_values: int, max_depth: int) -> ValueSize:
         children: list[Any] = []
         values += len(level)
         for item in level[: max_values + 1]:
-            if isinstance(item, str):
+            kind = type(item)
+            if kind not in _JSON_TYPES:
+                kind = next((base for base in _JSON_TYPES if isinstance(item, base)), kind)
+            if kind is str:
                 characters += len(item)
                 is_invalid = is_invalid or not (item.isascii() or _is_encodable(item))
-            elif isinstance(item, dict):
+            elif kind is dict:
                 nodes += 1
                 names = "".join(item)
                 characters += len(names)
                 is_invalid = is_invalid or not (names.isascii() or _is_encodable(names))
                 children += item.values()
-            elif isinstance(item, list | tuple):
+            elif kind is list or kind is tuple:
                 nodes += 1
                 children += item
-            elif isinstance(item, float):
+            elif kind is float:
                 is_invalid = is_invalid or not isfinite(item)
-            elif item is True or item is False:
+            elif kind is bool:
                 nodes += 1
-            elif isinstance(item, int):
+            elif kind is int:
                 characters += item.bit_length() // 3
         level = children
     return ValueSize(values, nodes, characters, depth, is_invalid)

@@ -105,8 +105,11 @@ def _reject_everything(_value: Any) -> bool:
     return False
 
 
+_NUMBERS = (int, float)
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
 
 
 def _is_integer(value: Any) -> bool:

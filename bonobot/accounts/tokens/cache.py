@@ -46,6 +46,7 @@ from bonobot.ledger.queries import load_policy_generation
 
 logger = logging.getLogger(__name__)
 
+_LAST_USE_INTERVAL_S = LAST_USE_INTERVAL.total_seconds()
 MAX_TOKENS = 10_000
 MAX_ADDRESSES = 10_000
 
@@ -76,7 +77,7 @@ class VerifiedToken:
     def is_usable_from(self, address: str) -> bool:
         """Return whether it can be used now from this client address."""
         is_expired = self.expires_at is not None and self.expires_at <= timezone.now()
-        return not is_expired and is_in_networks(address, self.networks)
+        return not is_expired and (not self.networks or is_in_networks(address, self.networks))
 
     def is_for(self, resource: str) -> bool:
         """Return whether it is valid for this resource (RFC 8707)."""
@@ -193,7 +194,7 @@ class VerifiedTokenCache:
         now = monotonic()
         with self._lock:
             before = self._last_used.get(token.token_id)
-            if before is not None and now - before < LAST_USE_INTERVAL.total_seconds():
+            if before is not None and now - before < _LAST_USE_INTERVAL_S:
                 return
             self._last_used[token.token_id] = now
             self._last_used.move_to_end(token.token_id)

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from time import monotonic
 from typing import cast
 
 import httptools
@@ -352,7 +353,7 @@ class HttpConnection(asyncio.Protocol):
 
     def is_usable(self) -> bool:
         """Return whether a request can be sent on the idle connection."""
-        is_fresh = self._loop.time() - self._idle_since < KEEP_ALIVE_S
+        is_fresh = monotonic() - self._idle_since < KEEP_ALIVE_S
         # The server may have closed it, which the loop hasn't read yet, or have sent something.
         return is_fresh and not self._transport.is_closing() and not self._poll.poll(0)
 
@@ -400,7 +401,7 @@ class HttpConnection(asyncio.Protocol):
         if on_idle is None or not response.keeps_alive or is_request_unread:
             self.close()
             return
-        self._idle_since = self._loop.time()
+        self._idle_since = monotonic()
         on_idle(self)
 
 

@@ -2,8 +2,8 @@
 
 Follows the semantic conventions for MCP (`open-telemetry/semantic-conventions-genai`, in
 development). Off unless `BONOBOT_TRACES` or `BONOBOT_OTLP_METRICS` is set; while off,
-`tracing.is_observing_mcp` is two comparisons, and this module isn't used. Arguments, results, URIs
-of resources, which may contain arguments, and session ids, which are secrets, are never recorded.
+`TracingState.is_observing_mcp` is false, and this module isn't used. Arguments, results, URIs of
+resources, which may contain arguments, and session ids, which are secrets, are never recorded.
 Names that clients send are recorded only after the request succeeded, because other names can be
 anything.
 """
@@ -124,7 +124,7 @@ def observe_operation(
     `span_attributes` have too many different values for a metric. None and blank values of
     attributes are omitted.
     """
-    if not tracing.is_observing_mcp():
+    if not tracing.TracingState.is_observing_mcp:
         return nullcontext()
     return _observe(role, method, attributes, span_attributes or {}, carrier)
 

@@ -6,7 +6,7 @@ servers, or an id. Invalid codes, and codes beyond the maximum, count as `other`
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -107,12 +107,20 @@ def get_labeled_metric(metric: Any, *values: str) -> Any:
     return labeled_metric
 
 
+@lru_cache(maxsize=1024)
+def _get_call_metrics(kind: str, outcome: str, code: str) -> tuple[Any, Any]:
+    """Return the count and the duration of calls with this outcome."""
+    count = get_labeled_metric(calls, kind, outcome, bound_label_value(code))
+    return count, get_labeled_metric(call_seconds, kind)
+
+
 def observe_call(
     kind: str, outcome: str, code: str, duration_ms: int, cost_microusd: int, *model_tokens: int
 ) -> None:
     """Count a finished call; `model_tokens` are a model's input and output tokens."""
-    get_labeled_metric(calls, kind, outcome, bound_label_value(code)).inc()
-    get_labeled_metric(call_seconds, kind).observe(duration_ms / 1000)
+    count, seconds = _get_call_metrics(kind, outcome, code)
+    count.inc()
+    seconds.observe(duration_ms / 1000)
     if cost_microusd:
         get_labeled_metric(cost, kind).inc(cost_microusd)
     for direction, amount in zip(("input", "output"), model_tokens, strict=False):

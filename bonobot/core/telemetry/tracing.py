@@ -28,9 +28,15 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 NO_SPAN: AbstractContextManager[Span | None] = nullcontext()
 
 
-class _TracingState:
+class TracingState:
+    """What is on: `tracer` is set while traces are, `has_metrics` while metrics of MCP are.
+
+    Read for each request, so `is_observing_mcp` (either of them) isn't computed then.
+    """
+
     tracer: Tracer | None = None
     has_metrics = False
+    is_observing_mcp = False
 
 
 def start_tracing(url: str, version: str) -> "TracerProvider":
@@ -59,22 +65,14 @@ def start_tracing(url: str, version: str) -> "TracerProvider":
 
 def set_tracer_provider(provider: trace.TracerProvider | None) -> None:
     """Use a provider for new spans; None turns tracing off."""
-    _TracingState.tracer = provider.get_tracer("bonobot") if provider else None
-
-
-def is_tracing() -> bool:
-    """Return whether tracing is on, to skip computing attributes."""
-    return _TracingState.tracer is not None
-
-
-def is_observing_mcp() -> bool:
-    """Return whether traces or metrics of MCP requests are on (`mcp_operations`)."""
-    return _TracingState.tracer is not None or _TracingState.has_metrics
+    TracingState.tracer = provider.get_tracer("bonobot") if provider else None
+    TracingState.is_observing_mcp = provider is not None or TracingState.has_metrics
 
 
 def set_has_metrics(on: bool) -> None:
     """Set whether metrics of MCP requests are on."""
-    _TracingState.has_metrics = on
+    TracingState.has_metrics = on
+    TracingState.is_observing_mcp = on or TracingState.tracer is not None
 
 
 def start_span(
@@ -89,7 +87,7 @@ def start_span(
     In names of `attributes`, `__` stands for a dot; None and blank values are omitted. Exceptions
     are recorded by their `code` only.
     """
-    tracer = _TracingState.tracer
+    tracer = TracingState.tracer
     if tracer is None:
         return NO_SPAN
     return _open_span(tracer, name, kind, carrier, attributes)
@@ -97,7 +95,7 @@ def start_span(
 
 def inject_trace_context(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the parameters of a request with the current trace context in `_meta`."""
-    if _TracingState.tracer is None:
+    if TracingState.tracer is None:
         return params
     context: dict[str, str] = {}
     _PROPAGATOR.inject(context)

@@ -1,10 +1,12 @@
-"""Canonical and compact JSON, and digests."""
+"""Canonical and compact JSON, digests, and the text of UUIDs."""
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import Any
+from uuid import UUID
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
@@ -13,6 +15,9 @@ try:
     from _json import make_encoder
 except ImportError:  # Python without the C encoder: `json` does the same, slower
     make_encoder = None  # type: ignore[assignment,misc]
+
+# Returns what `str` returns. A call writes its own UUID and that of its organization several times.
+format_uuid: Callable[[UUID], str] = lru_cache(maxsize=4096)(str)
 
 
 def _build_encoder(*, allow_nan: bool, sort_keys: bool = True) -> Callable[[Any], str]:

@@ -94,12 +94,14 @@ _LARGE_MEMORY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 
 # The types of the keys of a JSON object.
 STR_ONLY = frozenset({str})
+TEXTLESS_TYPES = frozenset({type(None), bool, int, float})
 
 
 @record()
 class SearchableText:
-    """All texts of a JSON value, and whether one of its keys has a secret name."""
+    """All texts of a JSON value, also as UTF-8, and whether one of its keys has a secret name."""
 
+    text: str
     raw: bytes
     has_secret_name: bool
 
@@ -112,16 +114,17 @@ def build_searchable_text(value: Any) -> SearchableText | None:
     while level:
         next_level: list[Any] = []
         for item in level:
-            if isinstance(item, str):
+            kind = type(item)
+            if kind is str:
                 texts.append(item)
-            elif isinstance(item, dict):
+            elif kind is dict:
                 if not STR_ONLY.issuperset(map(type, item)):
                     return None
                 names += item
                 next_level += item.values()
-            elif isinstance(item, list):
+            elif kind is list:
                 next_level += item
-            elif not (item is None or isinstance(item, int | float)):
+            elif kind not in TEXTLESS_TYPES:
                 return None
         level, depth = next_level, depth + 1
         if depth >= MAX_DEPTH:
@@ -130,7 +133,8 @@ def build_searchable_text(value: Any) -> SearchableText | None:
     has_secret_name = any(map(is_short_secret_name if is_short else is_secret_name, names))
     try:
         # No secret begins or ends with the separator.
-        return SearchableText("\n".join(names + texts).encode(), has_secret_name)
+        text = "\n".join(names + texts)
+        return SearchableText(text, text.encode(), has_secret_name)
     except UnicodeEncodeError:
         return None
 

@@ -13,6 +13,7 @@ from operator import itemgetter, le
 from typing import Any, Literal
 from uuid import UUID
 
+from bonobot.core.text.canonical_json import format_uuid
 from bonobot.ledger.types import BudgetReservation, Opening, Settlement
 
 VERSION = 1
@@ -106,8 +107,8 @@ def build_opening_facts(
     facts = {
         "entry": "opened",
         "v": VERSION,
-        "id": str(opening.call_id),
-        "organization_id": str(opening.organization_id),
+        "id": format_uuid(opening.call_id),
+        "organization_id": format_uuid(opening.organization_id),
         "opened_at": format_timestamp(at),
         "action": opening.action,
         "event_type": opening.event_type,
@@ -120,13 +121,13 @@ def build_opening_facts(
         "decision": opening.decision,
         "rule": opening.rule,
         "code": opening.code,
-        "agent_id": opening.agent_id and str(opening.agent_id),
+        "agent_id": opening.agent_id and format_uuid(opening.agent_id),
         "agent_name": opening.agent_name,
-        "server_id": opening.server_id and str(opening.server_id),
+        "server_id": opening.server_id and format_uuid(opening.server_id),
         "server_name": opening.server_name,
         "tool_name": opening.tool_name,
-        "session_id": opening.session_id and str(opening.session_id),
-        "parent_id": opening.parent_id and str(opening.parent_id),
+        "session_id": opening.session_id and format_uuid(opening.session_id),
+        "parent_id": opening.parent_id and format_uuid(opening.parent_id),
         "outcome": outcome,
         "details": dict(opening.details),
         "generation": generation,
@@ -140,7 +141,7 @@ def build_closing_facts(settlement: Settlement, at: datetime) -> dict[str, Any]:
     facts = {
         "entry": "closed",
         "v": VERSION,
-        "id": str(settlement.call_id),
+        "id": format_uuid(settlement.call_id),
         "closed_at": format_timestamp(at),
         "outcome": settlement.outcome,
         "code": settlement.code,

@@ -65,3 +65,24 @@ def test_results_that_match_and_errors_are_not_marked(
     outcome = call("mcp_sky_weather")
     assert outcome.text == "21 degrees"
     assert "_meta" not in outcome.result
+
+
+@pytest.mark.parametrize(
+    ("structured", "is_visible"),
+    [
+        ({"structuredContent": {"degrees": 21}}, True),
+        ({"structuredContent": {"degrees": 21, "list": ["a\u200bb"]}}, False),
+        ({"structuredContent": {"degrees": 21, "a\u200bb": 1}}, False),
+        ({"structuredContent": {"degrees": 21, "list": ["a\x1b[8mb"]}}, False),
+        ({"structuredContent": {"degrees": "21"}}, False),  # marked: it isn't the inspected one
+    ],
+)
+def test_only_a_result_without_hidden_characters_is_known_to_be_visible(
+    upstream: Upstream,
+    call: Callable[..., CallOutcome],
+    structured: dict[str, Any],
+    *,
+    is_visible: bool,
+) -> None:
+    upstream.overrides["tools/call"] = {**TEXT, **structured}
+    assert call("mcp_sky_weather").is_visible is is_visible

@@ -1,6 +1,7 @@
 """URIs of several servers at one endpoint: each has the server's slug as a prefix."""
 
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from agents.gateway.catalog import (
     build_uri_prefix,
     expose_uri,
+    may_have_uris,
     rename_app_page,
     rename_resources,
     resolve_uri,
@@ -52,6 +54,28 @@ def test_a_read_resource_has_the_requested_uri() -> None:
         "contents": [{"uri": "docs+a://1", "text": "a://1"}, {"text": "no uri"}, "odd"],
         "x": 1,
     }
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"contents": [{"uri": "a://1"}]},
+        {"content": [{"type": "text"}, {"type": "resource_link", "uri": "a://1"}]},
+        {"content": [{"type": "resource", "resource": {"uri": "a://2"}}]},
+        {"messages": [{"content": {"type": "resource_link", "uri": "a://1"}}]},
+        {"content": [], "_meta": {"ui": {"resourceUri": "ui://page"}}},
+    ],
+)
+def test_a_result_with_uris_may_have_some(result: dict[str, Any]) -> None:
+    assert rename_resources(result, add_prefix) != result
+    assert may_have_uris(result)
+
+
+def test_a_result_of_text_has_no_uris() -> None:
+    blocks = [{"type": "text", "text": "a://1", "uri": "a://1"}]
+    result = {"content": blocks, "structuredContent": {"uri": "a://1"}, "isError": False}
+    assert not may_have_uris(result)
+    assert rename_resources(result, add_prefix) == result
 
 
 def test_only_links_and_embedded_resources_of_a_result_are_renamed() -> None:

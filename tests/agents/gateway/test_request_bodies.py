@@ -5,8 +5,15 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agents.gateway.request_bodies import MAX_BODY_SIZE, find_version_conflict, read_body
+from agents.gateway.request_bodies import (
+    MAX_BODY_SIZE,
+    find_version_conflict,
+    parse_object,
+    read_body,
+)
 
 MODERN, EARLIER = "2026-07-28", "2025-11-25"
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -50,6 +57,55 @@ def test_requests_that_agree_pass() -> None:
     text = {"name": "echo", "arguments": {"text": "protocolVersion _meta"}}
     assert find([EARLIER], method="tools/call", params=text) is None
     assert find_version_conflict([], b'[{"_meta": "protocolVersion"') is None
+
+
+def parse_standard_json(body: bytes) -> Any:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@given(
+    st.dictionaries(
+        st.text(),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=10,
+        ),
+    )
+)
+def test_a_body_means_the_same_as_in_standard_json(value: dict[str, Any]) -> None:
+    for body in (json.dumps(value).encode(), json.dumps(value, indent=1).encode("utf-16")):
+        # Compared as text, because NaN doesn't equal itself.
+        assert repr(parse_object(body)) == repr(parse_standard_json(body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": 1e999, "b": -0, "b": -0.0}',
+        b'{"a": NaN}',
+        b'{"a": "\\ud800"}',
+        b'\xef\xbb\xbf{"a": 1}',
+        b'{"a": "\x01"}',
+        b'{"a": 01}',
+        b'{"a": 1,}',
+        b'{"a": ' + b"[" * 300 + b"]" * 300 + b"}",
+        b'{"a": ' + b"1" * 5000 + b"}",
+        b"[]",
+        b"",
+        b"\xff",
+    ],
+)
+def test_an_unusual_body_means_the_same_as_in_standard_json(body: bytes) -> None:
+    assert repr(parse_object(body)) == repr(parse_standard_json(body))
+
+
+def test_a_body_that_is_nested_too_deeply_is_none() -> None:
+    assert parse_object(b"[" * 100_000) is None
 
 
 def read(*messages: dict[str, Any]) -> tuple[bytes | None, list[dict[str, Any]]]:

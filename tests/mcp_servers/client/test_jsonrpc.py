@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 
 from mcp_servers.client import jsonrpc
@@ -34,6 +34,17 @@ def storable(value: Any) -> Any:
 @given(JSON)
 def test_a_sent_message_is_read_back_unchanged(value: Any):
     assert decode_json(encode_message({"a": value})) == storable({"a": value})
+
+
+@given(JSON | some.floats(allow_nan=False, allow_infinity=False))
+@example("\x7f")
+@example("NaN and Infinity")
+@example("\ud800")
+@example(1e16)
+def test_a_message_means_the_same_as_in_standard_json(value: Any):
+    encoded = encode_message({"a": value})
+    assert encoded.isascii()
+    assert json.loads(encoded) == json.loads(json.dumps({"a": value}))
 
 
 @given(some.binary(max_size=200))

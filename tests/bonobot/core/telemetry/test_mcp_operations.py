@@ -196,7 +196,7 @@ def test_a_collector_of_another_vendor_understands_both_signals(
 
 
 def test_nothing_is_observed_when_neither_is_configured() -> None:
-    assert not tracing.is_observing_mcp()
+    assert not tracing.TracingState.is_observing_mcp
     with mcp_operations.observe_operation("server", "a", {}) as operation:
         assert operation is None
 
