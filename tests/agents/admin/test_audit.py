@@ -420,12 +420,12 @@ def test_a_search_scans_the_rows_once(
     count: int,
 ) -> None:
     for _ in range(count):
-        create_call(acme, tool_name="rare_tool")
+        create_call(acme, tool_name="raretool")
     url = admin_client.build_url("ledger_auditrow_changelist")
     with CaptureQueriesContext(connection) as queries:
-        page = auditor.client.get(url, {"q": "rare_tool"}).content.decode()
+        page = auditor.client.get(url, {"q": "raretool"}).content.decode()
     assert page.count("data-entry=") == min(count, 50)
-    assert sum("rare\\_tool" in query["sql"] for query in queries.captured_queries) == 1
+    assert sum("raretool" in query["sql"].lower() for query in queries.captured_queries) == 1
 
 
 def test_pending_calls_are_listed_without_a_scan_of_answered_ones(
