@@ -31,8 +31,10 @@ class ValueSize:
     is_invalid: bool = False
 
 
-# Keys, in the order in which a subclass is looked for.
-_JSON_TYPES = dict.fromkeys((str, dict, list, tuple, float, bool, int, type(None)))
+# Keys, in the order in which a subclass is looked for: every bool is also an int.
+_JSON_TYPES: dict[type[Any], None] = dict.fromkeys(
+    (str, dict, list, tuple, float, bool, int, type(None))
+)
 
 
 def measure_value(value: Any, *, max_values: int, max_depth: int) -> ValueSize:
