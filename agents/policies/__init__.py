@@ -1,1 +1,1 @@
-"""Governance: what may happen, decided by pure functions over facts that were read once."""
+"""What may happen: decided by pure functions over facts that were read once."""
