@@ -12,8 +12,8 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.ledger.models import FlowCell
-from mcp_servers.flow_labels.held_labels import HELD_LABELS, load_token_labels
-from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels.token_labels import HELD_LABELS, load_token_labels
 from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS, fill_path
 from tests.inventory import create_everything
