@@ -71,11 +71,11 @@ def send_review_email(user: User) -> None:
 def _describe_remaining_access(user: User) -> str:
     count = Identity.objects.filter(user=user).count()
     if not count:
-        return _t("The second factor stays. No account of an identity provider is linked.")
+        return _t("Your second factor is unchanged. No account of an identity provider is linked.")
     return ngettext(
-        "The second factor stays. %(n)d linked account of an identity provider can still sign in "
+        "Your second factor is unchanged. %(n)d linked account of an identity provider can still sign in "
         "until you unlink it.",
-        "The second factor stays. %(n)d linked accounts of identity providers can still sign in "
+        "Your second factor is unchanged. %(n)d linked accounts of identity providers can still sign in "
         "until you unlink them.",
         count,
     ) % {"n": count}
