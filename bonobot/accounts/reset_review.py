@@ -73,10 +73,10 @@ def _describe_remaining_access(user: User) -> str:
     if not count:
         return _t("Your second factor is unchanged. No account of an identity provider is linked.")
     return ngettext(
-        "Your second factor is unchanged. %(n)d linked account of an identity provider can still sign in "
-        "until you unlink it.",
-        "Your second factor is unchanged. %(n)d linked accounts of identity providers can still sign in "
-        "until you unlink them.",
+        "Your second factor is unchanged. %(n)d linked account of an identity provider can "
+        "still sign in until you unlink it.",
+        "Your second factor is unchanged. %(n)d linked accounts of identity providers can "
+        "still sign in until you unlink them.",
         count,
     ) % {"n": count}
 
