@@ -6,7 +6,7 @@ from uuid import UUID
 from agents.models import Agent, AgentServer
 from agents.models.agents import AgentQuerySet
 from bonobot.accounts.principals import Principal
-from mcp_servers.attached_agents import AttachedAgent
+from mcp_servers.extension_points import AttachedAgent
 from mcp_servers.models import Server
 
 
@@ -42,7 +42,7 @@ class ModelAgentDirectory:
 
 
 class ModelAttachedAgents:
-    """Implement `mcp_servers.attached_agents`: the agents that have a server."""
+    """Implement `mcp_servers.extension_points`: the agents that have a server."""
 
     def attach(self, principal: Principal, agent_id: UUID, server: Server) -> None:
         """Attach a server to an agent; raises `NotFound` and `Forbidden`."""

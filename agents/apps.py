@@ -14,21 +14,22 @@ class AgentsConfig(AppConfig):
     def ready(self) -> None:
         """Register the hooks of lower packages: directories, gauges, tools and panels."""
         from agents.agent_directory import ModelAgentDirectory, ModelAttachedAgents
-        from agents.builtin_tools.tool_sources import register_tool_source
-        from agents.sessions.workflow_executor import register_workflow_executor
+        from agents.builtin_tools.extension_points import register_tool_source
+        from agents.sessions.extension_points import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.hooks import register_join_hook, register_read_hook
-        from bonobot.accounts.tokens.snippets_extension import register_token_snippets
+        from bonobot.accounts.extension_points import (
+            register_join_hook,
+            register_read_hook,
+            register_token_snippets,
+        )
         from bonobot.core.extension_points import LazyFunction
         from bonobot.ledger.audit.admin_changes import register_token_change_hook
-        from bonobot.monitoring.readiness_parts import register_readiness_part
-        from bonobot.monitoring.row_gauges import register_row_gauges
+        from bonobot.monitoring.extension_points import register_readiness_part, register_row_gauges
         from bonobot.oauth_server.protected_resources import (
             ProtectedResources,
             register_protected_resources,
         )
-        from mcp_servers.attached_agents import register_attached_agents
-        from mcp_servers.server_panels import register_server_panel
+        from mcp_servers.extension_points import register_attached_agents, register_server_panel
 
         self._register_restorable_kinds()
         register_agent_directory(ModelAgentDirectory())
@@ -44,8 +45,8 @@ class AgentsConfig(AppConfig):
                 find=LazyFunction("agents.gateway.routes.find_target"),
             )
         )
-        register_readiness_part(LazyFunction("agents.row_gauges.probe_workers"))
-        register_row_gauges(LazyFunction("agents.row_gauges.build_row_gauges"))
+        register_readiness_part(LazyFunction("agents.session_gauges.probe_workers"))
+        register_row_gauges(LazyFunction("agents.session_gauges.build_row_gauges"))
         register_server_panel(LazyFunction("agents.admin.agents.build_agents_panel"))
         register_token_snippets(LazyFunction("agents.gateway.admin.build_token_snippets"))
         register_tool_source("agent", LazyFunction("agents.sessions.ask_agent_tool.build_ask_tool"))

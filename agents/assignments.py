@@ -23,7 +23,7 @@ def get_agents_by_slug(principal: Principal, slugs: Sequence[str], field: str) -
     agents_by_slug = {row.slug: row for row in rows}
     if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
         raise NotFound(
-            format_message("The agent {strange!r} doesn't exist.", strange=unknown_slugs[0][:100]),
+            format_message("The agent {name!r} doesn't exist.", name=unknown_slugs[0][:100]),
             field=field,
             remedy="Enter slugs of agents in this organization.",
         )
@@ -105,7 +105,7 @@ def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]
     agents_by_slug = {row.slug: row for row in rows}
     if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
         raise NotFound(
-            format_message("The agent {strange!r} doesn't exist.", strange=unknown_slugs[0][:100]),
+            format_message("The agent {name!r} doesn't exist.", name=unknown_slugs[0][:100]),
             field="callable_agents",
             remedy="Enter slugs of agents in this organization.",
         )

@@ -156,7 +156,7 @@ def _render_file(attached: Mapping[str, Any], contents: Mapping[str, bytes]) -> 
     """Return an attached text, or a note on a PDF file."""
     content = contents.get(attached["sha256"])
     if attached.get("media_type") == PDF_TYPE:
-        note = "" if content else ": left out, you can't read it"
+        note = "" if content else ": omitted, because you can't read PDF files"
         return f"[attached PDF file {attached['name']}{note}]"
     mark, text = attached["mark"], (content or b"").decode()
     return f"[attached file {mark} {attached['name']}]\n{text}\n[end of file {mark}]"
@@ -186,8 +186,8 @@ def _detect_type(attachment: Attachment, pdf_input: bool) -> str:
         if len(attachment.data) > MAX_IMAGE_BYTES:
             raise _build_error(
                 format_message(
-                    "The image {one!r} has {count:,} bytes.",
-                    one=_clean_name(attachment),
+                    "The image {name!r} has {count:,} bytes.",
+                    name=_clean_name(attachment),
                     count=len(attachment.data),
                 ),
                 format_message(
@@ -198,8 +198,8 @@ def _detect_type(attachment: Attachment, pdf_input: bool) -> str:
     if len(attachment.data) > MAX_TEXT_BYTES:
         raise _build_error(
             format_message(
-                "The file {one!r} has {count:,} bytes.",
-                one=_clean_name(attachment),
+                "The file {name!r} has {count:,} bytes.",
+                name=_clean_name(attachment),
                 count=len(attachment.data),
             ),
             format_message(
@@ -214,8 +214,8 @@ def _detect_type(attachment: Attachment, pdf_input: bool) -> str:
     if "\0" in text:
         raise _build_error(
             format_message(
-                "The file {one!r} is neither UTF-8 text, nor an image, nor a PDF file.",
-                one=_clean_name(attachment),
+                "The file {name!r} is neither UTF-8 text, nor an image, nor a PDF file.",
+                name=_clean_name(attachment),
             ),
             "Send UTF-8 text, images (PNG, JPEG, GIF, WebP), or PDF files.",
         )
@@ -227,15 +227,15 @@ def _check_pdf(attachment: Attachment, pdf_input: bool) -> None:
     name = _clean_name(attachment)
     if not pdf_input:
         raise _build_error(
-            format_message("The agent's model doesn't accept the PDF file {one!r}.", one=name),
+            format_message("The agent's model doesn't accept the PDF file {name!r}.", name=name),
             "Send its text, or enable PDF input on the model endpoint if the model supports it.",
         )
     page_count = estimate_pdf_pages(attachment.data)
     if len(attachment.data) > MAX_PDF_BYTES or page_count > MAX_PDF_PAGES:
         raise _build_error(
             format_message(
-                "The PDF file {one!r} has {count:,} bytes and {pages} pages.",
-                one=name,
+                "The PDF file {name!r} has {count:,} bytes and {pages} pages.",
+                name=name,
                 count=len(attachment.data),
                 pages=page_count,
             ),
@@ -247,7 +247,7 @@ def _check_pdf(attachment: Attachment, pdf_input: bool) -> None:
         )
     if is_encrypted_pdf(attachment.data):
         raise _build_error(
-            format_message("The PDF file {one!r} is encrypted.", one=name),
+            format_message("The PDF file {name!r} is encrypted.", name=name),
             "Remove its password, then send it again.",
         )
 

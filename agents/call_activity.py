@@ -83,8 +83,8 @@ def _build_calls_tile(
         f"{total.calls:,}",
         url,
         "" if change is None else _sign(change, f"{abs(change):,.1f}%"),
-        _describe_base(f"{previous.calls:,}"),
-        spark=build_sparkline([line.calls for line in lines]),
+        _describe_base(f"{previous.calls:,}" if previous.calls else ""),
+        spark=_build_line([line.calls for line in lines]),
     )
 
 
@@ -94,15 +94,15 @@ def _build_failed_tile(
     change = total.errors - previous.errors
     share = 100 * total.errors / total.calls if total.calls else 0
     return HeadlineTile(
-        _t("Failed"),
+        _t("Failed calls"),
         f"{total.errors:,}",
         url,
-        _sign(change, f"{abs(change):,}"),
-        _describe_base(f"{previous.errors:,}"),
-        _judge(change),
-        note=_t("%(share)s of calls") % {"share": f"{share:.1f}%"},
+        _sign(change, f"{abs(change):,}") if previous.calls else "",
+        _describe_base(f"{previous.errors:,}" if previous.calls else ""),
+        _judge(change) if previous.calls else "",
+        note=_t("%(share)s of calls") % {"share": f"{share:.1f}%"} if total.calls else "",
         line_tone="bad" if total.errors else "",
-        spark=build_sparkline([line.errors for line in lines]),
+        spark=_build_line([line.errors for line in lines]),
     )
 
 
@@ -111,13 +111,13 @@ def _build_duration_tile(
 ) -> HeadlineTile:
     change = None if total.p95 is None or previous.p95 is None else total.p95 - previous.p95
     return HeadlineTile(
-        _t("p95 duration"),
+        _t("Call duration (p95)"),
         milliseconds(total.p95),
         url,
         "" if change is None else _sign(round(change), milliseconds(abs(change))),
         _describe_base(milliseconds(previous.p95) if previous.p95 is not None else ""),
         _judge(round(change or 0)),
-        spark=build_sparkline([line.p95 for line in lines]),
+        spark=_build_line([line.p95 for line in lines]),
     )
 
 
@@ -129,10 +129,15 @@ def _build_cost_tile(
         _t("Cost"),
         dollars(total.cost_microusd),
         url,
-        _sign(change, dollars(abs(change))),
-        _describe_base(dollars(previous.cost_microusd)),
-        spark=build_sparkline([line.cost_microusd for line in lines]),
+        _sign(change, dollars(abs(change))) if previous.cost_microusd else "",
+        _describe_base(dollars(previous.cost_microusd) if previous.cost_microusd else ""),
+        spark=_build_line([line.cost_microusd for line in lines]),
     )
+
+
+def _build_line(values: Sequence[float | None]) -> Sparkline | None:
+    """Return a sparkline, or None if there is nothing to see."""
+    return build_sparkline(list(values)) if any(values) else None
 
 
 def _describe_base(value: str) -> str:
@@ -303,7 +308,8 @@ class CallActivity:
             "duration": self.build_audit_url(outcome__in="ok"),
             "cost": self.build_audit_url(kind="model"),
         }
-        lines = [step.line for step in self.steps]
+        # The current step would always end the sparklines with a fall.
+        lines = [step.line for step in self.steps if step.ends <= self.now]
         return build_tiles(lines, self.total, self.previous_total, urls)
 
     @property
@@ -316,7 +322,7 @@ class CallActivity:
         ]
         bars = svg_charts.build_bars(stacks, axis[0])
         return Chart(
-            title=_("Calls"),
+            title=_("Calls over time"),
             axis=[thousands(label) for label in axis],
             columns=[
                 ChartColumn(bar, step.title, step.url, step.chart_values)
@@ -398,9 +404,22 @@ class CallActivity:
         return self.build_audit_url(tool_name=tool, **server_filter)
 
 
+def load_calls_by_tool(
+    organization_id: UUID, length: timedelta, **filters: Any
+) -> dict[tuple[UUID | None, str], int]:
+    """Return the number of calls by server and tool, by whole days up to now (4 queries)."""
+    reader = _open_daily_reader(organization_id, length)
+    lines = reader.load_lines("server_id", "tool_name", event_type="call", **filters)
+    return {(server_id, tool): line.calls for (server_id, tool), line in lines.items()}
+
+
+def _open_daily_reader(organization_id: UUID, length: timedelta) -> UsageReader:
+    since = truncate_time(query_rollups.to_utc(timezone.now() - length), "day") + DAY
+    return query_rollups.open_reader(organization_id, ReportSpan(since, None, "day"))
+
+
 def load_calls_by_server(agent: Agent, length: timedelta) -> dict[UUID | None, int]:
     """Return an agent's number of calls to each server, by whole days up to now (4 queries)."""
-    since = truncate_time(query_rollups.to_utc(timezone.now() - length), "day") + DAY
-    reader = query_rollups.open_reader(agent.organization_id, ReportSpan(since, None, "day"))
+    reader = _open_daily_reader(agent.organization_id, length)
     lines = reader.load_lines("server_id", event_type="call", agent_id=agent.pk)
     return {server_id: line.calls for (server_id,), line in lines.items()}

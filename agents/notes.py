@@ -114,12 +114,10 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
     if unknown_labels := sorted(set(spec.labels) - set(NOTE_LABELS)):
         raise InvalidInput(
             format_message(
-                "A note can't have the label {strange!r}.", strange=str(unknown_labels[0])[:100]
+                "A note can't have the label {name!r}.", name=str(unknown_labels[0])[:100]
             ),
             field="labels",
-            remedy=format_message(
-                "Use one or more of: {kept_labels}.", kept_labels=", ".join(NOTE_LABELS)
-            ),
+            remedy=format_message("Use one or more of: {values}.", values=", ".join(NOTE_LABELS)),
         )
     other_notes = agent.notes.exclude(pk=note.pk) if note else agent.notes.all()
     if other_notes.filter(title=title).exists():

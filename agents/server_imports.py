@@ -36,7 +36,7 @@ class PlannedAttachment:
 
     agent: str
     share: AgentServerOverride
-    action: str  # give, take, keep, refuse
+    action: str  # attach, detach, unchanged, invalid
     problem: Problem | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,15 +75,15 @@ def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> Pl
         _find_agent(principal, attachment.agent),
         _find_server(principal, attachment.share.server),
     )
-    if attachment.action not in ("give", "take") or agent is None:
+    if attachment.action not in ("attach", "detach") or agent is None:
         return attachment
     if server is None:  # this import should have created it, but failed to
         missing = _build_missing_error(
             "server", attachment.share.server, f"bot_overrides.{attachment.agent}", "mcp add"
         )
-        return replace(attachment, action="refuse", problem=missing)
+        return replace(attachment, action="invalid", problem=missing)
     try:
-        if attachment.action == "take":
+        if attachment.action == "detach":
             set_attachment_enabled(principal, agent, server, enabled=False)
         else:
             attached_server = agent.agent_servers.filter(server=server).first()
@@ -92,7 +92,7 @@ def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> Pl
                 principal, agent, server, allowed_tools=allowed_tools, denied_tools=denied_tools
             )
     except Problem as problem:
-        return replace(attachment, action="refuse", problem=problem)
+        return replace(attachment, action="invalid", problem=problem)
     return attachment
 
 
@@ -116,7 +116,7 @@ def _plan_attachments(
                 principal, server_override, new_server_names, override.agent
             )
         action = (
-            "refuse"
+            "invalid"
             if problem or agent is None
             else _find_action(principal, agent, server_override)
         )
@@ -154,15 +154,15 @@ def _find_action(principal: Principal, agent: Agent, server_override: AgentServe
     server = _find_server(principal, server_override.server)
     attached_server = agent.agent_servers.filter(server=server).first() if server else None
     if server_override.removed:
-        return "take" if attached_server is not None and attached_server.enabled else "keep"
+        return "detach" if attached_server is not None and attached_server.enabled else "unchanged"
     wanted_values = (True, *_get_wanted_lists(server_override, attached_server))
     if attached_server is not None and wanted_values == (
         attached_server.enabled,
         attached_server.allowed_tools,
         attached_server.denied_tools,
     ):
-        return "keep"
-    return "give"
+        return "unchanged"
+    return "attach"
 
 
 def _get_wanted_lists(

@@ -119,9 +119,7 @@ def set_agent_members(principal: Principal, agent: Agent, usernames: Collection[
     users_by_name = {user.username: user for user in users}
     if unknown_names := sorted(set(usernames) - users_by_name.keys()):
         raise InvalidInput(
-            format_message(
-                "{strangers!r} isn't a member of this organization.", strangers=unknown_names[0]
-            ),
+            format_message("{name!r} isn't a member of this organization.", name=unknown_names[0]),
             field="members",
             remedy="Add the person as a member first.",
         )
@@ -236,7 +234,7 @@ def attach_server(
     principal.require(Action.MANAGE_AGENTS)
     if server.organization_id != agent.organization_id:
         raise NotFound(
-            format_message("The server {server_pk!r} doesn't exist.", server_pk=str(server.pk)),
+            format_message("The server {name!r} doesn't exist.", name=str(server.pk)),
             field="server_id",
         )
     attached_server = agent.agent_servers.filter(server=server).first() or AgentServer(

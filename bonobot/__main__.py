@@ -61,7 +61,7 @@ def _run_command(command_line: Sequence[str]) -> None:
 
     reads = is_read_command(command_line[1:])
     os.environ.setdefault(
-        SETTINGS_VARIABLE, "bonobot.settings.read_commands" if reads else "bonobot.settings"
+        SETTINGS_VARIABLE, "bonobot.settings.read_only_commands" if reads else "bonobot.settings"
     )
     # Imported objects are permanent: looking for garbage among them takes a tenth of the time.
     gc.set_threshold(GARBAGE_THRESHOLD)

@@ -30,7 +30,7 @@ class McpServersConfig(AppConfig):
         from bonobot.accounts.deletions.kinds import RestorableKind, register_restorable_kind
         from bonobot.accounts.roles import Action
         from bonobot.core.extension_points import LazyFunction
-        from bonobot.monitoring.row_gauges import register_row_gauges
+        from bonobot.monitoring.extension_points import register_row_gauges
         from mcp_servers.client import extension_points
 
         register_restorable_kind(
@@ -54,13 +54,13 @@ class McpServersConfig(AppConfig):
                 action="preset_restored",
             )
         )
-        register_row_gauges(LazyFunction("mcp_servers.row_gauges.build_row_gauges"))
+        register_row_gauges(LazyFunction("mcp_servers.server_gauges.build_row_gauges"))
         post_migrate.connect(
             LazyFunction("mcp_servers.presets.services.load_after_migrate"), sender=self, weak=False
         )
         extension_points.set_stderr_sink(LazyFunction("mcp_servers.stderr_log.save_stderr"))
         extension_points.set_change_notification_listeners(
-            LazyFunction("mcp_servers.discovery_triggers.handle_change_notification"),
+            LazyFunction("mcp_servers.rediscovery.handle_change_notification"),
             LazyFunction("mcp_servers.subscriptions.resource_updated.handle_change_notification"),
         )
         extension_points.set_server_versions_loader(

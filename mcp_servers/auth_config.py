@@ -63,7 +63,7 @@ def _read_auth_config(
         raise InvalidInput(
             "Unknown authentication type.",
             field="auth_config.type",
-            remedy=format_message("Use one of: {auth_fields}.", auth_fields=", ".join(AUTH_FIELDS)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(AUTH_FIELDS)),
         )
     kind = str(raw.get("type", "none"))
     public, secret_names = AUTH_FIELDS[kind]
@@ -211,7 +211,7 @@ def _parse_choice(config: Mapping[str, Any], name: str) -> str:
         raise InvalidInput(
             format_message("`{name}` can't be {value!r}.", name=name, value=value),
             field=f"auth_config.{name}",
-            remedy=format_message("Use one of: {choices}.", choices=", ".join(CHOICES[name])),
+            remedy=format_message("Use one of: {values}.", values=", ".join(CHOICES[name])),
         )
     return str(value)
 

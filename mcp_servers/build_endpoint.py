@@ -16,7 +16,7 @@ from mcp_servers.client.bundle_folder import BundleFolder
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY
 from mcp_servers.client.resource_limits import ProcessLimits
-from mcp_servers.client.sandbox_modes import NO_SANDBOX, ServerSandbox
+from mcp_servers.client.sandbox import NO_SANDBOX, ServerSandbox
 from mcp_servers.client_capabilities import get_allowed_requests
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
@@ -28,7 +28,6 @@ from mcp_servers.oauth_client.types import (
     parse_scopes,
 )
 from mcp_servers.presets.allowed_folders import build_folder_rule, list_allowed_folders
-from mcp_servers.session_state import keeps_session_state
 
 API_KEY_HEADER = "X-API-Key"
 
@@ -212,3 +211,18 @@ def _get_key_placement(server: Server) -> str:
     if server.auth_type != Server.Auth.API_KEY:
         return ""
     return request_parts.get(server.auth_config.get("in", ""), "")
+
+
+# Packages that keep, for example, a browser or a train of thought for each client.
+STATEFUL_PACKAGES = (
+    *("@playwright/mcp", "chrome-devtools-mcp", "server-puppeteer", "browser-use"),
+    *("server-sequential-thinking", "desktop-commander"),
+)
+
+
+def keeps_session_state(server: Server) -> bool:
+    """Tell whether the clients of a server's process must not share it."""
+    if server.session_state != Server.SessionState.AUTO:
+        return bool(server.session_state == Server.SessionState.KEPT)
+    words = (server.endpoint_config.get("command", ""), *server.endpoint_config.get("args", ()))
+    return any(package in str(word) for word in words for package in STATEFUL_PACKAGES)

@@ -13,7 +13,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.audit import update_server_columns
-from mcp_servers.client.server_requests import ServerRequestKind
+from mcp_servers.client.server_request_kinds import ServerRequestKind
 from mcp_servers.models import Server
 
 BOOLEAN_FIELDS = ("elicitation", "roots")

@@ -28,7 +28,12 @@ from mcp_servers.client.package_installation import install_package
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import notify_pending_review, pin_trusted_definitions
 from mcp_servers.health import outages
-from mcp_servers.health.contacts import record_attempt, record_failure, record_success, undo_attempt
+from mcp_servers.health.server_status import (
+    record_attempt,
+    record_failure,
+    record_success,
+    undo_attempt,
+)
 from mcp_servers.models import Definition, HealthCheck, Server
 from mcp_servers.models.definitions import MAX_NAME_LENGTH
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint, build_person_endpoint

@@ -13,7 +13,7 @@ def read_known_fields(config: Any, known_names: frozenset[str], location: str) -
     """Return the fields of the object at `location`; raises `InvalidInput` for unknown ones."""
     if not isinstance(config, Mapping):
         raise InvalidInput(
-            format_message("`{where}` must be an object.", where=location),
+            format_message("`{field}` must be an object.", field=location),
             field=location,
             remedy=format_message(
                 "Supported fields: {fields}.", fields=", ".join(sorted(known_names))
@@ -21,9 +21,7 @@ def read_known_fields(config: Any, known_names: frozenset[str], location: str) -
         )
     if unknown := sorted(set(config) - known_names):
         raise InvalidInput(
-            format_message(
-                "`{where}` has no field {strange!r}.", where=location, strange=unknown[0]
-            ),
+            format_message("`{where}` has no field {name!r}.", where=location, name=unknown[0]),
             code="unknown_field",
             field=f"{location}.{unknown[0]}",
             remedy=format_message(

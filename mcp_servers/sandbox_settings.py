@@ -117,6 +117,6 @@ def _clean_choice(value: str | None, field: str, choices: list[str]) -> str:
             format_message("Unknown {field} {value!r}.", field=field, value=value),
             code=f"unknown_{field}",
             field=field,
-            remedy=format_message("Use one of: {choices}.", choices=", ".join(choices)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(choices)),
         )
     return value

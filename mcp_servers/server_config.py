@@ -415,7 +415,7 @@ def _check_no_placeholders(texts: list[str], location: str) -> None:
     for text in texts:
         if match := _PLACEHOLDER.search(str(text)):
             raise InvalidInput(
-                format_message("The value for {found} is missing.", found=match.group()),
+                format_message("The value for {name} is missing.", name=match.group()),
                 code="missing_value",
                 field=location,
                 remedy="Enter the value. Environment variables aren't read here.",

@@ -1,28 +1,24 @@
 """Celery tasks of the registry, which start work on the process's event loop."""
 
 import logging
-from datetime import timedelta
 from uuid import UUID
 
 from celery import shared_task
 from django.conf import settings
-from django.utils import timezone
 
 from bonobot.core.concurrency_limits import get_concurrency_limit
 from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from mcp_servers import bulk_jobs, discovery_triggers, stderr_log
+from mcp_servers import bulk_jobs, rediscovery, stderr_log
 from mcp_servers.discovery import ServerRemoved, run_discovery
-from mcp_servers.discovery_triggers import refresh_abandoned_servers
-from mcp_servers.health import check_servers, outages
-from mcp_servers.models import BulkJob, HealthCheck
+from mcp_servers.health import check_servers, retention
+from mcp_servers.models import BulkJob
 from mcp_servers.oauth_client import revocation
+from mcp_servers.rediscovery import refresh_abandoned_servers
 from mcp_servers.scanning.services import scan_outdated_definitions
 
 logger = logging.getLogger(__name__)
-
-HISTORY_RETENTION = timedelta(days=30)
 
 
 @shared_task(base=ExclusiveTask)
@@ -32,7 +28,7 @@ def check_due_servers() -> None:
     Those whose catalog was marked as out of date, and read by nobody, are read again too.
     """
     get_runtime().spawn(check_servers.check_due_servers(), name="health checks")
-    if stale_servers := discovery_triggers.list_abandoned_servers():
+    if stale_servers := rediscovery.list_abandoned_servers():
         get_runtime().spawn(
             refresh_abandoned_servers(stale_servers), name="read stale catalogues again"
         )
@@ -81,10 +77,5 @@ def revoke_former_members() -> int:
 @shared_task(base=ExclusiveTask)
 def prune_health_history() -> int:
     """Delete health history: checks and outages after 30 days, error output after 7 days."""
-    oldest_kept = timezone.now() - HISTORY_RETENTION
-    old = HealthCheck.objects.filter(created_at__lt=oldest_kept)
-    BulkJob.objects.filter(finished_at__lt=oldest_kept).delete()
-    periods = outages.prune_outages(HISTORY_RETENTION) + outages.prune_unmonitored_periods(
-        HISTORY_RETENTION
-    )
-    return int(old.delete()[0]) + periods + stderr_log.prune_error_outputs()
+    BulkJob.objects.filter(finished_at__lt=retention.compute_oldest_kept()).delete()
+    return retention.delete_old_history() + stderr_log.prune_error_outputs()

@@ -119,7 +119,7 @@ def _no_static_files() -> Iterator[None]:
     With it, each request of a test client starts a thread and an event loop: a tenth of its time.
     """
     middleware = settings.MIDDLEWARE
-    settings.MIDDLEWARE = [name for name in middleware if not name.startswith("servestatic.")]
+    settings.MIDDLEWARE = [name for name in middleware if "static_files" not in name]
     yield
     settings.MIDDLEWARE = middleware
 

@@ -74,7 +74,7 @@ def find_redis() -> str:
 
 def find_sandbox() -> str:
     """Return the available sandbox, or an empty string."""
-    from mcp_servers.client.sandbox_modes import find_sandbox_problem
+    from mcp_servers.client.sandbox import find_sandbox_problem
 
     return (
         ""

@@ -13,9 +13,9 @@ from django.utils.translation import gettext as _t
 
 from agents.access_requests.provision_access import provision_access
 from agents.flow_labels.text_labels import label_text
-from agents.live_topics import wake_pages
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
+from agents.page_wakeups import wake_pages
 from bonobot.accounts import email_delivery
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal
@@ -168,7 +168,7 @@ def _check_spec(kind: str, target: str, reason: str, agent: Agent | None) -> Non
             format_message("{kind!r} can't be requested.", kind=kind),
             field="kind",
             remedy=format_message(
-                "Use one of: {kinds}.", kinds=", ".join(AccessRequest.Kind.values)
+                "Use one of: {values}.", values=", ".join(AccessRequest.Kind.values)
             ),
         )
     _check_length("target", target, MAX_TARGET_LENGTH)
@@ -189,7 +189,7 @@ def _check_length(field: str, text: str, maximum: int) -> None:
         raise InvalidInput(
             format_message("The text has {count} characters.", count=len(text)),
             field=field,
-            remedy=format_message("Use at most {maximum} characters.", maximum=maximum),
+            remedy=format_message("Use at most {limit} characters.", limit=maximum),
         )
 
 
@@ -235,9 +235,9 @@ def _require_answer_permission(
 ) -> None:
     if answer not in ANSWERS:
         raise InvalidInput(
-            format_message("{said!r} isn't a valid answer.", said=answer),
+            format_message("{value!r} isn't a valid answer.", value=answer),
             field="answer",
-            remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(ANSWERS)),
         )
     if principal.may(Action.MANAGE_AGENTS):
         return

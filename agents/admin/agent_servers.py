@@ -40,14 +40,10 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
-from mcp_servers.admin.add_servers import (
-    ServerDestination,
-    add_by_form,
-    add_by_preset,
-    choose_preset,
-)
-from mcp_servers.admin.added_servers import show_added_servers
+from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.openapi import add_api, add_declared_api
+from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
+from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.discovery import discover_servers
 from mcp_servers.models import Definition, HealthCheck, Server
 
@@ -326,7 +322,7 @@ def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     [selection] = _load_selections(visit, [str(selection.server.pk)])
     selection.problem = discovery.problem
     return render_fragment(
-        visit.request, "agents/pick_server.html", agent=visit.object, one=selection, told=True
+        visit.request, "agents/pick_server.html", agent=visit.object, one=selection
     )
 
 

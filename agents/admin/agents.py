@@ -41,6 +41,7 @@ from bonobot.accounts.admin_base import (
     redirect_to_page,
     render_screen,
 )
+from bonobot.accounts.admin_base.form_versions import describe_last_change
 from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.deletions.services import can_restore_later
 from bonobot.accounts.models import Membership
@@ -202,6 +203,7 @@ class AgentAdmin(TabbedAdmin):
             title=_("Delete agent"),
             object=agent,
             opts=self.opts,
+            last_change=describe_last_change(request, object_id),
             deleted=_list_deleted_rows(agent, private_servers),
             restorable=can_restore_later("agent", agent, *private_servers),
         )

@@ -1,6 +1,7 @@
 """Approvals in the admin: the inbox and the page of one approval."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.views.main import ERROR_FLAG, PAGE_VAR
 from django.db.models import Case, IntegerField, Model, QuerySet, When
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -52,7 +54,8 @@ from bonobot.core.text.syntax_highlighting import (
     highlight_json_lines,
 )
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.flow_labels.label_marks import FLOW_MARKS, LabelMark, list_label_marks
+from bonobot.ledger.api.audit_filter import parse_uuid
+from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark, list_label_marks
 from mcp_servers.models import Definition
 
 WAITING_FIRST = Case(When(state=WAITING, then=0), default=1, output_field=IntegerField())
@@ -118,6 +121,7 @@ class PersonRequestAdmin(TabbedAdmin):
 
 MAX_ANSWERED = 200  # calls that are answered at once
 MAX_LISTED = 50
+SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
 TABS = {"pending": _("Pending"), "answered": _("Answered")}
 
 
@@ -201,8 +205,9 @@ class ApprovalAdmin(PersonRequestAdmin):
             return response
         context: dict[str, Any] = response.context_data or {}
         approvals = list(context["cl"].result_list)
-        context |= build_inbox(request, approvals)
+        context |= build_inbox(request, approvals, context["cl"].result_count)
         if FRAGMENT_HEADER in request.headers:
+            context["still_pending"] = _list_still_pending(self.get_queryset(request), request)
             return render_fragment(request, "approvals/items.html", **context)
         if approvals:
             principal = self.get_principal(request)
@@ -224,18 +229,21 @@ class ApprovalAdmin(PersonRequestAdmin):
         return self._answer_chosen(request, queryset, "deny")
 
     def _answer_chosen(
-        self, request: HttpRequest, queryset: QuerySet[Approval], answer: str
+        self, request: HttpRequest, queryset: Any, answer: str
     ) -> HttpResponseBase | None:
         principal = self.get_principal(request)
         principal.require(Action.APPROVE_CALLS)
-        pending = list(queryset.filter(state=Approval.State.WAITING)[:MAX_ANSWERED])
+        pending = list(queryset.waiting()[: MAX_ANSWERED + 1])
+        has_more, pending = len(pending) > MAX_ANSWERED, pending[:MAX_ANSWERED]
         if pending and "confirmed" not in request.POST:
             return render_screen(
                 request,
                 "approvals/confirm.html",
                 title=_("Deny these calls") if answer == "deny" else _("Approve these calls"),
                 chosen=pending,
+                has_more=has_more,
                 answer=answer,
+                query=_build_list_query(request),
                 selected=ACTION_CHECKBOX_NAME,
                 opts=self.opts,
             )
@@ -250,6 +258,23 @@ class ApprovalAdmin(PersonRequestAdmin):
                 % {"n": skipped},
             )
         return None
+
+
+def _build_list_query(request: HttpRequest) -> str:
+    """Return the filters of the list, without its page."""
+    query = request.GET.copy()
+    for name in (PAGE_VAR, ERROR_FLAG):
+        query.pop(name, None)
+    return query.urlencode()
+
+
+def _list_still_pending(rows: Any, request: HttpRequest) -> list[str]:
+    """Return which of the calls that a script shows are pending, on any page (one query)."""
+    shown = request.headers.get(SHOWN_HEADER, "").split()[: MAX_ANSWERED + MAX_LISTED]
+    ids = [pk for text in shown if (pk := parse_uuid(text))]
+    if not ids:
+        return []
+    return [str(pk) for pk in rows.waiting().filter(pk__in=ids).values_list("pk", flat=True)]
 
 
 def _answer_all(
@@ -307,6 +332,7 @@ class InboxItem:
     approval: Approval
     state: str
     is_urgent: bool
+    minutes_left: int
     marks: list[LabelMark]
 
 
@@ -314,8 +340,8 @@ class InboxItem:
 URGENT = timedelta(minutes=15)
 
 
-def build_inbox(request: HttpRequest, approvals: list[Approval]) -> dict[str, Any]:
-    """Return the context of the list (two queries)."""
+def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> dict[str, Any]:
+    """Return the context of the list (two queries); `total` calls are on all of its pages."""
     now, definitions = timezone.now(), _load_definitions(approvals)
     keys = [(approval.server_id, approval.own_name) for approval in approvals]
     return {
@@ -324,12 +350,17 @@ def build_inbox(request: HttpRequest, approvals: list[Approval]) -> dict[str, An
                 approval,
                 approval.get_state_at(now),
                 is_urgent=is_urgent(approval, now),
+                minutes_left=math.ceil((approval.expires_at - now).total_seconds() / 60),
                 marks=_list_marks(approval, definitions.get(key)),
             )
             for approval, key in zip(approvals, keys, strict=True)
         ],
         "tab": read_tab(request),
         "tab_names": TABS,
+        "list_query": _build_list_query(request),
+        "others": total - len(approvals),
+        "selectable": min(total, MAX_ANSWERED),
+        "is_cut": total > MAX_ANSWERED,
         "pending_count": count_pending_calls(request),
     }
 
@@ -409,7 +440,7 @@ def show_approval(visit: ObjectRequest) -> HttpResponseBase:
         title=str(approval),
         object=approval,
         opts=visit.admin.opts,
-        **build_inbox(request, list(rows[:MAX_LISTED])),
+        **build_inbox(request, list(rows[:MAX_LISTED]), rows[: MAX_ANSWERED + 1].count()),
         **details,
     )
 

@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin import audit_list
-from agents.admin.audit_turns import group_turns
+from agents.admin.audit_list import group_turns
 from agents.models import SavedFilter
 from agents.saved_filters import (
     can_delete_filter,
@@ -405,6 +405,25 @@ class AuditAdmin(ScopedAdmin):
         organization_id = self.get_principal(request).organization_id
         return AuditRow.objects.for_organization(organization_id).defer("opened", "closed")
 
+    def get_paginator(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Any],
+        per_page: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> audit_list.ScannedPaginator:
+        """Return a paginator that scans the rows once."""
+        limit = self.max_paged
+        return audit_list.ScannedPaginator(queryset, per_page, *args, limit=limit, **kwargs)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the change list with the rows that its paginator found."""
+        changelist = super().get_changelist_instance(request)
+        if not changelist.show_all:
+            changelist.result_list = changelist.paginator.list_rows(changelist.page_num)
+        return changelist
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditRow], search_term: str
     ) -> tuple[QuerySet[AuditRow], bool]:
@@ -464,7 +483,7 @@ class AuditAdmin(ScopedAdmin):
         context |= self._build_rows(principal, request, context["cl"], entry_id)
         if FRAGMENT_HEADER in request.headers:
             return render_fragment(request, "audit/rows.html", **context)
-        context |= self._build_tools(principal, request)
+        context |= self._build_tools(principal, request, context)
         if entry_id:
             row = self._get_row(principal.organization_id, entry_id)
             context |= build_entry_context(row) | {"panel_template": "admin/audit/entry.html"}
@@ -491,7 +510,9 @@ class AuditAdmin(ScopedAdmin):
             "older_query": build_older_query(request, changelist),
         }
 
-    def _build_tools(self, principal: Principal, request: HttpRequest) -> dict[str, Any]:
+    def _build_tools(
+        self, principal: Principal, request: HttpRequest, context: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return the context of what is above the rows."""
         query = request.GET
         period = getattr(request, "asked_within", (None, None))
@@ -499,6 +520,7 @@ class AuditAdmin(ScopedAdmin):
             "export_forms": (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV"))),
             "saved": build_filter_panel(principal, query.urlencode()),
             "verified": describe_verification(request, principal),
+            "has_entries": bool(context["groups"] or context["chips"]),
             "histogram": audit_list.build_histogram(principal.organization_id, query, period),
             "outcomes": audit_list.OUTCOMES,
             "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),

@@ -1,6 +1,7 @@
 """What the audit log shows: rows with approvers, filters, calls over time, and one entry."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,13 +10,15 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR, SEARCH_VAR
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, QueryDict
 from django.utils import timezone
+from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from agents.models import Approval, Step
+from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
@@ -24,7 +27,7 @@ from bonobot.ledger.audit.activity import ROLLUP_COLUMNS, ActivityBar, load_acti
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import APPROVAL_REQUIRED_CODE, is_approval_request
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.label_marks import FLOW_MARKS, LabelMark
+from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 
 PENDING = "pending"
 FOR_SESSION = "session"  # `approval_id` of a call that an approval of the session covers
@@ -131,15 +134,15 @@ def _load_approvals(
     organization_id: UUID, rows: Iterable[AuditRow]
 ) -> dict[UUID, Approval | str | None]:
     """Return the approvals of calls that needed one, by entry; or `FOR_SESSION`."""
-    asked = [row.pk for row in rows if row.decision == AuditRow.Decision.ASK]
-    if not asked:
+    row_ids = [row.pk for row in rows if row.decision == AuditRow.Decision.ASK]
+    if not row_ids:
         return {}
-    texts = AuditRow.objects.filter(pk__in=asked).values_list("pk", "opened")
+    texts = AuditRow.objects.filter(pk__in=row_ids).values_list("pk", "opened")
     references = {pk: str(parse_details(text).get("approval_id", "")) for pk, text in texts}
     ids = [pk for reference in references.values() if (pk := _parse_uuid(reference))]
-    found = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
+    approvals = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
     return {
-        pk: FOR_SESSION if reference == FOR_SESSION else _find_approval(found, reference)
+        pk: FOR_SESSION if reference == FOR_SESSION else _find_approval(approvals, reference)
         for pk, reference in references.items()
     }
 
@@ -210,7 +213,31 @@ def hide_answered_requests(organization_id: UUID, request: HttpRequest) -> Q:
         request.GET.get(name) for name in ("code", "code__icontains", "resource_id")
     ):
         return Q()
-    return ~APPROVAL_REQUESTS | Q(pk__in=list_pending_requests(organization_id))
+    is_pending = Q(pk__in=list_pending_requests(organization_id))
+    if request.GET.getlist("outcome__in") == [PENDING]:
+        return is_pending  # instead of a scan of all requests, most of which are answered
+    return ~APPROVAL_REQUESTS | is_pending
+
+
+class ScannedPaginator(BoundedPaginator):
+    """Reads the keys of all pages at once: counting the matches of a search takes as long."""
+
+    @cached_property
+    def _keys(self) -> list[UUID]:
+        rows: Any = self.object_list
+        return list(rows.values_list("pk", flat=True)[: self.limit + 1])
+
+    @cached_property
+    def _counted(self) -> int:
+        return len(self._keys)
+
+    def list_rows(self, number: int) -> QuerySet[AuditRow]:
+        """Return the rows of a page, found by their keys."""
+        first = (number - 1) * self.per_page
+        keys = self._keys[first : min(first + self.per_page, self.limit)]
+        rows = AuditRow.objects.filter(pk__in=keys).defer("opened", "closed")
+        found: Any = self.object_list
+        return rows.order_by(*found.query.order_by)
 
 
 @dataclass(frozen=True)
@@ -451,3 +478,98 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         turn_calls=_load_turn_calls(row if row.event_type == "model" else turn),
         result=str(own_step.payload["text"]) if own_step and own_step.payload.get("text") else None,
     )
+
+
+# Calls of one model turn are one row, which unfolds.
+MIN_FOLDED_CALLS = 2
+MAX_TOOLS_NAMED = 3
+# The outcome of a folded turn is the first of these that one of its calls has.
+OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", "ok")
+
+
+@dataclass(frozen=True)
+class TurnGroup:
+    """The entries of a page that one model turn caused, newest first, with that of the turn.
+
+    Other entries are groups of their own. `is_open` shows the entries of a folded group.
+    """
+
+    turn_id: UUID
+    entries: list[ShownEntry]
+    is_open: bool = False
+
+    @property
+    def calls(self) -> list[ShownEntry]:
+        return [entry for entry in self.entries if entry.row.event_type == "call"]
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the group has a row of its own above its entries."""
+        return len(self.calls) >= MIN_FOLDED_CALLS
+
+    @property
+    def rows(self) -> list[tuple[ShownEntry, str]]:
+        """The entries with their place on the line of the group: start, middle or end."""
+        if len(self.entries) == 1:
+            return [(self.entries[0], "")]
+        first = "middle" if self.is_folded else "start"
+        parts = [first, *("middle" for _ in self.entries[2:]), "end"]
+        return list(zip(self.entries, parts, strict=True))
+
+    @property
+    def tools(self) -> str:
+        """The names of the called tools, such as "get_time ×2, convert_time", at most three."""
+        counts = Counter(call.title for call in self.calls)
+        names = [name if n == 1 else f"{name} ×{n}" for name, n in counts.items()]
+        return ", ".join(names[:MAX_TOOLS_NAMED]) + (", …" if len(names) > MAX_TOOLS_NAMED else "")
+
+    @property
+    def outcome(self) -> str:
+        """The most severe outcome of the calls."""
+        return min((call.outcome for call in self.calls), key=_rank_outcome)
+
+    @property
+    def outcome_count(self) -> int:
+        """How many calls have that outcome; 0 if all have."""
+        count = sum(call.outcome == self.outcome for call in self.calls)
+        return 0 if count == len(self.calls) else count
+
+    @property
+    def servers(self) -> list[str]:
+        return sorted({call.row.server_name for call in self.calls if call.row.server_name})
+
+    @property
+    def approvers(self) -> str:
+        return ", ".join(sorted({call.approved_by for call in self.calls if call.approved_by}))
+
+    @property
+    def duration_ms(self) -> int | None:
+        """The time from the first call's start to the last one's end; None while one runs."""
+        durations = [call.row.duration_ms for call in self.calls]
+        if any(duration is None for duration in durations):
+            return None
+        start: datetime = min(call.row.opened_at for call in self.calls)
+        ends: Any = [call.row.opened_at + _get_duration(call) for call in self.calls]
+        return round((max(ends) - start) / timedelta(milliseconds=1))
+
+
+def group_turns(entries: Iterable[ShownEntry], open_entry: str = "") -> list[TurnGroup]:
+    """Return the entries by model turn, at the place of the newest of each.
+
+    The group of the entry with the ID `open_entry` is unfolded.
+    """
+    groups: dict[UUID, list[ShownEntry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.row.parent_id or entry.row.pk, []).append(entry)
+    return [
+        TurnGroup(turn_id, members, any(str(entry.row.pk) == open_entry for entry in members))
+        for turn_id, members in groups.items()
+    ]
+
+
+def _rank_outcome(outcome: str) -> int:
+    return OUTCOME_ORDER.index(outcome) if outcome in OUTCOME_ORDER else len(OUTCOME_ORDER)
+
+
+def _get_duration(call: ShownEntry) -> timedelta:
+    return timedelta(milliseconds=call.row.duration_ms or 0)

@@ -5,6 +5,7 @@ from typing import Any
 from django import forms
 from django.db.models import F, QuerySet
 from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
@@ -25,7 +26,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount as shown_amount
-from bonobot.accounts.templatetags.display import plain_dollars, share
+from bonobot.accounts.templatetags.display import icon, monogram, plain_dollars, share
 from bonobot.core.admin.theme import IntegerInput, Select, TextInput, display, register
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
@@ -135,12 +136,23 @@ class BudgetAdmin(ServiceFormAdmin):
         return {}
 
     @display(description=_("belongs to"))
-    def owner(self, row: Budget) -> str:
+    def owner(self, row: Budget) -> SafeString:
         """Return the owner whose spending counts."""
         name = make_visible(str(row.agent or row.server or row.organization), 80)
         kinds = {"agent": _t("agent"), "session": _t("each session"), "server": _t("server")}
         kind = kinds.get(row.scope, "")
-        return f"{name} · {kind}" if kind else name
+        owner_kind = "server" if row.server_id else "agent"
+        mark = (
+            render_to_string("admin/parts/monogram.html", monogram(name, owner_kind))
+            if kind
+            else icon("apartment")
+        )
+        return format_html(
+            '<span class="bb-owner">{} {}{}</span>',
+            mark,
+            name,
+            format_html(' <span class="bb-quiet">{}</span>', kind) if kind else "",
+        )
 
     @display(description=_("limit"), ordering="unit")
     def what(self, row: Budget) -> str:
@@ -156,8 +168,8 @@ class BudgetAdmin(ServiceFormAdmin):
         usage: BudgetUse = row.use
         percent = share(usage.spent, row.limit)
         return format_html(
-            '<div class="bb-meter" data-tone="{}"><i style="width:{}%"></i></div>'
-            '<span class="bb-small">{} · {}%</span>',
+            '<span class="bb-use"><span class="bb-meter" data-tone="{}"><i style="width:{}%"></i>'
+            '</span><span class="bb-quiet">{} · {}%</span></span>',
             usage.tone,
             percent,
             _t("%(spent)s of %(limit)s")

@@ -73,11 +73,15 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
             messages.success(visit.request, _t("Saved. Effective immediately."))
             return redirect_to_page(visit, "builtin")
     may_grant = visit.principal.may(Action.GRANT_HOST_ACCESS)
+    toolsets = _build_toolset_rows(agent, may_grant=may_grant)
+    workspace = describe_workspace(agent)
     return visit.render_tab(
         "agents/builtin_tools.html",
         agent=agent,
-        kits=_build_toolset_rows(agent, may_grant=may_grant),
-        place=describe_workspace(agent),
+        kits=toolsets,
+        enabled_kits=sum(row.on for row in toolsets),
+        place=workspace,
+        workspace_labels=[LABEL_NAMES[label] for label in workspace["labels"]],
         stores=[
             (STORE_NAMES[store.name], [LABEL_NAMES[label] for label in store.labels])
             for store in list_agent_stores(agent)

@@ -27,6 +27,8 @@ from mcp_servers.flow_labels.services import LABEL_NAMES
 
 STEPS_SHOWN = 500
 TOOLS_SHOWN = 12
+# Templates of the kinds of steps that aren't named by their kind.
+TEMPLATES = {"message": "user_message", "model": "model_turn"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class StepRow:
 
     @property
     def template(self) -> str:
-        return f"admin/sessions/{self.step.kind}.html"
+        kind = str(self.step.kind)
+        return f"admin/sessions/{TEMPLATES.get(kind, kind)}.html"
 
     @property
     def arguments(self) -> Any:

@@ -17,11 +17,17 @@ from django.http.response import HttpResponseBase
 from django.middleware.csrf import get_token
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.agents import READERS, AgentAdmin
-from agents.calls.explain import build_missing_tool_error, explain_call, find_no_tools_reason
+from agents.admin.agents import AgentAdmin
+from agents.admin.policy_editor import (
+    build_policy_editor,
+    load_agent_scope,
+    load_organization_scope,
+)
+from agents.calls.explain import find_no_tools_reason
 from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
@@ -62,7 +68,15 @@ EFFECT_CHOICES = (
     ("deny", _("deny"), "bad"),
 )
 CONDITION_EXAMPLE = '{"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}'
+FORM_CHOICES: Mapping[str, Any] = {
+    "modes": MODES,
+    "choices": EFFECT_CHOICES,
+    "example": CONDITION_EXAMPLE,
+    "days": DEFAULT_DAYS,
+}
 STRONGEST_FIRST = ("deny", "ask", "allow")
+CONDITION_SEPARATOR = " when "
+MAX_SUGGESTED = 500  # tool names
 
 
 def add_policy_saved_message(
@@ -189,7 +203,7 @@ def parse_posted_policy(
     entries_by_effect: dict[str, list[Entry]] = {
         effect: [
             *(name for name, rule in rules.items() if rule == effect),
-            *(line.strip() for line in posted.get(effect, "").splitlines() if line.strip()),
+            *_parse_lines(effect, posted.get(effect, "")),
         ]
         for effect in EFFECTS
     }
@@ -201,11 +215,37 @@ def parse_posted_policy(
             )
         entries_by_effect[condition_row.effect].append(
             RuleSpec(condition_row.tool, _parse_condition(condition_row.when, index))
+            if condition_row.when
+            else condition_row.tool
         )
     return PolicySpec(
         posted.get("mode", ""),
         **{effect_name: tuple(entries) for effect_name, entries in entries_by_effect.items()},
     )
+
+
+def _parse_lines(effect: str, text: str) -> list[Entry]:
+    """Return the entries of a field, one per line; raises `InvalidInput` with the line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return [_parse_entry(effect, number, line) for number, line in enumerate(lines)]
+
+
+def _parse_entry(effect: str, number: int, line: str) -> Entry:
+    tool, when, condition = line.partition(CONDITION_SEPARATOR)
+    if not when:
+        return line
+    try:
+        schema = json.loads(condition)
+    except (ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise InvalidInput(
+            format_message("The condition of `{tool}` isn't a JSON object.", tool=tool),
+            code="unusable_condition",
+            field=f"{effect}[{number}].when",
+            remedy='Use the format: mcp_bank_transfer when {"required": ["amount"]}.',
+        )
+    return RuleSpec(tool.strip(), schema)
 
 
 def collect_tool_rules(policy: PolicySpec, tools: Sequence[SnapshotTool]) -> dict[str, str]:
@@ -337,13 +377,13 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
     tools = _list_tools(snapshot)
     search_text = query.get("q", "").strip()
     matching_tools = _search_tools(tools, search_text)
-    shown_tools, stored_policy = (
-        select_visible_tools(matching_tools, posted),
-        load_policy_spec(agent),
-    )
+    shown_tools = select_visible_tools(matching_tools, posted)
+    stored_policy = load_policy_spec(agent)
     problem, simulation, form_data = None, None, build_form_data(stored_policy, tools, shown_tools)
+    draft_policy = stored_policy
     if visit.request.method == "POST":
         form_data = parse_form_data(posted, tools, shown_tools)
+        draft_policy = _parse_draft(posted, tools, stored_policy, matching_tools)
         try:
             simulation = _save_or_simulate(
                 visit,
@@ -360,17 +400,17 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
         "agents/policy.html",
         agent=agent,
         draft=form_data,
+        editor=build_policy_editor(load_agent_scope(snapshot, agent), stored_policy, draft_policy),
         groups=build_tool_groups(matching_tools, form_data.ruled, posted),
+        preview_query=f"?{urlencode({'q': search_text})}",
+        tool_names=[tool.name for tool in tools[:MAX_SUGGESTED]],
         found=len(matching_tools),
         many=len(tools) > PAGE_SIZE,
         q=search_text,
         total=len(tools),
-        modes=MODES,
-        choices=EFFECT_CHOICES,
-        example=CONDITION_EXAMPLE,
+        **FORM_CHOICES,
         problem=problem,
         tried=simulation,
-        days=DEFAULT_DAYS,
         lack=find_no_tools_reason(snapshot),
         allowed=sum(tool.decision.allowed for tool in tools),
         asked=sum(tool.decision.verdict == "ask" for tool in tools),
@@ -378,6 +418,21 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
         may_try=visit.principal.may(Action.VIEW_AUDIT),
         status=problem.status if problem else 200,
     )
+
+
+def _parse_draft(
+    posted: Any,
+    tools: Sequence[SnapshotTool],
+    stored: PolicySpec,
+    matching_tools: Sequence[SnapshotTool] = (),
+) -> PolicySpec:
+    """Return the posted policy to show it; the stored one if a condition isn't valid."""
+    try:
+        return parse_posted_policy(
+            posted, tools, stored, expand_group_rules(matching_tools, posted)
+        )
+    except InvalidInput:
+        return stored
 
 
 def _save_or_simulate(
@@ -403,7 +458,7 @@ def _warn_about_missing_tools(
         messages.warning(request, localize_if_translatable(describe_missing_tool(name)))
 
 
-@AgentAdmin.add_object_action("policy_preview", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("policy_preview", needs=Action.VIEW_AUDIT)
 def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
     """Return the decisions of the unsaved policy."""
     agent: Agent = visit.object
@@ -411,12 +466,14 @@ def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     tools = _list_tools(snapshot)
     matching_tools = _search_tools(tools, visit.request.GET.get("q", "").strip())
+    stored_policy = load_policy_spec(agent)
     draft_policy = parse_posted_policy(
-        posted, tools, load_policy_spec(agent), expand_group_rules(matching_tools, posted)
+        posted, tools, stored_policy, expand_group_rules(matching_tools, posted)
     )
-    policy_context = replace(
-        snapshot.effective_policy, policy=build_draft_policy(agent, draft_policy)
-    )
+    editor = build_policy_editor(load_agent_scope(snapshot, agent), stored_policy, draft_policy)
+    policy_context = snapshot.effective_policy
+    if not editor.problem:
+        policy_context = replace(policy_context, policy=build_draft_policy(agent, draft_policy))
     decided_tools = [
         replace(tool, decision=decide_tool_call(tool.facts, policy_context))
         for tool in matching_tools
@@ -425,6 +482,11 @@ def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
         visit.request,
         "agents/policy_preview.html",
         agent=agent,
+        editor=editor,
+        **FORM_CHOICES,
+        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
+        may_try=True,
+        is_simulation="simulation" in visit.request.GET,
         tools=[tool for tool in decided_tools if f"rule-{tool.name}" in posted],
         groups=build_tool_groups(decided_tools, (), posted),
     )
@@ -459,7 +521,9 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
     organization = Organization.objects.get(pk=principal.organization_id)
     stored_policy = load_policy_spec(organization)
     problem, form_data = None, build_form_data(stored_policy, (), ())
+    draft_policy = stored_policy
     if request.method == "POST":
+        draft_policy = _parse_draft(request.POST, (), stored_policy)
         try:
             policy, signed = save_policy(
                 principal,
@@ -477,13 +541,35 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
         "organization_policy.html",
         title=_("Organization rules"),
         draft=form_data,
-        modes=MODES,
-        choices=EFFECT_CHOICES,
-        example=CONDITION_EXAMPLE,
+        editor=build_policy_editor(
+            load_organization_scope(organization), stored_policy, draft_policy
+        ),
+        **FORM_CHOICES,
         problem=problem,
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         who=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
         status=problem.status if problem else 200,
+    )
+
+
+def show_organization_policy_preview(request: HttpRequest) -> HttpResponseBase:
+    """Return the rules and the effect of the unsaved policy of the organization."""
+    principal = resolve_principal(request)
+    principal.require(Action.VIEW_AUDIT)
+    organization = Organization.objects.get(pk=principal.organization_id)
+    stored_policy = load_policy_spec(organization)
+    draft_policy = parse_posted_policy(request.POST, (), stored_policy)
+    is_simulation = "simulation" in request.GET
+    return render_fragment(
+        request,
+        "agents/policy_preview.html",
+        editor=build_policy_editor(
+            load_organization_scope(organization), stored_policy, draft_policy
+        ),
+        **FORM_CHOICES,
+        may_manage=principal.may(Action.MANAGE_ORGANIZATION),
+        may_try=is_simulation,
+        is_simulation=is_simulation,
     )
 
 
@@ -506,54 +592,3 @@ def _search_tools(tools: Sequence[SnapshotTool], search_text: str) -> Sequence[S
 def _build_search_text(tool: SnapshotTool) -> str:
     description = f"{tool.description} {localize_if_translatable(tool.description)}"
     return f"{tool.name} {tool.facts.server_name} {description}".lower()
-
-
-@AgentAdmin.add_page("explain", needs=READERS, parent_tab="policy")
-def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
-    """Explain what would be decided about a call; nothing is called."""
-    agent: Agent = visit.object
-    query = visit.request.GET
-    name, arguments_text = query.get("tool", ""), query.get("arguments", "").strip()
-    if not name:
-        return redirect_to_page(visit, "policy")  # which has a "why?" at each tool
-    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
-    tool = snapshot.find_tool(name)
-    if tool is None:
-        raise build_missing_tool_error(visit.principal, snapshot, name)
-    problem: Problem | None = None
-    arguments = None
-    try:
-        arguments = _parse_arguments(arguments_text) if arguments_text else None
-    except Problem as exc:
-        problem = exc
-    explanation = explain_call(visit.principal, snapshot, tool, arguments)
-    for stage in explanation["stages"]:
-        stage["title"] = stage["stage"].replace("_", " ")
-    return visit.render_tab(
-        "agents/explain.html",
-        agent=agent,
-        tool=tool,
-        told=explanation,
-        typed=arguments_text,
-        schema=json.dumps(tool.input_schema, indent=2, ensure_ascii=False),
-        problem=problem,
-        status=problem.status if problem else 200,
-    )
-
-
-def _parse_arguments(text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(
-            format_message("The arguments aren't valid JSON: {error}.", error=error),
-            field="arguments",
-            remedy='Enter a JSON object, such as {"timezone": "UTC"}.',
-        ) from None
-    if not isinstance(arguments, dict):
-        raise InvalidInput(
-            "The arguments must be a JSON object.",
-            field="arguments",
-            remedy="Enter a JSON object: {…}.",
-        )
-    return arguments

@@ -1,7 +1,6 @@
 """Policy simulations: simulate a policy, run a draft in shadow mode, enforce it."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
@@ -12,23 +11,26 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
-from agents.admin.policies import MODES
+from agents.admin.policies import (
+    FORM_CHOICES,
+    build_form_data,
+    parse_form_data,
+    parse_posted_policy,
+)
+from agents.admin.policy_editor import build_policy_editor, load_scope
 from agents.models import Agent
-from agents.policies.services import EFFECTS, Entry, Owner, PolicySpec, RuleSpec, load_policy_spec
+from agents.policies.services import Owner, PolicySpec, load_policy_spec
 from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft
-from agents.policies.simulations import DEFAULT_DAYS, simulate_policy, simulate_shadow_policy
+from agents.policies.simulations import simulate_policy, simulate_shadow_policy
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InvalidInput, Problem
-from bonobot.core.text.canonical_json import to_canonical_json
+from bonobot.core.problems import Problem
 
 MAX_SHADOW_ROWS = 5_000  # limits of the summary on the page
 MAX_SHADOW_S = 3.0
-CONDITION_SEPARATOR = " when "
 ENFORCED_MESSAGE = _("The draft is now the policy, effective from the next call.")
 DISCARDED_MESSAGE = _("The draft was deleted. The policy is unchanged.")
 DRAFT_ACTIONS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]] = {
@@ -84,31 +86,31 @@ def _process_form(
     request: HttpRequest, principal: Principal, owner: Owner
 ) -> dict[str, Any] | None:
     """Return the context of the page; None if a draft was saved."""
-    draft = find_draft(owner)
-    policy = draft.spec if draft else load_policy_spec(owner)
-    mode, simulation, problem = policy.mode, None, None
-    posted = request.POST if request.method == "POST" else None
-    if posted is not None:
-        mode = posted.get("mode", "")
+    draft, stored_policy = find_draft(owner), load_policy_spec(owner)
+    policy = draft.spec if draft else stored_policy
+    form_data, simulation, problem = build_form_data(policy, (), ()), None, None
+    if request.method == "POST":
+        form_data = parse_form_data(request.POST, (), ())
         try:
-            posted_policy = parse_policy(posted)
-            if posted.get("do") == "shadow":
-                set_draft(principal, owner, posted_policy)
+            policy = parse_posted_policy(request.POST, (), PolicySpec(policy.mode))
+            if request.POST.get("do") == "shadow":
+                set_draft(principal, owner, policy)
                 message = _t(
                     "The draft runs in shadow mode: its decisions are recorded with each call "
                     "but not enforced."
                 )
                 messages.success(request, message)
                 return None
-            simulation = simulate_policy(principal, owner, posted_policy)
+            simulation = simulate_policy(principal, owner, policy)
         except Problem as exc:
             problem = exc
     return {
-        "draft": draft,
-        "mode": mode,
-        "words": list_policy_fields(policy, posted),
-        "modes": MODES,
-        "days": DEFAULT_DAYS,
+        **FORM_CHOICES,
+        "shadow_draft": draft,
+        "draft": form_data,
+        "editor": build_policy_editor(load_scope(owner), stored_policy, policy),
+        "is_simulation": True,
+        "may_try": True,
         "tried": simulation,
         "shadow": simulate_shadow_policy(
             principal, owner, max_rows=MAX_SHADOW_ROWS, max_seconds=MAX_SHADOW_S
@@ -130,51 +132,3 @@ def handle_discard_draft(visit: ObjectRequest) -> HttpResponseBase:
     delete_draft(visit.principal, visit.object)
     messages.success(visit.request, DISCARDED_MESSAGE)
     return redirect_to_page(visit, "simulate")
-
-
-def parse_policy(posted: Mapping[str, Any]) -> PolicySpec:
-    """Return the policy of a form with one entry per line; raises `InvalidInput`."""
-    entries = {effect: _parse_entries(effect, posted.get(effect, "")) for effect in EFFECTS}
-    return PolicySpec(posted.get("mode", ""), **entries)
-
-
-def list_policy_fields(
-    policy: PolicySpec, posted: Mapping[str, Any] | None
-) -> list[tuple[str, str]]:
-    effects = ("allow", "ask", "deny")
-    if posted is not None:
-        return [(effect, posted.get(effect, "")) for effect in effects]
-    return [(effect, _format_entries(policy.get_entries(effect))) for effect in effects]
-
-
-def _format_entries(entries: tuple[Entry, ...]) -> str:
-    return "\n".join(
-        entry
-        if isinstance(entry, str)
-        else f"{entry.tool}{CONDITION_SEPARATOR}{to_canonical_json(entry.when)}"
-        for entry in entries
-    )
-
-
-def _parse_entries(effect: str, text: str) -> tuple[Entry, ...]:
-    """Return the entries of a field, one per line; raises `InvalidInput` with the line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return tuple(_parse_entry(effect, number, line) for number, line in enumerate(lines))
-
-
-def _parse_entry(effect: str, number: int, line: str) -> Entry:
-    tool, when, condition = line.partition(CONDITION_SEPARATOR)
-    if not when:
-        return line
-    try:
-        schema = json.loads(condition)
-    except (ValueError, RecursionError):
-        schema = None
-    if not isinstance(schema, dict):
-        raise InvalidInput(
-            format_message("The condition of `{tool}` isn't a JSON object.", tool=tool),
-            code="unusable_condition",
-            field=f"{effect}[{number}].when",
-            remedy='Use the format: mcp_bank_transfer when {"required": ["amount"]}.',
-        )
-    return RuleSpec(tool.strip(), schema)

@@ -1,5 +1,6 @@
 """Recordings of an agent's sessions: record, replay and compare."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -14,9 +15,14 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
-from agents.admin.policies import MODES
-from agents.admin.policy_simulations import list_policy_fields, parse_policy
+from agents.admin.policies import CONDITION_SEPARATOR, MODES, parse_posted_policy
 from agents.admin.sessions import SessionAdmin
+from agents.evaluation.compare_transcripts import (
+    RecordedTurn,
+    Transcript,
+    TranscriptEntry,
+    summarize_transcripts,
+)
 from agents.evaluation.services import (
     MAX_INSTRUCTIONS_LENGTH,
     ReplayOverrides,
@@ -24,18 +30,13 @@ from agents.evaluation.services import (
     create_replay,
     delete_recording,
 )
-from agents.evaluation.transcripts import (
-    RecordedTurn,
-    Transcript,
-    TranscriptEntry,
-    summarize_transcripts,
-)
 from agents.models import Agent, ModelEndpoint, Recording, Replay
-from agents.policies.services import load_policy_spec
+from agents.policies.services import Entry, PolicySpec, load_policy_spec
 from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, redirect_to_page
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Select, Textarea
 from bonobot.core.problems import Problem
+from bonobot.core.text.canonical_json import to_canonical_json
 
 PAGE_SIZE = 30
 DIFFERENCE_TITLES = {
@@ -79,7 +80,7 @@ class ReplayForm(forms.Form):
     def build_overrides(self, recording: Recording) -> ReplayOverrides:
         """Return the changed values; raises `InvalidInput` for an invalid policy."""
         agent = recording.agent
-        values, policy = self.cleaned_data, parse_policy(self.data)
+        values, policy = self.cleaned_data, parse_posted_policy(self.data, (), PolicySpec(""))
         text, endpoint = str(values["instructions"]).replace("\r\n", "\n"), values["endpoint"]
         return ReplayOverrides(
             instructions=None if text == agent.instructions else text,
@@ -168,7 +169,7 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
         ],
         form=form,
         mode=posted.get("mode", "") if posted is not None else policy.mode,
-        words=list_policy_fields(policy, posted),
+        words=_list_policy_fields(policy, posted),
         modes=MODES,
         problem=problem,
         status=problem.status if problem else 200,
@@ -199,7 +200,9 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
         sides=summarize_transcripts(recorded_transcript, replayed_transcript)
         if replayed_transcript
         else None,
-        messages_told=compare_messages(recording_replay, recorded_transcript, replayed_transcript)
+        message_differences=compare_messages(
+            recording_replay, recorded_transcript, replayed_transcript
+        )
         if replayed_transcript
         else [],
     )
@@ -222,4 +225,23 @@ def _get_recording(visit: ObjectRequest, pk: str | None) -> Recording:
 def _describe_changes(recording_replay: Replay) -> str:
     return ", ".join(str(OVERRIDE_TITLES[name]) for name in recording_replay.changed) or _t(
         "nothing (agent unchanged)"
+    )
+
+
+def _list_policy_fields(
+    policy: PolicySpec, posted: Mapping[str, Any] | None
+) -> list[tuple[str, str]]:
+    """Return the fields of a policy with one entry per line, by effect."""
+    effects = ("allow", "ask", "deny")
+    if posted is not None:
+        return [(effect, posted.get(effect, "")) for effect in effects]
+    return [(effect, _format_entries(policy.get_entries(effect))) for effect in effects]
+
+
+def _format_entries(entries: tuple[Entry, ...]) -> str:
+    return "\n".join(
+        entry
+        if isinstance(entry, str)
+        else f"{entry.tool}{CONDITION_SEPARATOR}{to_canonical_json(entry.when)}"
+        for entry in entries
     )

@@ -128,8 +128,8 @@ class ToolArgumentForm(forms.Form):
     def __init__(self, schema: Any, *args: Any, **kwargs: Any) -> None:
         """Add a field for each argument."""
         super().__init__(*args, **kwargs)
-        self.asked = list_arguments(schema)
-        for index, argument in enumerate(self.asked):
+        self.tool_arguments = list_arguments(schema)
+        for index, argument in enumerate(self.tool_arguments):
             self.fields[f"{FIELD_PREFIX}{index}"] = _build_field(argument)
 
     def parse_arguments(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class ToolArgumentForm(forms.Form):
         """
         if not self.is_valid():
             key, errors = next(iter(self.errors.items()))
-            name = make_visible(self.asked[int(key.removeprefix(FIELD_PREFIX))].name, 120)
+            name = make_visible(self.tool_arguments[int(key.removeprefix(FIELD_PREFIX))].name, 120)
             raise InvalidInput(
                 f"`{name}`: {errors[0]}",
                 code="invalid_arguments",
@@ -147,7 +147,7 @@ class ToolArgumentForm(forms.Form):
                 remedy="Correct the marked field, or enter all arguments as JSON.",
             )
         values = {}
-        for index, argument in enumerate(self.asked):
+        for index, argument in enumerate(self.tool_arguments):
             entered_value = self.cleaned_data[f"{FIELD_PREFIX}{index}"]
             if entered_value in (None, "", []) and not (
                 argument.required and argument.kind == "text"
@@ -506,7 +506,7 @@ def parse_arguments_text(text: str) -> dict[str, Any]:
         arguments = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise InvalidInput(
-            format_message("The arguments aren't valid JSON: {error}", error=error),
+            format_message("The arguments aren't valid JSON: {error}.", error=error),
             code="broken_json",
             field="arguments",
             remedy='Enter a JSON object, such as {"city": "Berlin"}.',

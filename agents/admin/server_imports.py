@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseRedirect
@@ -18,7 +19,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.added_servers import (
+from mcp_servers.admin.review_new_servers import (
     ALLOW_PARAMETER,
     PRIVATE_ADDRESS,
     FailedServer,
@@ -44,6 +45,7 @@ STATES = (
     ("ready", _("Ready"), "check_circle", "good"),
     ("credential", _("Credential"), "lock", "warn"),
     ("permission", _("Permission"), "gpp_maybe", "warn"),
+    ("exists", _("Exists already"), "check_circle", "plain"),
     ("refused", _("Not allowed"), "block", "trust"),
 )
 
@@ -59,7 +61,10 @@ class ImportField:
 
 @dataclass(frozen=True)
 class ImportRow:
-    """A server of the text: `problems` are those that a permission or a value wouldn't solve."""
+    """A server of the text: `problems` are those that a permission or a value wouldn't solve.
+
+    `existing` is the server that has its name already.
+    """
 
     planned: PlannedServer
     shown: Any
@@ -67,10 +72,13 @@ class ImportRow:
     fields: tuple[ImportField, ...]
     kept_tools: tuple[str, ...]
     sign_in: Any
+    existing: Server | None = None
 
     @property
     def state(self) -> str:
-        """Return `ready`, `credential`, `permission` or `refused`."""
+        """Return `ready`, `credential`, `permission`, `exists` or `refused`."""
+        if self.existing and self.problems:
+            return "exists"
         if self.problems:
             return "refused"
         if any(not field.value for field in self.fields):
@@ -85,10 +93,13 @@ class ImportRow:
     @property
     def target(self) -> str:
         """Return what it connects to: a URL or a command."""
-        config = self.planned.entry.endpoint_config
-        if url := config.get("url"):
-            return str(url)
-        return " ".join(map(str, (config.get("command", ""), *config.get("args", ()))))
+        return _describe_target(self.planned.entry.endpoint_config)
+
+    @property
+    def has_same_target(self) -> bool:
+        """Return whether the existing server connects to the same."""
+        existing = self.existing
+        return existing is not None and _describe_target(existing.endpoint_config) == self.target
 
     @property
     def selected(self) -> bool:
@@ -96,8 +107,28 @@ class ImportRow:
         return self.planned.chosen and not self.problems
 
 
+def _describe_target(config: Mapping[str, Any]) -> str:
+    if url := config.get("url"):
+        return str(url)
+    return " ".join(map(str, (config.get("command", ""), *config.get("args", ()))))
+
+
+def find_existing_servers(server_import: ServerImport, scope_id: UUID) -> dict[str, Server]:
+    """Return the servers that have the name of an entry already, by name (one query)."""
+    names = [
+        planned.entry.name
+        for planned in server_import.planned
+        if any(problem.code == "name_taken" for problem in planned.problems)
+    ]
+    rows = Server.objects.in_scope(scope_id).filter(name__in=names)
+    return {server.name: server for server in rows}
+
+
 def build_import_rows(
-    server_import: ServerImport, text: str, values: Mapping[str, str]
+    server_import: ServerImport,
+    text: str,
+    values: Mapping[str, str],
+    existing: Mapping[str, Server],
 ) -> list[ImportRow]:
     """Return the rows; `values` are those that were filled in, by parameter."""
     # Filled parameters are no longer listed by an entry, but stay in the form.
@@ -128,6 +159,7 @@ def build_import_rows(
                 fields,
                 server_import.overrides.only_tools.get(name, ()),
                 _describe_sign_in(planned),
+                existing.get(name),
             )
         )
     return rows
@@ -188,7 +220,7 @@ def _preview_failed_servers(
     text, failures = load_failed_text(request)
     if not text:
         return _render_page(request, destination, "")
-    names = [failure.name for failure in failures]
+    names = [failure.name for failure in failures if not failure.exists]
     is_allowed = request.GET.get(ALLOW_PARAMETER) and principal.may(Action.ALLOW_PRIVATE_ADDRESS)
     private = [failure.name for failure in failures if failure.code == PRIVATE_ADDRESS]
     choices = ImportChoices(
@@ -256,20 +288,13 @@ def _apply_import(
     """Apply the import; each chosen entry is created completely or keeps its problems."""
     if "seen" in request.POST and "overrides" not in request.POST:  # deselected in the preview
         server_import.shares = ()
-    # Report entries that were chosen in the preview but can't be created.
+    existing = find_existing_servers(
+        server_import, destination.scope_id or principal.organization_id
+    )
     apply_import(principal, server_import, create=destination.create_server)
-    failures = [
-        FailedServer.from_problem(planned_server.entry.name, planned_server.entry.line, problem)
-        for planned_server in server_import.planned
-        if planned_server.chosen and server_import.find_server(planned_server) is None
-        for problem in (
-            server_import.problems_by_name.get(planned_server.entry.name),
-            *planned_server.problems[:1],
-        )
-        if problem is not None
-    ]
+    failures = _list_failures(server_import, existing)
     if server_import.added or any(
-        attachment.action in ("give", "take") for attachment in server_import.shares
+        attachment.action in ("attach", "detach") for attachment in server_import.shares
     ):
         _add_attachment_messages(request, server_import)
         # A page that can be reloaded: it adds nothing again.
@@ -283,6 +308,31 @@ def _apply_import(
     )
 
 
+def _list_failures(
+    server_import: ServerImport, existing: Mapping[str, Server]
+) -> list[FailedServer]:
+    """Return the servers that weren't added, without those that were deselected in the preview.
+
+    What can't be added couldn't be selected there.
+    """
+    failures = []
+    for planned in server_import.planned:
+        entry = planned.entry
+        if server_import.find_server(planned) is not None:
+            continue
+        if not planned.chosen and not _list_other_problems(planned):
+            continue
+        problem = server_import.problems_by_name.get(entry.name) or next(
+            iter(planned.problems), None
+        )
+        if problem is not None:
+            exists = problem.code == "name_taken" and entry.name in existing
+            failures.append(
+                FailedServer.from_problem(entry.name, entry.line, problem, exists=exists)
+            )
+    return failures
+
+
 def _add_attachment_messages(request: HttpRequest, server_import: ServerImport) -> None:
     """Report the results of attachments."""
     for attachment in server_import.shares:
@@ -291,9 +341,9 @@ def _add_attachment_messages(request: HttpRequest, server_import: ServerImport) 
             text = _t("%(server)s was not attached to %(agent)s: %(problem)s")
             target["problem"] = format_problem(attachment.problem)
             messages.error(request, render_sentence(text % target, 2_000))
-        elif attachment.action == "give":
+        elif attachment.action == "attach":
             messages.success(request, _t("%(server)s was attached to %(agent)s.") % target)
-        elif attachment.action == "take":
+        elif attachment.action == "detach":
             messages.success(request, _t("%(server)s was detached from %(agent)s.") % target)
 
 
@@ -307,7 +357,11 @@ def _render_page(
     problem: Problem | None = None,
     status: int = 200,
 ) -> HttpResponseBase:
-    rows = build_import_rows(server_import, text, values or {}) if server_import else []
+    rows: list[ImportRow] = []
+    if server_import:
+        scope_id = destination.scope_id or resolve_principal(request).organization_id
+        existing = find_existing_servers(server_import, scope_id)
+        rows = build_import_rows(server_import, text, values or {}, existing)
     return destination.render_page(
         request,
         "paste",

@@ -34,7 +34,7 @@ from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.i18n.localization import localize_if_translatable
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
-from mcp_servers.flow_labels.label_marks import ALL_MARKS
+from mcp_servers.flow_labels.label_icons import ALL_MARKS
 from mcp_servers.models import Server
 
 # With more tools, only those of the opened server are shown.

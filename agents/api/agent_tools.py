@@ -21,6 +21,7 @@ from agents.calls.definitions import SnapshotDefinition
 from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.calls.types import Method
+from agents.flow_labels.text_labels import label_endpoint_reader
 from agents.models import Agent
 from agents.sessions.services import require_run_permission
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -81,6 +82,7 @@ class AgentDefinitionView(AgentView):
         """List the agent's definitions of the view's kinds, allowed or not."""
         self.check_parameters()
         agent = self.get_agent(agent_id)
+        label_endpoint_reader(self.principal, agent_id=agent.pk)
         definitions = (
             get_snapshot_cache().load_current("agent", agent.pk).list_definitions(*self.kinds)
         )
@@ -231,7 +233,9 @@ class AgentToolListView(AgentToolView):
         remedy.
         """
         self.check_parameters()
-        snapshot = self.get_snapshot(self.get_agent(agent_id))
+        agent = self.get_agent(agent_id)
+        label_endpoint_reader(self.principal, agent_id=agent.pk)
+        snapshot = self.get_snapshot(agent)
         tools = list(snapshot.tools.values())
         return paginate_items(self.request, tools, lambda tool: tool.name, serialize_tool)
 
@@ -255,6 +259,7 @@ class ExplainToolView(AgentToolView):
 
     def _explain(self, agent_id: str, name: str, arguments: Any) -> Response:
         agent = self.get_agent(agent_id)
+        label_endpoint_reader(self.principal, agent_id=agent.pk)
         snapshot = self.get_snapshot(agent)
         tool = snapshot.find_tool(name)
         if tool is None:

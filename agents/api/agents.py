@@ -193,7 +193,10 @@ class AgentView(ResourceView):
     def get_agent(self, agent_id: str) -> Agent:
         """Return the visible agent with this id or slug; raises `NotFound`."""
         with set_not_found_field("agent_id"):
-            return Agent.objects.get_by_name(self.principal, agent_id)
+            agent = Agent.objects.get_by_name(self.principal, agent_id)
+        if self.request.method == "GET":
+            self.report_read([agent])
+        return agent
 
 
 class AgentListView(ResourceView):

@@ -120,7 +120,7 @@ class ExecuteServerRequestView(ServerView):
                 format_message("Unknown method {method!r}.", method=body["method"]),
                 code="unknown_method",
                 field="method",
-                remedy=format_message("Use one of: {methods}.", methods=", ".join(METHODS)),
+                remedy=format_message("Use one of: {values}.", values=", ".join(METHODS)),
             )
         return Response(handler(server, body))
 

@@ -225,7 +225,7 @@ class AgentOverrideSerializer(StrictSerializer):
     agent = serializers.CharField()
     server = serializers.CharField()
     line = serializers.IntegerField()
-    action = serializers.ChoiceField(["give", "take", "keep", "refuse"])
+    action = serializers.ChoiceField(["attach", "detach", "unchanged", "invalid"])
     allowed_tools = serializers.ListField(child=serializers.CharField())
     denied_tools = serializers.ListField(child=serializers.CharField())
     problems = ObjectListField(help_text="Why it can't be attached: code, field, remedy.")
@@ -367,7 +367,7 @@ def _parse_server_id(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound(
-            format_message("The server {text!r} doesn't exist.", text=text[:64]),
+            format_message("The server {name!r} doesn't exist.", name=text[:64]),
             field="server",
             remedy="Use the IDs that the import returned.",
         ) from None

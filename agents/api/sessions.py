@@ -32,6 +32,7 @@ from agents.attachments import decode_attachments
 from agents.budgets.services import list_session_budget_use
 from agents.flow_labels.services import list_session_labels
 from agents.flow_labels.session_labels import label_reader, label_session_reader
+from agents.flow_labels.text_labels import label_text_reader
 from agents.images import build_blob_response, get_session_blob
 from agents.models import Session
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
@@ -197,6 +198,7 @@ class SessionView(ResourceView):
             )
         if self.request.method == "GET":
             label_reader(self.principal, visible_session)
+            label_text_reader(self.principal, visible_session)
         return visible_session
 
     def show_session(self, session: Session, *, status: int = 200) -> Response:

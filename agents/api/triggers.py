@@ -24,7 +24,11 @@ from agents.workflows.triggers import (
     replace_secret,
     save_trigger,
 )
-from agents.workflows.webhooks import WebhookCredentials, authenticate_delivery, receive_delivery
+from agents.workflows.webhook_triggers import (
+    WebhookCredentials,
+    authenticate_delivery,
+    receive_delivery,
+)
 from bonobot.accounts.api.idempotency_keys import IDEMPOTENCY_HEADER
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema, describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field
@@ -311,9 +315,7 @@ def _read_body(request: Request) -> bytes:
     body: bytes = request.stream.read(MAX_BODY_BYTES + 1) if request.stream else b""
     if len(body) > MAX_BODY_BYTES:
         raise BodyTooLarge(
-            format_message(
-                "The request body is larger than {largest_body} bytes.", largest_body=MAX_BODY_BYTES
-            ),
+            format_message("The request body is larger than {limit} bytes.", limit=MAX_BODY_BYTES),
             remedy="Send a smaller body.",
         )
     return body

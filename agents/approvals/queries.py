@@ -94,7 +94,8 @@ def describe_condition(condition: Mapping[str, Any] | None) -> dict[str, str]:
 def _describe_comparisons(schema: Mapping[str, Any]) -> Iterator[str]:
     for keyword, sign in COMPARISONS.items():
         if keyword in schema:
-            yield f"{sign} {schema[keyword]}"
+            bound = schema[keyword]
+            yield f"{sign} {bound:,}" if isinstance(bound, int | float) else f"{sign} {bound}"
     if isinstance(schema.get("enum"), list):
         yield "= " + " | ".join(map(str, schema["enum"]))
 

@@ -10,8 +10,8 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from agents.flow_labels.session_labels import label_session
-from agents.live_topics import wake_pages
 from agents.models import Approval, Session, SessionApproval
+from agents.page_wakeups import wake_pages
 from agents.session_wakeups import notify_of_answer, wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
@@ -135,9 +135,9 @@ def expire_overdue() -> int:
 def _check_answer(principal: Principal, approval: Approval, answer: str, message: str) -> None:
     if answer not in ANSWERS:
         raise InvalidInput(
-            format_message("{said!r} isn't a valid answer.", said=answer),
+            format_message("{value!r} isn't a valid answer.", value=answer),
             field="answer",
-            remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(ANSWERS)),
         )
     if answer == "approve_session" and not approval.may_be_granted:
         raise InvalidInput(
@@ -147,9 +147,7 @@ def _check_answer(principal: Principal, approval: Approval, answer: str, message
         raise InvalidInput(
             format_message("The comment has {count} characters.", count=len(message)),
             field="message",
-            remedy=format_message(
-                "Use at most {message_length} characters.", message_length=MAX_MESSAGE_LENGTH
-            ),
+            remedy=format_message("Use at most {limit} characters.", limit=MAX_MESSAGE_LENGTH),
         )
     is_model = principal.kind == "token" and _is_requester(principal, approval)
     is_held_by_labels = is_model and bool(approval.flow_labels)

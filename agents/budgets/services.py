@@ -217,7 +217,7 @@ def _check_line(line: BudgetLine, field_path: str, owner: Owner) -> None:
             raise InvalidInput(
                 format_message("{value!r} isn't a valid {name}.", name=name, value=value),
                 field=f"{field_path}.{name}",
-                remedy=format_message("Use one of: {known}.", known=", ".join(allowed_values)),
+                remedy=format_message("Use one of: {values}.", values=", ".join(allowed_values)),
             )
     if not 0 <= line.limit <= MAX_LIMIT:
         raise InvalidInput(

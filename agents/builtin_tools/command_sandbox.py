@@ -20,11 +20,16 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.untrusted_text import strip_terminal_sequences
-from mcp_servers.client import sandbox_modes
 from mcp_servers.client.child_process import send_group_signal
 from mcp_servers.client.resource_limits import ProcessLimits
-from mcp_servers.client.sandbox import build_namespace_arguments, build_system_arguments
-from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
+from mcp_servers.client.sandbox import (
+    ServerSandboxUnavailable,
+    build_namespace_arguments,
+    build_system_arguments,
+    build_tmpfs_arguments,
+    find_sandbox_problem,
+    try_command,
+)
 
 TMP_BYTES = 64 * 1024 * 1024  # bytes of /tmp
 ENVIRONMENT = {
@@ -86,14 +91,14 @@ def _require_working_sandbox() -> None:
     """Raise `ServerSandboxUnavailable` unless a sandbox works; only success is cached."""
     if "works" in _seen:
         return
-    if problem := sandbox_modes.find_sandbox_problem("bubblewrap", "none"):
+    if problem := find_sandbox_problem("bubblewrap", "none"):
         raise problem
     for network in (False, True):
         if failure := _find_sandbox_failure(
             _build_bwrap_arguments(network, forbids_namespaces=False)
         ):
             raise ServerSandboxUnavailable(
-                format_message("the sandbox doesn't work on this host: {said}", said=failure),
+                format_message("the sandbox doesn't work on this host: {error}", error=failure),
                 "Allow this user to create user and mount namespaces.",
             )
     _seen.add("works")
@@ -108,14 +113,14 @@ def _can_forbid_namespaces() -> bool:
 def _find_sandbox_failure(arguments: tuple[str, ...]) -> str:
     """Return why a command can't be run in a sandbox; "" if it can."""
     command = ("--remount-ro", "/", "--", "/usr/bin/env", "true")
-    return sandbox_modes.try_command([*arguments, *command], ENVIRONMENT)
+    return try_command([*arguments, *command], ENVIRONMENT)
 
 
 def _build_bwrap_arguments(network: bool, *, forbids_namespaces: bool) -> tuple[str, ...]:
     return (
         *build_namespace_arguments(network=network, forbids_namespaces=forbids_namespaces),
         *build_system_arguments(network=network),
-        *sandbox_modes.build_tmpfs_arguments("/tmp", TMP_BYTES),  # noqa: S108
+        *build_tmpfs_arguments("/tmp", TMP_BYTES),  # noqa: S108
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db.models import F
 
+from agents.builtin_tools.extension_points import build_source_tool
 from agents.builtin_tools.services import build_toolbox
-from agents.builtin_tools.tool_sources import build_source_tool
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets import fetch, filesystem, git, search_files, shell
 from agents.builtin_tools.toolsets.default_tools import (
@@ -28,7 +28,7 @@ from agents.skills.templates import SkillTemplate, build_template
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS
+from mcp_servers.flow_labels.token_labels import HELD_LABELS
 
 BUILTIN_TOOLS: dict[str, BuiltinTool] = {
     tool.name: tool

@@ -146,7 +146,8 @@ def _clean_workspace_folder(agent: Agent, path: str) -> str:
         ):
             raise InvalidInput(
                 format_message(
-                    "{found!r} is inside another agent's folder, or contains it.", found=str(folder)
+                    "{folder!r} is inside another agent's folder, or contains it.",
+                    folder=str(folder),
                 ),
                 code="nested_folders",
                 field="workspace_folder",

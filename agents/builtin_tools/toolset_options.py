@@ -272,7 +272,7 @@ def _iterate_cleaned_toolsets(
                 format_message("The built-in tools {name!r} don't exist.", name=str(name)[:60]),
                 code="unknown_toolset",
                 field="builtin_tools",
-                remedy=format_message("Available: {kits}.", kits=", ".join(TOOLSETS)),
+                remedy=format_message("Available: {toolsets}.", toolsets=", ".join(TOOLSETS)),
             )
         if options in (None, True):
             options = {}
@@ -293,7 +293,7 @@ def _iterate_changed_options(
             raise _build_option_error(
                 f"{toolset.name}.{str(name)[:60]}",
                 "The option doesn't exist.",
-                format_message("Available: {there}.", there=known_names),
+                format_message("Available: {names}.", names=known_names),
             )
         cleaned = _clean_option_value(toolset, option, value)
         if cleaned != option.default and cleaned != list(
@@ -338,7 +338,7 @@ def _clean_text(path: str, option: ToolsetOption, value: Any) -> str:
     if option.name == "hosts" and len(text) < 254 and _HOST.fullmatch(text.lower()):
         return text.lower()
     remedy = (
-        format_message("Use one or more of: {methods}.", methods=", ".join(HTTP_METHODS))
+        format_message("Use one or more of: {values}.", values=", ".join(HTTP_METHODS))
         if option.name == "methods"
         else "Use host names, such as `docs.example.com` or `*.example.com`."
     )

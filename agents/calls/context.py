@@ -6,9 +6,9 @@ from uuid import UUID
 
 from agents.budgets.limits import BudgetLimit
 from agents.calls.definitions import ServerFacts
-from agents.calls.snapshots import CallSnapshot, SnapshotTool, Target
+from agents.calls.snapshots import CallSnapshot, Target
 from agents.calls.truncate_result import ResultText
-from agents.calls.types import CallOutcome, CallRequest
+from agents.calls.types import CallRequest
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.text.masking import Masker
 from bonobot.ledger.types import Admission, ApprovalReference
@@ -67,29 +67,3 @@ class CallContext:
     exchange_id: UUID | None = None
     error: dict[str, Any] | None = None
     amounts: dict[str, int] = field(default_factory=dict)
-
-    def build_outcome(self) -> CallOutcome:
-        """Return the outcome of the settled call."""
-        request, target = self.request, self.target
-        builtin = target.builtin if isinstance(target, SnapshotTool) else None
-        return CallOutcome(
-            call_id=request.call_id,
-            outcome=self.outcome,
-            text=self.result_text.text,
-            result=self.result,
-            duration_ms=self.duration_ms,
-            code=self.code,
-            remedy=self.remedy,
-            cause=self.cause,
-            cost_microusd=self.amounts["microusd"],
-            server_name=target.facts.server_name,
-            own_name=target.facts.own_name if request.method == "tools/call" else request.tool,
-            sanitized=self.result_text.sanitized,
-            flagged=self.result_text.flagged,
-            # The result is a trusted instruction of the organization's own people.
-            instructs=self.outcome == "ok" and builtin is not None and builtin.returns_instructions,
-            exchange_id=self.exchange_id,
-            error=self.error,
-            result_size=self.result_size,
-            is_visible=self.is_visible,
-        )

@@ -5,7 +5,7 @@ Nothing is called, reserved or written.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,15 @@ from agents.policies.decisions import StageVerdict, evaluate_agent_stage, evalua
 from agents.policies.rules import Arguments
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, Action
-from bonobot.core import cell_rate
+from bonobot.core import rate_limiter
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.dollars import MICROUSD_PER_USD
 from bonobot.ledger.models import FlowCell, RateCell
 from bonobot.ledger.queries import load_balances
 from mcp_servers.flow_labels import FlowLabel, decode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS
+from mcp_servers.flow_labels.token_labels import HELD_LABELS
 from mcp_servers.models import Server
 from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
@@ -57,7 +58,15 @@ CHANGED_BY: Mapping[str, Action | None] = {
     "definition_rejected": None,
     "tool_gone": None,
 }
-CALLER, SERVER_MAKERS = "the caller", "the server's developers"
+CALLER = format_message("the caller")
+SERVER_MAKERS = format_message("the server's developers")
+LABEL_WORDS: Mapping[FlowLabel, str] = {
+    FlowLabel.PRIVATE_DATA: format_message("private data"),
+    FlowLabel.UNTRUSTED_CONTENT: format_message("untrusted content"),
+    FlowLabel.SENDS_OUT: format_message("external effect"),
+    FlowLabel.REPEATABLE: format_message("idempotent"),
+}
+NO_LABELS = format_message("nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +149,18 @@ def _explain_stages(
 
 
 def _explain_resolution(tool: SnapshotTool) -> StageExplanation:
-    origin = f"of the server `{tool.facts.server_name}`" if tool.facts.server_name else "built in"
+    origin = (
+        format_message("of the server `{server}`", server=tool.facts.server_name)
+        if tool.facts.server_name
+        else format_message("built in")
+    )
     return StageExplanation(
         "resolve",
         "allow",
         "resolve",
         reason=format_message(
-            "The call resolves to the tool `{own_name}`, {whose}.",
-            own_name=tool.facts.own_name,
+            "The call resolves to the tool `{tool}`, {whose}.",
+            tool=tool.facts.own_name,
             whose=origin,
         ),
     )
@@ -198,8 +211,7 @@ def _explain_flow_labels(
 ) -> StageExplanation:
     """Explain the labels held outside sessions and those the tool would add."""
     held = _load_held_labels(principal, snapshot)
-    adds = ", ".join(tool.labels) or "nothing"
-    seen = ", ".join(decode_labels(held)) or "nothing"
+    adds, seen = _join_labels(tool.labels), _join_labels(decode_labels(held))
     reason = format_message(
         "Seen outside a session: {seen}. Labels of the tool: {adds}.", seen=seen, adds=adds
     )
@@ -219,6 +231,10 @@ def _explain_flow_labels(
     return StageExplanation("flow", "allow", "flow", reason=reason)
 
 
+def _join_labels(labels: Collection[str]) -> str:
+    return ", ".join(LABEL_WORDS[FlowLabel(label)] for label in labels) or NO_LABELS
+
+
 def _load_held_labels(principal: Principal, snapshot: CallSnapshot) -> int:
     keys = build_flow_keys(principal, agent_id=snapshot.agent_id)
     held = 0
@@ -234,7 +250,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
     tat = RateCell.objects.filter(pk=rate_charge.key).values_list("tat", flat=True).first() or 0
     now, interval = (
         int(timezone.now().timestamp() * MICROSECONDS_PER_SECOND),
-        cell_rate.compute_interval(rate_charge.per_minute),
+        rate_limiter.compute_interval(rate_charge.per_minute),
     )
     # Round up: a partly regained call doesn't count yet.
     remaining = max(0, rate_charge.burst - -(-max(0, tat - now) // interval))
@@ -244,7 +260,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
         burst=rate_charge.burst,
         per_minute=rate_charge.per_minute,
     )
-    verdict = cell_rate.admit_request(tat, now, interval, rate_charge.burst)
+    verdict = rate_limiter.admit_request(tat, now, interval, rate_charge.burst)
     if verdict.allowed:
         return StageExplanation("rate", "allow", rate_charge.key, reason=reason)
     wait_s = -(-verdict.retry_after // MICROSECONDS_PER_SECOND)
@@ -254,7 +270,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
         rate_charge.key,
         "rate_limited",
         reason,
-        format_message("Try again in {wait_s} s.", wait_s=wait_s),
+        format_message("Try again in {seconds} s.", seconds=wait_s),
     )
 
 
@@ -276,7 +292,7 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
         )
         if cells[key].spent >= limit.limit and limit.unit == "calls":
             exhausted_key = exhausted_key or key
-    reason = format_message("Remaining: {said}.", said="; ".join(descriptions))
+    reason = format_message("Remaining: {limits}.", limits="; ".join(descriptions))
     if not exhausted_key:
         return StageExplanation("budgets", "allow", reason=reason)
     remedy = "Wait for the next period, or ask someone with permission to raise the budget."
@@ -286,7 +302,9 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
 def _format_remaining(unit: str, remaining: int, limit: int) -> str:
     """Return the remaining amount for people: money in dollars."""
     if unit == "microusd":
-        return f"${remaining / 1e6:,.4f} of ${limit / 1e6:,.2f}"
+        decimals = 2 if remaining >= MICROUSD_PER_USD or not remaining else 4
+        left, total = remaining / MICROUSD_PER_USD, limit / MICROUSD_PER_USD
+        return f"${left:,.{decimals}f} of ${total:,.2f}"
     return f"{remaining:,} of {limit:,} {unit}"
 
 
@@ -305,7 +323,7 @@ class NoToolsReason:
 def build_missing_tool_error(principal: Principal, snapshot: CallSnapshot, name: str) -> NotFound:
     """Return why an agent doesn't have a tool: its server isn't attached, or there is no such tool.
 
-    Only a principal who can view servers is told about those that aren't attached.
+    Servers that aren't attached are named only to principals who can view servers.
     """
     code, detail = (
         "unknown_tool",

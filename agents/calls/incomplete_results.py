@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agents.calls.truncate_result import estimate_size
-from mcp_servers.client.server_requests import KINDS_BY_METHOD
+from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 Kind = Literal["input", "url", "task"]
 

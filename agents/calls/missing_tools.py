@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from agents.builtin_tools.extension_points import build_source_tool
 from agents.builtin_tools.registry import BUILTIN_TOOLS
-from agents.builtin_tools.tool_sources import build_source_tool
 from agents.builtin_tools.toolsets.find_tools import CATALOG_TOOLS
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, Workflow

@@ -49,7 +49,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import call_id as call_id_in_logs
 from bonobot.core.text.uuid_text import format_uuid
-from bonobot.ledger.refusals import FlowNeedsApproval, Refusal, StaleSnapshot
+from bonobot.ledger.admission_refusals import FlowNeedsApproval, Refusal, StaleSnapshot
 
 __all__ = [
     "ApprovalRequired",
@@ -91,7 +91,7 @@ async def make_call(request: CallRequest) -> CallOutcome:
             if span is not None:
                 tracing.set_span_attributes(span, bonobot__outcome=context.outcome)
                 tracing.mark_span_failed(span, context.code if context.outcome != "ok" else "")
-            return context.build_outcome()
+            return _build_outcome(context)
     finally:
         call_id_in_logs.reset(log_token)
 
@@ -164,6 +164,33 @@ async def _complete_call(context: CallContext) -> None:
     await inspect_result(context)
     is_tool_error = bool(context.result.get("isError"))
     context.outcome, context.code = ("error", "tool_error") if is_tool_error else ("ok", "")
+
+
+def _build_outcome(context: CallContext) -> CallOutcome:
+    """Return the outcome of a settled call."""
+    request, target, result_text = context.request, context.target, context.result_text
+    builtin = target.builtin if isinstance(target, SnapshotTool) else None
+    return CallOutcome(
+        call_id=request.call_id,
+        outcome=context.outcome,
+        text=result_text.text,
+        result=context.result,
+        duration_ms=context.duration_ms,
+        code=context.code,
+        remedy=context.remedy,
+        cause=context.cause,
+        cost_microusd=context.amounts["microusd"],
+        server_name=target.facts.server_name,
+        own_name=target.facts.own_name if request.method == "tools/call" else request.tool,
+        sanitized=result_text.sanitized,
+        flagged=result_text.flagged,
+        # The result is a trusted instruction of the organization's own people.
+        instructs=context.outcome == "ok" and builtin is not None and builtin.returns_instructions,
+        exchange_id=context.exchange_id,
+        error=context.error,
+        result_size=context.result_size,
+        is_visible=context.is_visible,
+    )
 
 
 def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:

@@ -25,8 +25,8 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.admission_refusals import Refusal
 from bonobot.ledger.queries import load_policy_generation
-from bonobot.ledger.refusals import Refusal
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
@@ -61,7 +61,8 @@ async def prepare_call(context: CallContext, *, fresh: bool) -> None:
             await prepare_call(context, fresh=True)
             return
         raise NotFound(
-            format_message("The {kind} {key!r} doesn't exist.", kind=kind, key=str(key)), field=kind
+            format_message("The {kind} {name!r} doesn't exist.", kind=kind, name=str(key)),
+            field=kind,
         )
     context.snapshot = snapshot
     # The target of an earlier snapshot has to be resolved again.

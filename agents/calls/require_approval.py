@@ -18,6 +18,7 @@ from agents.calls.redaction import redact_value
 from agents.calls.snapshots import Target
 from agents.calls.types import CallRefused, CallRequest
 from agents.flow_labels.call_effects import build_flow_keys
+from agents.flow_labels.text_labels import label_text_reader
 from agents.models import Approval, Session, SessionApproval
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.i18n.messages import format_message
@@ -97,6 +98,8 @@ def require_approval(context: CallContext) -> ApprovalGrant:
     if refusal is not None and (
         is_own_approval or (is_denied(approval) and approval.expires_at > timezone.now())
     ):
+        if approval.message and request.session_id is None:  # or the session has its labels
+            label_text_reader(request.principal, approval)
         raise refusal
     raise ApprovalRequired(create_approval(_build_approval(context, digests)))
 

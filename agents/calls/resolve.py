@@ -15,7 +15,7 @@ from agents.calls.types import CallRequest
 from agents.policies.decisions import can_span_slashes, decide_definition
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
-from mcp_servers.client.extensions import is_for_models
+from mcp_servers.client.mcp_extensions import is_for_models
 from mcp_servers.uri_templates import matches_template
 
 # A person disabled or rejected this exact resource: templates must not allow it again.

@@ -19,14 +19,18 @@ from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.admission_refusals import AuditUnavailable
 from bonobot.ledger.budgets import settle_reservations
-from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.discovery_triggers import request_refresh_on_error
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.health.contacts import STATUS_BY_CODE, record_call_contact, record_call_failure
+from mcp_servers.health.server_status import (
+    STATUS_BY_CODE,
+    record_call_contact,
+    record_call_failure,
+)
+from mcp_servers.rediscovery import request_refresh_on_error
 
 logger = logging.getLogger(__name__)
 

@@ -56,7 +56,7 @@ from agents.skills.templates import SkillTemplate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.queries import load_policy_generation
-from mcp_servers.client.extensions import is_for_models, list_app_pages
+from mcp_servers.client.mcp_extensions import is_for_models, list_app_pages
 from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_labels import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server
@@ -293,7 +293,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     agent = Agent.objects.filter(pk=agent_id).select_related("tool_policy").first()
     if agent is None:
         raise NotFound(
-            format_message("The agent {key!r} doesn't exist.", key=str(agent_id)), field="agent"
+            format_message("The agent {name!r} doesn't exist.", name=str(agent_id)), field="agent"
         )
     generation = load_policy_generation(agent.organization_id)
     # Read again after the generation, so that the row isn't older than it.
@@ -359,7 +359,8 @@ def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
     server = Server.objects.filter(pk=server_id).first()
     if server is None:
         raise NotFound(
-            format_message("The server {key!r} doesn't exist.", key=str(server_id)), field="server"
+            format_message("The server {name!r} doesn't exist.", name=str(server_id)),
+            field="server",
         )
     generation = load_policy_generation(server.organization_id)
     server = (

@@ -63,8 +63,8 @@ def render_result(result: dict[str, Any], *, limit: int, result_id: object) -> R
         return cleaned
     visible_text = raw[:limit].decode(errors="ignore")
     note = (
-        f"\n[cut: {len(visible_text)} of {len(full_text)} characters shown; "
-        f"the rest can be read with read_result, result_id {result_id}]"
+        f"\n[truncated: {len(visible_text)} of {len(full_text)} characters shown. "
+        f"To read the rest, call read_result with result_id {result_id}]"
     )
     return replace(cleaned, text=visible_text + note, full_text=full_text)
 

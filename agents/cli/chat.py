@@ -297,9 +297,11 @@ class TerminalChat:
         return self.cli.can_ask
 
     def _read_line(self) -> str:
-        line = self.cli.out.input(PROMPT, markup=False)
+        # Readline prints the prompt itself: otherwise it erases it when a line is edited, and loses
+        # a Ctrl-D that is typed between the prompt and its start.
+        line = input(PROMPT)
         while line.endswith(CONTINUATION):
-            line = f"{line.removesuffix(CONTINUATION)}\n{self.cli.out.input('  ', markup=False)}"
+            line = f"{line.removesuffix(CONTINUATION)}\n{input('  ')}"
         return line
 
 

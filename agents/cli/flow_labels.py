@@ -1,4 +1,4 @@
-"""The commands `held` and `clear-held` of agents and tokens."""
+"""The commands `flow-labels` and `clear-flow-labels` of agents and tokens."""
 
 import argparse
 

@@ -281,7 +281,7 @@ def _build_row(group: "SimulationGroup") -> tuple[Any, ...]:
         server,
         group.tool,
         group.before or "?",
-        group.after or "undecidable",
+        group.after or "undetermined",
         group.calls,
         group.rule,
     )
@@ -291,7 +291,7 @@ def _summarize_simulation(simulation: "PolicySimulation") -> list[str]:
     lines = [
         f"{format_count(simulation.calls, 'call')} since {simulation.since:%Y-%m-%d %H:%M}: "
         f"{simulation.flipped} changed, {simulation.same} unchanged, "
-        f"{simulation.undecidable} undecidable, "
+        f"{simulation.undecidable} undetermined, "
         f"{simulation.elsewhere} denied for reasons other than rules."
     ]
     if simulation.otherwise:

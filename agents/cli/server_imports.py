@@ -39,9 +39,8 @@ from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.installed_programs import InstalledProgram, list_installed_programs
 
 BUNDLE_SUFFIXES = (".mcpb", ".dxt")
-# How the actions of a plan are shown.
+# How the actions of entries are shown.
 _ENTRY_ACTIONS = {"refuse": "invalid", "leave out": "skip"}
-_SHARE_ACTIONS = {"give": "attach", "take": "detach", "keep": "unchanged", "refuse": "invalid"}
 
 
 @dataclass(kw_only=True)
@@ -202,7 +201,7 @@ def _collect_secrets(program: InstalledProgram) -> dict[str, str]:
 
 def _confirm_import(cli: CommandContext, options: argparse.Namespace, report: ImportReport) -> bool:
     """Return whether to apply: by `--yes`, by answer, or (without a terminal) without problems."""
-    shares = [share for share in report.shares if share.action in ("give", "take")]
+    shares = [share for share in report.shares if share.action in ("attach", "detach")]
     if not report.ready and not shares:
         return False
     if options.yes:
@@ -245,10 +244,7 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         tools = ", ".join(share.share.allowed) or "all tools"
         without = f" except {', '.join(share.share.denied)}" if share.share.denied else ""
         cli.print_message(
-            make_visible(
-                f"{_SHARE_ACTIONS.get(share.action, share.action)} {share.share.server} → "
-                f"{share.agent}: {tools}{without}"
-            )
+            make_visible(f"{share.action} {share.share.server} → {share.agent}: {tools}{without}")
         )
     for planned_server in report.planned:
         for problem in planned_server.problems:

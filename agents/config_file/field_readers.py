@@ -35,7 +35,9 @@ class FieldReader:
         self.path, self._document, self._problems = path, document, problems
         self._node = node
         if node.value is not None and not isinstance(node.value, dict):
-            self._add_problem("", node.line, "bad_value", "Must be an object.", "Use name: value.")
+            self._add_problem(
+                "", node.line, "bad_value", "Must be an object.", "Use the form `name: value`."
+            )
             self._node = SourceNode({}, node.line)
         self._reject_duplicate_fields()
 
@@ -104,7 +106,7 @@ class FieldReader:
         node = self._node.get(name)
         if node is None or isinstance(node.value, dict):
             return node
-        self._reject_type(name, node, "an object", "Use name: value.")
+        self._reject_type(name, node, "an object", "Use the form `name: value`.")
         return None
 
     def read_text_mapping(self, name: str) -> dict[str, str] | None:
@@ -134,7 +136,7 @@ class FieldReader:
         if node is None or node.value is None:
             return ()
         if not isinstance(node.value, dict):
-            self._reject_type(name, node, "an object", "Use name: value.")
+            self._reject_type(name, node, "an object", "Use the form `name: value`.")
             return ()
         FieldReader(node, self._build_path(name), self._document, self._problems)
         return node.fields

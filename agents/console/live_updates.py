@@ -18,8 +18,8 @@ from uuid import UUID
 from django.db.models import Count, Max
 
 from agents.console.pending_counts import load_pending_counts
-from agents.live_topics import build_bus_topic
 from agents.models import Approval, ElicitationRequest, Session
+from agents.page_wakeups import build_bus_topic
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.message_bus import WakeupListener, listen

@@ -126,7 +126,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
 def set_step_skipped(principal: Principal, slug: str, *, is_skipped: bool = True) -> None:
     """Skip or resume a step; raises `Forbidden`, `InvalidInput`."""
     if slug not in SLUGS:
-        remedy = format_message("Use one of: {slugs}.", slugs=", ".join(SLUGS))
+        remedy = format_message("Use one of: {values}.", values=", ".join(SLUGS))
         raise InvalidInput(
             format_message("Unknown step {slug!r}.", slug=slug), field="step", remedy=remedy
         )

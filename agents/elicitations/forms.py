@@ -246,7 +246,7 @@ def _clean_value(field: ElicitationField, value: Any) -> Any:
         return _check_bounds(field, len(value), value, "characters")
     expected = f"one of: {', '.join(options)[:300]}" if options else f"a {field.kind}"
     raise _build_field_error(
-        field.name, format_message("isn't {wanted}", wanted=expected), "Enter a valid value."
+        field.name, format_message("isn't {expected}", expected=expected), "Enter a valid value."
     )
 
 
@@ -261,7 +261,7 @@ def _clean_number(field: ElicitationField, value: Any) -> int | float:
     if not is_number or (field.kind == "integer" and value != int(value)):
         raise _build_field_error(
             field.name,
-            format_message("isn't a valid {field_kind}", field_kind=field.kind),
+            format_message("isn't a valid {type}", type=field.kind),
             "Enter a valid value.",
         )
     number: int | float = int(value) if field.kind == "integer" else value
@@ -299,7 +299,7 @@ def _truncate_text(value: Any) -> str:
 
 def _build_request_error(field: str, expected: str) -> InvalidInput:
     return InvalidInput(
-        format_message("`{field}` must be {wanted}.", field=field, wanted=expected),
+        format_message("`{field}` must be {expected}.", field=field, expected=expected),
         code="bad_elicitation",
         field=field,
     )

@@ -107,9 +107,9 @@ def answer_request(
     _require_can_answer(principal, elicitation)
     if answer not in ANSWERS:
         raise InvalidInput(
-            format_message("{said!r} isn't a valid answer.", said=answer),
+            format_message("{value!r} isn't a valid answer.", value=answer),
             field="action",
-            remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(ANSWERS)),
         )
     cleaned_content = _clean_content(elicitation, content or {}) if answer == "accept" else {}
     if cleaned_content:

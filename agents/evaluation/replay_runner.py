@@ -17,8 +17,7 @@ from agents.attachments import build_model_messages
 from agents.calls.redaction import redact_value
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.evaluation import services as evaluation
-from agents.evaluation.services import ReplayLease
-from agents.evaluation.transcripts import (
+from agents.evaluation.compare_transcripts import (
     RecordedDecision,
     RecordedResults,
     Transcript,
@@ -26,6 +25,7 @@ from agents.evaluation.transcripts import (
     apply_policy,
     build_transcript,
 )
+from agents.evaluation.services import ReplayLease
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import estimate_tokens, fill_context_window
 from agents.model_endpoints.request_budget import (
@@ -51,7 +51,7 @@ from bonobot.core.db.transactions import UNAVAILABLE_ERRORS, run_orm_with_retry
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InternalError, NotFound, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.refusals import AuditUnavailable
+from bonobot.ledger.admission_refusals import AuditUnavailable
 from bonobot.ledger.types import Actor, ActorKind, Opening
 
 AUDIT_ACTION = "agent_evaluation"

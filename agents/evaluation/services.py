@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from agents.evaluation.transcripts import (
+from agents.evaluation.compare_transcripts import (
     RecordedDecision,
     Transcript,
     build_transcript,
@@ -101,7 +101,7 @@ def _check_open_replays(organization: Organization) -> None:
     )
     if open_replays.count() >= MAX_OPEN_REPLAYS:
         raise Conflict(
-            format_message("{most_open} replays are already running.", most_open=MAX_OPEN_REPLAYS),
+            format_message("{count} replays are already running.", count=MAX_OPEN_REPLAYS),
             code="too_many_replays",
             remedy="Wait until one finishes.",
         )

@@ -13,9 +13,9 @@ from uuid import UUID
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.types import FlowLabelEffect, Store
 from mcp_servers.flow_labels import FlowLabel, encode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S
-from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.label_cells import build_flow_key
 from mcp_servers.flow_labels.store_labels import StoreUse
+from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S
 
 EXTERNAL_EFFECT = encode_labels((FlowLabel.SENDS_OUT,))
 # There are few sets of labels, and each call has one.

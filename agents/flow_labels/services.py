@@ -24,8 +24,8 @@ from bonobot.ledger.audit.admin_changes import describe_row, record_change, reco
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S, require_no_held_labels
-from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S, require_no_held_labels
 
 # Calls to search for the sources of a session's labels, and of an approval's.
 MAX_SESSION_CALLS_READ = 2_000

@@ -25,8 +25,8 @@ from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import Actor, FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.held_labels import IDLE_S
-from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels.token_labels import IDLE_S
 
 
 def label_session(principal: Principal, session: Session) -> None:

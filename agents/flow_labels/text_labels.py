@@ -46,35 +46,61 @@ from agents.models import (
     WorkflowRun,
     WorkflowVersion,
 )
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import (
+    Deletion,
+    Invitation,
+    Issuer,
+    Organization,
+    Provider,
+    Token,
+)
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.audit.admin_changes import AdminChange
 from bonobot.ledger.audit.export import ExportedAuditLog
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import Actor
-from bonobot.notifications.models import NotificationChannel
+from bonobot.ledger.usage.report import UsageReport
+from bonobot.notifications.models import Notification, NotificationChannel
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS, IDLE_S, load_token_labels
-from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.label_cells import build_flow_key
 from mcp_servers.flow_labels.store_labels import StoredData, get_store_labels
-from mcp_servers.models import Preset, Server
+from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S, load_token_labels
+from mcp_servers.models import Definition, Preset, Server
 
 FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 TextRow = AccessRequest | Agent | Skill | Trigger | Workflow
-# Rows with texts, and the field with the ID of the text that has their labels.
-_TEXT_ID_FIELDS: dict[type[Any], str] = {
-    **dict.fromkeys((AccessRequest, Agent, Skill, Trigger, Workflow), "pk"),
-    **dict.fromkeys((ModelEndpoint, NotificationChannel, Organization, Preset, Server), "pk"),
-    AuditRow: "resource_id",
-    SkillVersion: "skill_id",
-    WorkflowVersion: "workflow_id",
+# Rows with texts, and the fields with the IDs of the texts that have their labels: their own, and
+# those of the objects that they name.
+_OWN_ID = ("pk",)
+_TEXT_ID_FIELDS: dict[type[Any], tuple[str, ...]] = {
+    **dict.fromkeys((Agent, Definition, Skill), _OWN_ID),
+    **dict.fromkeys((Invitation, Issuer, Provider, Token), _OWN_ID),
+    **dict.fromkeys((ModelEndpoint, NotificationChannel, Organization, Preset, Server), _OWN_ID),
+    AccessRequest: ("pk", "agent_id"),
+    Approval: ("pk", "agent_id", "server_id"),
+    AuditRow: ("resource_id", "agent_id", "server_id"),
+    Deletion: ("object_id",),
+    ElicitationRequest: ("agent_id", "server_id"),
+    Notification: ("channel_id", "subject_id"),
+    Recording: ("agent_id",),
+    Session: ("agent_id",),
+    SkillVersion: ("skill_id",),
+    Trigger: ("pk", "workflow_id"),
+    Workflow: ("pk", "agent_id"),
+    WorkflowRun: ("workflow_id",),
+    WorkflowVersion: ("workflow_id",),
 }
-# Types of objects, in the audit log, whose names and configuration have labels.
+# Types of objects, in the audit log, whose names, configuration, or messages have labels.
 NAMED_KINDS = frozenset(
     {"agent", "mcp_preset", "mcp_server", "modelendpoint", "notice_channel", "organization"}
+    | {"approval", "definition", "invitation", "issuer", "provider", "token"}
 )
-# Other changes, such as enabling an object, write no text; a halt has a reason.
-_WRITING_ENDINGS = ("_created", "_updated", "kill_switch_enabled")
+# Other changes, such as enabling an object, write no text; a halt, a rejection, and a denial have
+# a reason.
+_WRITING_ENDINGS = (
+    *("_created", "_updated", "kill_switch_enabled"),
+    *("call_denied", "definition_rejected", "member_invited"),
+)
 # Changes of an organization by which a person replaces all of a text.
 _REWRITING_ACTIONS = frozenset({"organization_updated", "tool_policy_updated"})
 # Rows with content of a session, which `session_id` names.
@@ -111,17 +137,18 @@ def label_changed_object(change: AdminChange) -> None:
             key = build_flow_key(change.organization_id, "text", _find_text_id(change))
             FlowCell.objects.filter(pk=key).update(labels=0)
         return
-    is_token = change.resource_type == "token"
-    if not (is_token or change.resource_type in NAMED_KINDS):
+    if change.resource_type not in NAMED_KINDS:
         return
     if not change.action.endswith(_WRITING_ENDINGS):
         return
     labels = load_token_labels(change.organization_id, change.actor.id)
     if not labels:
         return
-    cell_id = change.resource_id if is_token else _find_text_id(change)
-    key = build_flow_key(change.organization_id, "token" if is_token else "text", cell_id)
-    add_cell_labels(change.organization_id, [key], labels, idle_s=IDLE_S if is_token else None)
+    key = build_flow_key(change.organization_id, "text", _find_text_id(change))
+    add_cell_labels(change.organization_id, [key], labels)
+    if change.resource_type == "token":
+        key = build_flow_key(change.organization_id, "token", change.resource_id)
+        add_cell_labels(change.organization_id, [key], labels, idle_s=IDLE_S)
 
 
 def _find_text_id(change: AdminChange) -> str:
@@ -140,17 +167,34 @@ def label_session_with_texts(actor: Actor, session: Session, *rows: TextRow | No
     These are the texts of its agent, and of the agent's skills, workflows and callable agents, the
     names of its servers, and `rows`.
     """
-    columns = ("skill_id", "workflow_id", "callable_agent_id")
-    assignments = AgentAssignment.objects.filter(agent=session.agent_id).values_list(*columns)
-    text_ids = {text_id for assignment in assignments for text_id in assignment if text_id}
-    text_ids |= {session.agent_id, *(row.pk for row in rows if row is not None)}
-    servers = AgentServer.objects.filter(agent=session.agent_id)
-    text_ids |= {*servers.values_list("server_id", flat=True)}
+    text_ids = _list_agent_text_ids(session.agent_id)
+    text_ids |= {row.pk for row in rows if row is not None}
     add_session_labels(actor, session, _load_text_labels(session.organization_id, text_ids))
 
 
+def _list_agent_text_ids(agent_id: UUID) -> set[UUID]:
+    """Return the IDs of the texts that the model and the clients of an agent read (2 queries)."""
+    columns = ("skill_id", "workflow_id", "callable_agent_id")
+    assignments = AgentAssignment.objects.filter(agent=agent_id).values_list(*columns)
+    text_ids = {text_id for assignment in assignments for text_id in assignment if text_id}
+    servers = AgentServer.objects.filter(agent=agent_id)
+    return text_ids | {agent_id, *servers.values_list("server_id", flat=True)}
+
+
+def label_endpoint_reader(
+    principal: Principal, *, agent_id: UUID | None = None, server_id: UUID | None = None
+) -> None:
+    """Add the labels of the names and texts of an endpoint to the token that reads its greeting
+    or a list (3 queries for an agent, 1 for a server).
+    """
+    if principal.kind != "token":
+        return
+    text_ids = _list_agent_text_ids(agent_id) if agent_id else {server_id} if server_id else set()
+    label_list_reader(principal, "endpoint", text_ids)
+
+
 def label_row_reader(principal: Principal, method: str, rows: Sequence[Any]) -> None:
-    """Add the labels of rows to the token that reads them (at most 3 queries).
+    """Add the labels of rows to the token that reads them (at most 4 queries).
 
     A response to a write shows a session to its writer, who already passed on its own labels.
     """
@@ -163,13 +207,19 @@ def label_row_reader(principal: Principal, method: str, rows: Sequence[Any]) -> 
     if sessions:
         label_reader(principal, *sessions)
     is_creation = method == "POST"  # a note, whose labels its writer chose
-    label_text_reader(principal, *(row for row in rows if not (is_creation and type(row) is Note)))
+    texts = [row for row in rows if not (is_creation and type(row) is Note)]
+    if skill_ids := [row.pk for row in rows if isinstance(row, Skill)]:  # they name their agents
+        texts += Agent.objects.filter(assignments__skill__in=skill_ids).only("pk")
+    label_text_reader(principal, *texts, *sessions)
     _label_content_reader(principal, rows)
 
 
 def _label_content_reader(principal: Principal, contents: Iterable[Any]) -> None:
-    """Add the labels of what isn't rows: an exported audit log, and a server's error output."""
+    """Add the labels of what isn't rows: an exported audit log, usage, a server's error output."""
     for content in contents:
+        if isinstance(content, UsageReport):
+            label_list_reader(principal, "usage", _list_reported_ids(principal, content))
+            continue
         if isinstance(content, ExportedAuditLog):
             prefixes = (
                 build_flow_key(content.organization_id, "session", ""),
@@ -185,6 +235,15 @@ def _label_content_reader(principal: Principal, contents: Iterable[Any]) -> None
             continue
         if labels:
             add_reader_labels(principal, labels, [*_iterate_keys(principal)], source)
+
+
+def _list_reported_ids(principal: Principal, report: UsageReport) -> set[UUID | str]:
+    """Return the IDs of the objects whose names a report has (one query for models)."""
+    text_ids: set[UUID | str] = {entry.id for entry in report.entries if entry.id}
+    if report.query.by == "model":
+        endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+        text_ids |= {*endpoints.values_list("pk", flat=True)}
+    return text_ids
 
 
 def label_skill_reader(principal: Principal, agent_id: UUID | None) -> None:
@@ -212,7 +271,7 @@ def label_text_reader(principal: Principal, *rows: Any) -> None:
         add_reader_labels(principal, labels, [*_iterate_keys(principal)], name)
 
 
-def label_list_reader(principal: Principal, kind: str, text_ids: Collection[UUID]) -> None:
+def label_list_reader(principal: Principal, kind: str, text_ids: Collection[UUID | str]) -> None:
     """Add the labels of listed names and descriptions to the token that reads them (one query)."""
     if principal.kind != "token" or not text_ids:
         return
@@ -222,8 +281,9 @@ def label_list_reader(principal: Principal, kind: str, text_ids: Collection[UUID
 
 def _iterate_text_ids(rows: Iterable[Any]) -> Iterator[UUID | str]:
     for row in rows:
-        if field := _TEXT_ID_FIELDS.get(type(row)):
-            yield getattr(row, field)
+        for field in _TEXT_ID_FIELDS.get(type(row), ()):
+            if text_id := getattr(row, field):
+                yield text_id
         if isinstance(row, Organization):
             yield _build_policy_id(row.pk)
 

@@ -27,7 +27,8 @@ from agents.gateway.era_translation import translate_execution
 from agents.gateway.routes import GatewayTarget
 from agents.skills.templates import SkillTemplate, build_skill_entries, read_skill_file
 from mcp_servers.client.change_notifications import TOPICS
-from mcp_servers.client.extensions import (
+from mcp_servers.client.jsonrpc import TASKS_EXTENSION
+from mcp_servers.client.mcp_extensions import (
     APP_SCHEME,
     FLAT_URI_KEYS,
     SKILL_SCHEME,
@@ -36,7 +37,6 @@ from mcp_servers.client.extensions import (
     UI_URI_KEY,
     merge_server_extensions,
 )
-from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.oauth_client.access_tokens import is_per_person
 from mcp_servers.subscriptions.resource_updated import can_watch_resources
 

@@ -21,7 +21,7 @@ from mcp_servers.client.jsonrpc import (
     LOG_MESSAGE,
     RESERVED_META_KEYS,
 )
-from mcp_servers.client.server_requests import KINDS_BY_METHOD
+from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")

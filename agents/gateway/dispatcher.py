@@ -254,7 +254,7 @@ class GatewayDispatcher:
         watched_resources = await watch_resources(inbound.caller, [uri], inbound.choose_holder)
         if not watched_resources:
             raise build_invalid_params_error(
-                "the server doesn't tell of changes of this resource", {"uri": uri}
+                "the server doesn't send change notifications for this resource", {"uri": uri}
             )
         self.sessions.add_watches(inbound, watched_resources)
         await self.sessions.save_session(inbound)

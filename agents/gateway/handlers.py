@@ -23,7 +23,7 @@ from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
 from agents.calls.snapshots import CallSnapshot
 from agents.calls.truncate_result import estimate_size
 from agents.calls.types import CallRequest, Method, RelayOptions
-from agents.flow_labels.text_labels import label_skill_reader
+from agents.flow_labels.text_labels import label_endpoint_reader, label_skill_reader
 from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import (
@@ -60,8 +60,8 @@ from bonobot.core.problems import NotFound, Problem
 from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.client.extensions import is_for_models
-from mcp_servers.scanning.results import strip_json_value
+from mcp_servers.client.mcp_extensions import is_for_models
+from mcp_servers.scanning.scan_result import strip_json_value
 from mcp_servers.scanning.services import strip_result
 
 VIA = "gateway"
@@ -547,13 +547,23 @@ class EndpointHandlers(Protocol):
         ...
 
 
+def read_endpoint(caller: AuthenticatedClient) -> CallSnapshot:
+    """Return the snapshot of the caller's target, whose names and texts the caller reads."""
+    target = caller.target
+    label_endpoint_reader(caller.principal, agent_id=target.agent_id, server_id=target.server_id)
+    return target.load_snapshot()
+
+
 class UpstreamHandlers(UpstreamCallHandlers):
-    """Handlers of agent and server targets; info and lists take one query."""
+    """Handlers of agent and server targets.
+
+    Info and lists take one query, for a token up to four more for the labels of names.
+    """
 
     async def get_info(self, inbound: GatewayRequest) -> EndpointInfo:
         """Return the forwarded capabilities and the instructions of the servers."""
-        target = inbound.caller.target
-        catalog = get_catalog(target, await get_runtime().run_orm(target.load_snapshot))
+        snapshot = await get_runtime().run_orm(read_endpoint, inbound.caller)
+        catalog = get_catalog(inbound.caller.target, snapshot)
         is_person = find_user_id(inbound.caller.principal, None) is not None
         return EndpointInfo(
             catalog.person_capabilities if is_person else catalog.capabilities, catalog.instructions
@@ -563,7 +573,7 @@ class UpstreamHandlers(UpstreamCallHandlers):
         self, caller: AuthenticatedClient, kind: Kind
     ) -> tuple[Declaration, ...]:
         """Return the declarations of one kind."""
-        target = caller.target
-        catalog = get_catalog(target, await get_runtime().run_orm(target.load_snapshot))
+        snapshot = await get_runtime().run_orm(read_endpoint, caller)
+        catalog = get_catalog(caller.target, snapshot)
         declarations: tuple[Declaration, ...] = getattr(catalog, kind)
         return declarations

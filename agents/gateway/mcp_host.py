@@ -17,10 +17,10 @@ from mcp.shared.exceptions import MCPError
 
 from agents.gateway.client_request import GatewayRequest
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.extensions import select_relayed_extensions
 from mcp_servers.client.host import Host, HostRequestRejected, HostRequestUnsupported, can_answer
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
-from mcp_servers.client.server_requests import KINDS_BY_METHOD
+from mcp_servers.client.mcp_extensions import select_relayed_extensions
+from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 METHODS_BY_CAPABILITY = {capability: method for method, capability in KINDS_BY_METHOD.items()}
 # Connections of one modern client to one server, for concurrent calls.

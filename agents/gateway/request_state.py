@@ -127,5 +127,7 @@ def build_task_status(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_protocol_error(error: InvalidInputRequest) -> MCPError:
     """Return the error for an invalid input request of a server."""
-    problem = Problem(f"The server did wrong: {error}.", code="protocol_error", status=502)
+    problem = Problem(
+        f"The server violated the protocol: {error}.", code="protocol_error", status=502
+    )
     return build_mcp_error(problem)

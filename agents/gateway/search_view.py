@@ -20,7 +20,13 @@ from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import Declaration, DeclarationList
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.errors import build_refusal_result, build_unknown_name_error
-from agents.gateway.handlers import Kind, UpstreamHandlers, UpstreamRequest, get_snapshot
+from agents.gateway.handlers import (
+    Kind,
+    UpstreamHandlers,
+    UpstreamRequest,
+    get_snapshot,
+    read_endpoint,
+)
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.schemas import SchemaVerdict
@@ -37,7 +43,7 @@ class SearchViewHandlers(UpstreamHandlers):
     ) -> tuple[Declaration, ...]:
         """Return the tools of the view; other declarations are the agent's."""
         if kind == "tools":
-            snapshot = await get_runtime().run_orm(caller.target.load_snapshot)
+            snapshot = await get_runtime().run_orm(read_endpoint, caller)
             if has_search_view(caller, snapshot):
                 return _list_view_tools(snapshot)
         return await super().list_declarations(caller, kind)

@@ -472,7 +472,7 @@ class CatalogView(RegistryView):
 
 def _require_server_cards() -> None:
     if not settings.BONOBOT_SERVER_CARDS:
-        raise NotFound("Server cards are turned off.", code="unknown_server")
+        raise NotFound("Server cards are disabled.", code="unknown_server")
 
 
 def _build_cursor(after: str, search: str) -> str:

@@ -152,7 +152,9 @@ class SuspendedCall:
 
     async def run(self, call: Callable[[], Awaitable[CallOutcome]]) -> CallOutcome | dict[str, Any]:
         """Start the call; return its outcome or its server's first requests."""
-        self._task = get_runtime().loop.create_task(_run_call(call), name=f"held call {self.id}")
+        self._task = get_runtime().loop.create_task(
+            _run_call(call), name=f"suspended call {self.id}"
+        )
         self._task.add_done_callback(lambda _: self._changed.set())
         return await self._wait_for_next()
 
@@ -238,7 +240,7 @@ class SuspendedCallRegistry:
         await get_runtime().run_orm(create_handoff, organization_id, call.id)
         call.add_done_callback(lambda: self._remove_call(call.id))
         if self._watching is None or self._watching.done():
-            self._watching = get_runtime().create_task(self._watch_handoffs(), name="held calls")
+            self._watching = get_runtime().create_task(self._watch_handoffs(), name="call handoffs")
 
     async def resume_call(
         self, organization_id: UUID, call_id: str, responses: Mapping[str, Any]
@@ -262,7 +264,7 @@ class SuspendedCallRegistry:
             return await _wait_for_answer(call_id, change_event)
         except asyncio.CancelledError:
             get_runtime().spawn(
-                get_runtime().run_orm(abandon_call, call_id), name="leave a held call"
+                get_runtime().run_orm(abandon_call, call_id), name="abandon a suspended call"
             )
             raise
         finally:
@@ -273,7 +275,7 @@ class SuspendedCallRegistry:
         self._calls.pop(call_id, None)
         if call_id not in self._resuming:
             get_runtime().spawn(
-                get_runtime().run_orm(delete_handoff, call_id), name="close a held call"
+                get_runtime().run_orm(delete_handoff, call_id), name="delete a handoff"
             )
 
     async def _watch_handoffs(self) -> None:
@@ -304,7 +306,7 @@ class SuspendedCallRegistry:
                     call, _decrypt_payload(encrypted_responses)
                 )
                 self._resuming[call_id] = get_runtime().loop.create_task(
-                    resumption, name=f"go on {call_id}"
+                    resumption, name=f"continue {call_id}"
                 )
         for call_id in handoffs.abandoned:
             if (resuming_task := self._resuming.get(call_id)) is not None:

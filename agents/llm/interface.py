@@ -305,7 +305,7 @@ def build_model(endpoint: ModelEndpointConfig) -> LanguageModel:
         from agents.llm.offline import OfflineModel
 
         return OfflineModel()
-    from agents.llm.prompted_tools import PromptedToolModel
+    from agents.llm.xml_tool_calls import PromptedToolModel
 
     model = ProviderModel(endpoint)
     return model if endpoint.native_tools else PromptedToolModel(model)

@@ -263,16 +263,16 @@ def _classify_status(status: int) -> tuple[str, str, str, bool]:
 def _build_malformed_error(endpoint: ModelEndpointConfig, detail: str) -> ModelError:
     return ModelError(
         format_message(
-            "{endpoint} returned a response that isn't valid for {spoken}.",
+            "{endpoint} returned a response that isn't valid for {api}.",
             endpoint=_format_endpoint(endpoint),
-            spoken=API_NAMES[endpoint.kind],
+            api=API_NAMES[endpoint.kind],
         )
         + _format_quote(detail, endpoint),
         code="provider_error",
         remedy=format_message(
             "Try again. If it fails again, check the endpoint's kind and URL: it must support "
-            "{spoken}.",
-            spoken=API_NAMES[endpoint.kind],
+            "{api}.",
+            api=API_NAMES[endpoint.kind],
         ),
     )
 

@@ -30,8 +30,8 @@ from agents.policies.decisions import evaluate_agent_stage
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.admission_refusals import BudgetExhausted, Refusal, StaleSnapshot
 from bonobot.ledger.budgets import parse_unit, settle_reservations
-from bonobot.ledger.refusals import BudgetExhausted, Refusal, StaleSnapshot
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, Outcome, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 

@@ -127,8 +127,8 @@ def check_endpoint(
     if remedy := find_missing_package(spec.kind):
         raise InvalidInput(
             format_message(
-                "Endpoints of the kind `{spec_kind}` need a library that isn't installed.",
-                spec_kind=spec.kind,
+                "Endpoints of the kind `{kind}` need a library that isn't installed.",
+                kind=spec.kind,
             ),
             code="provider_missing",
             field="kind",
@@ -272,8 +272,8 @@ def _check_fallback(
     if above_count + 1 + len(fallbacks) > MAX_CHAIN_LENGTH:
         raise InvalidInput(
             format_message(
-                "A fallback chain can have at most {longest_chain} endpoints.",
-                longest_chain=MAX_CHAIN_LENGTH,
+                "A fallback chain can have at most {limit} endpoints.",
+                limit=MAX_CHAIN_LENGTH,
             ),
             code="fallback_too_long",
             field="fallback",

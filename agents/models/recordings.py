@@ -25,7 +25,7 @@ class RecordingQuerySet(ScopedQuerySet):
 class Recording(OrganizationModel):
     """An immutable recording of a session, independent of the session's lifetime.
 
-    `conversation` is `evaluation.transcripts.Transcript` as JSON, secrets masked.
+    `conversation` is `agents.evaluation.compare_transcripts.Transcript` as JSON, secrets masked.
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="recordings")

@@ -322,8 +322,8 @@ def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
             "The built-in tool `{tool}` isn't enabled for this agent.", tool=tool.own_name
         ),
         format_message(
-            "Enable `{kit}`, with its required options, on the agent's Built-in tools page.",
-            kit=tool.toolset,
+            "Enable `{toolset}`, with its required options, on the agent's Built-in tools page.",
+            toolset=tool.toolset,
         ),
     )
 
@@ -341,9 +341,9 @@ def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
             "definition:switch",
             f"{facts.noun}_disabled",
             format_message(
-                "The {noun} `{facts}` is disabled.",
+                "The {noun} `{label}` is disabled.",
                 noun=facts.noun,
-                facts=facts.label,
+                label=facts.label,
             ),
             "An operator can enable it on its server.",
         )
@@ -565,8 +565,8 @@ def _evaluate_mode(definition: DefinitionFacts, mode: str) -> StageVerdict:
         "policy:none",
         "denied_by_policy",
         format_message(
-            "The tool policy mode `none` denies `{offer}` and everything else.",
-            offer=definition.label,
+            "The tool policy mode `none` denies `{name}` and everything else.",
+            name=definition.label,
         ),
         "An operator or owner can change the agent's tool policy.",
     )

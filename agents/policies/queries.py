@@ -52,7 +52,7 @@ def load_policy(kind: str, pk: UUID) -> EffectivePolicy:
     server = Server.objects.select_related("organization").filter(pk=pk).first()
     if server is None:
         raise NotFound(
-            format_message("The server {key!r} doesn't exist.", key=str(pk)), field="server"
+            format_message("The server {name!r} doesn't exist.", name=str(pk)), field="server"
         )
     return build_server_policy(server, find_organization_policy(server.organization_id))
 
@@ -62,7 +62,7 @@ def _load_agent_policy(pk: UUID) -> EffectivePolicy:
     agent = agents.filter(pk=pk).first()
     if agent is None:
         raise NotFound(
-            format_message("The agent {key!r} doesn't exist.", key=str(pk)), field="agent"
+            format_message("The agent {name!r} doesn't exist.", name=str(pk)), field="agent"
         )
     organization_policy = find_organization_policy(agent.organization_id)
     return build_agent_policy(agent, agent.agent_servers.all(), organization_policy)

@@ -50,6 +50,7 @@ Entry = str | RuleSpec
 # The owner of a policy; an organization's policy row has no agent.
 Owner = Agent | Organization
 EFFECTS = ("allow", "ask", "deny")
+RuleTargets = tuple[Mapping[str, UUID], Mapping[str, tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,37 @@ def build_draft_policy(owner: Owner, spec: PolicySpec) -> Policy:
         for tool_rule in tool_rules
     )
     return Policy(spec.mode, tuple(rules))
+
+
+@dataclass(frozen=True)
+class EntryRules:
+    """An entry of a policy with its rules; `problem` says why an unsaved one is invalid."""
+
+    effect: str
+    entry: Entry
+    rules: tuple[Rule, ...] = ()
+    problem: InvalidInput | None = None
+
+
+def list_entry_rules(owner: Owner, spec: PolicySpec) -> list[EntryRules]:
+    """Return each entry of an unsaved policy with its rules (three queries)."""
+    targets = _load_rule_targets(owner)
+    return [
+        _build_entry_rules(owner, effect, entry, targets)
+        for effect in EFFECTS
+        for entry in spec.get_entries(effect)
+    ]
+
+
+def _build_entry_rules(owner: Owner, effect: str, entry: Entry, targets: RuleTargets) -> EntryRules:
+    try:
+        rows = _build_effect_rules(owner, effect, (entry,), *targets)
+    except InvalidInput as problem:
+        return EntryRules(effect, entry, problem=problem)
+    rules = (
+        Rule(row.effect, row.source, row.pattern, row.server_id, row.condition) for row in rows
+    )
+    return EntryRules(effect, entry, tuple(rules))
 
 
 def is_current_policy(owner: Owner, spec: PolicySpec) -> bool:
@@ -287,20 +319,24 @@ def replace_policy(
 def _build_all_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
     if not any(spec.get_entries(effect) for effect in EFFECTS):
         return []  # what names can mean takes three queries
+    targets = _load_rule_targets(owner)
+    rules = [
+        rule
+        for effect in EFFECTS
+        for rule in _build_effect_rules(owner, effect, spec.get_entries(effect), *targets)
+    ]
+    return list({_build_rule_key(rule): rule for rule in rules}.values())  # without duplicates
+
+
+def _load_rule_targets(owner: Owner) -> RuleTargets:
+    """Return what names in rules can mean: servers by slug, and tools by name."""
     servers = {server.slug: server.pk for server in _list_servers(owner)}
     known_tools = {
         tool.name: (tool.server__slug, tool.own_name) for tool in _list_tool_names(owner)
     }
     aliases = build_tool_aliases(known_tools)
     known_tools |= {alias: known_tools[name] for alias, name in aliases.items()}
-    rules = [
-        rule
-        for effect in EFFECTS
-        for rule in _build_effect_rules(
-            owner, effect, spec.get_entries(effect), servers, known_tools
-        )
-    ]
-    return list({_build_rule_key(rule): rule for rule in rules}.values())  # without duplicates
+    return servers, known_tools
 
 
 def _build_effect_rules(

@@ -130,8 +130,8 @@ def _get_draft_and_rules(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]]:
             code="no_draft",
             field="draft",
             remedy=format_message(
-                "Create one first: bonobot agents policy {named} --shadow --mode …",
-                named=format_owner_option(owner),
+                "Create one first: bonobot agents policy {agent} --shadow --mode …",
+                agent=format_owner_option(owner),
             ),
         )
     return draft_and_rules

@@ -315,7 +315,7 @@ def _calculate_start(days: int) -> datetime:
             format_message("{days} days can't be simulated.", days=days),
             code="bad_days",
             field="days",
-            remedy=format_message("Use a number from 1 to {most_days}.", most_days=MAX_DAYS),
+            remedy=format_message("Use a number from 1 to {limit}.", limit=MAX_DAYS),
         )
     return timezone.now() - timedelta(days=days)
 

@@ -41,7 +41,7 @@ def build_file_response(session: Session, file_format: str) -> HttpResponse:
         raise InvalidInput(
             format_message("Sessions can't be exported as {form!r}.", form=file_format[:40]),
             field="as",
-            remedy=format_message("Use one of: {media_types}.", media_types=", ".join(MEDIA_TYPES)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(MEDIA_TYPES)),
         )
     content_type = f"{MEDIA_TYPES[file_format]}; charset=utf-8"
     response = HttpResponse(export_session(session, file_format), content_type=content_type)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from agents.llm import interface as llm_interface
 from agents.models import Step
-from agents.sessions.compaction import CompactionMarks, HistoryEntry, compact_messages
+from agents.sessions.compaction_plan import CompactionMarks, HistoryEntry, compact_messages
 from agents.sessions.model_retries_and_fallback import TurnFailure
 
 
@@ -143,7 +143,7 @@ class _HistoryReader:
         elif step.kind == Step.Kind.CALL:
             self._add_call(step)
         elif step.kind == Step.Kind.NOTICE and "marks" in step.payload:
-            self.marks = CompactionMarks(**step.payload["marks"])
+            self.marks = CompactionMarks.from_dict(step.payload["marks"])
             # The failed requests were larger than the next one.
             self.failures = []
         elif step.kind == Step.Kind.NOTICE and "correction" in step.payload:

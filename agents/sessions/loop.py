@@ -23,8 +23,9 @@ from agents.models import Agent, Session, Step
 from agents.sessions import step_store
 from agents.sessions.answer_notices import build_answer_notice
 from agents.sessions.child_sessions import cancel_children
+from agents.sessions.compaction import compact_after_overflow, compact_history
 from agents.sessions.connect_servers import RunConnections
-from agents.sessions.context_window import compact_after_overflow, compact_history
+from agents.sessions.extension_points import get_workflow_executor
 from agents.sessions.history import SessionHistory, load_history
 from agents.sessions.leases import LeaseLost, SessionLease, release_session
 from agents.sessions.output_schemas import check_final_answer
@@ -47,13 +48,12 @@ from agents.sessions.tool_calls import (
     make_calls,
 )
 from agents.sessions.turns import SessionTurn
-from agents.sessions.workflow_executor import get_workflow_executor
 from bonobot.core.db.transactions import get_transaction_batcher
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.refusals import AuditUnavailable
-from mcp_servers.discovery_triggers import get_refresher
+from bonobot.ledger.admission_refusals import AuditUnavailable
+from mcp_servers.rediscovery import get_refresher
 
 
 class RunLimitExceeded(Problem):
@@ -68,8 +68,8 @@ def check_turn_limit(agent: Agent, history: SessionHistory) -> None:
     if history.turns_since_message >= agent.max_turns:
         raise RunLimitExceeded(
             format_message(
-                "The model took {turns_since_message} turns without an answer.",
-                turns_since_message=history.turns_since_message,
+                "The model took {turns} turns without an answer.",
+                turns=history.turns_since_message,
             ),
             code="turns_exhausted",
             remedy="Ask for less at once, or raise the agent's turns per message.",

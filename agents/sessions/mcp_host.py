@@ -35,7 +35,7 @@ from bonobot.core.message_bus import WakeupListener, listen
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.refusals import Refusal
+from bonobot.ledger.admission_refusals import Refusal
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.host import (
     Host,
@@ -301,8 +301,8 @@ class SessionHost(Host):
         if self._request_counts[endpoint.server_id] > MAX_SERVER_REQUESTS:
             raise HostRequestRejected(
                 format_message(
-                    "The server sent more than {most_asked} requests.",
-                    most_asked=MAX_SERVER_REQUESTS,
+                    "The server sent more than {limit} requests.",
+                    limit=MAX_SERVER_REQUESTS,
                 ),
                 code="too_many_server_requests",
             )

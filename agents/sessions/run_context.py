@@ -27,8 +27,8 @@ from agents.sessions.services import build_principal, load_token_rate
 from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.discovery_triggers import is_catalog_expired
 from mcp_servers.models import Server
+from mcp_servers.rediscovery import is_catalog_expired
 
 CONNECTED, DISCONNECTED = "server_connected", "server_disconnected"
 # Server names by id, as stored in steps.

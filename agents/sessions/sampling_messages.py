@@ -35,7 +35,7 @@ class SamplingRequest:
 def parse_request(params: Mapping[str, Any]) -> SamplingRequest:
     """Parse the parameters of `sampling/createMessage`; raises `InvalidInput`."""
     if params.get("tools") or params.get("toolChoice"):
-        raise _build_error("tools", "left out: tools were not offered with sampling")
+        raise _build_error("tools", "omitted: sampling requests can't have tools")
     messages, max_tokens = params.get("messages"), params.get("maxTokens")
     if not isinstance(messages, list) or not 0 < len(messages) <= MAX_MESSAGES:
         raise _build_error("messages", f"1 to {MAX_MESSAGES} messages")
@@ -49,7 +49,7 @@ def parse_request(params: Mapping[str, Any]) -> SamplingRequest:
         else 0
     )
     if not isinstance(system, str) or size > MAX_CHARACTERS:
-        raise _build_error("messages", f"at most {MAX_CHARACTERS} characters in all")
+        raise _build_error("messages", f"at most {MAX_CHARACTERS} characters in total")
     return SamplingRequest(parsed_messages, system, min(max_tokens, MAX_TOKENS))
 
 
@@ -81,7 +81,7 @@ def _is_text(part: Mapping[str, Any]) -> bool:
 
 def _build_error(field: str, expected: str) -> InvalidInput:
     return InvalidInput(
-        format_message("`{field}` must be {wanted}.", field=field, wanted=expected),
+        format_message("`{field}` must be {expected}.", field=field, expected=expected),
         code="bad_sampling",
         field=field,
     )

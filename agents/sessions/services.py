@@ -299,7 +299,7 @@ def require_run_permission(principal: Principal, agent: Agent) -> None:
     """Raise `NotFound` or `Forbidden` unless the principal may run this agent."""
     if agent.organization_id != principal.organization_id:
         raise NotFound(
-            format_message("The agent {agent_pk!r} doesn't exist.", agent_pk=str(agent.pk)),
+            format_message("The agent {name!r} doesn't exist.", name=str(agent.pk)),
             field="agent",
         )
     if not can_run_agent(principal, agent):
@@ -342,9 +342,7 @@ def check_message(text: str) -> None:
         raise InvalidInput(
             format_message("The message has {count} characters.", count=len(text)),
             field="message",
-            remedy=format_message(
-                "Use at most {message_length} characters.", message_length=MAX_MESSAGE_LENGTH
-            ),
+            remedy=format_message("Use at most {limit} characters.", limit=MAX_MESSAGE_LENGTH),
         )
 
 

@@ -437,8 +437,8 @@ def _build_session(
 
 def _describe_import(principal: Principal, file: SessionFile) -> str:
     text = (
-        f"{principal.label} imported this session from a file: nothing in it was done or checked "
-        "here."
+        f"{principal.label} imported this session from a file. Its calls weren't made or checked "
+        "by this installation."
     )
     if file.omitted_attachments:
         text += f" {file.omitted_attachments} images and files weren't imported."

@@ -29,7 +29,7 @@ from bonobot.core.problems import InternalError
 from bonobot.core.runtime import CLOSE_TIMEOUT_S, Runtime, get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import LogContext
-from bonobot.ledger.refusals import AuditUnavailable
+from bonobot.ledger.admission_refusals import AuditUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -261,7 +261,7 @@ class SessionRunner:
             for session_id in await get_runtime().run_orm(
                 leases.release_orphaned_sessions, self.runner_id, running_ids
             ):
-                logger.warning("session %s was held by nobody and is queued again", session_id)
+                logger.warning("session %s had no runner and was queued again", session_id)
 
     async def _cancel_requested_sessions(self) -> None:
         if self.runner_id is None:

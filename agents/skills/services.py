@@ -124,7 +124,7 @@ def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
             raise InvalidInput(
                 format_message("The field has {count} characters.", count=len(values[name])),
                 field=name,
-                remedy=format_message("Use at most {longest} characters.", longest=max_length),
+                remedy=format_message("Use at most {limit} characters.", limit=max_length),
             )
     if spec.arguments is not None:
         values["arguments"] = [argument.as_dict() for argument in read_arguments(spec.arguments)]

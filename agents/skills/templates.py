@@ -71,9 +71,7 @@ def read_arguments(declarations: Iterable[Mapping[str, Any]]) -> tuple[TemplateA
         path = f"arguments[{index}]"
         if unknown_fields := sorted(set(declaration) - set(TemplateArgument.__dataclass_fields__)):
             raise InvalidInput(
-                format_message(
-                    "{strange!r} isn't a valid argument field.", strange=unknown_fields[0]
-                ),
+                format_message("{name!r} isn't a valid argument field.", name=unknown_fields[0]),
                 field=f"{path}.{unknown_fields[0]}",
                 remedy=format_message(
                     "Supported fields: {fields}.",
@@ -107,8 +105,8 @@ def check_text(text: str, arguments: Sequence[TemplateArgument]) -> None:
     ]:
         raise InvalidInput(
             format_message(
-                "The text uses `${{{strange}}}`, but no argument has this name.",
-                strange=undeclared[0][:100],
+                "The text uses `${{{name}}}`, but no argument has this name.",
+                name=undeclared[0][:100],
             ),
             code="undeclared_argument",
             field="text",
@@ -125,9 +123,9 @@ def render_skill(skill: SkillTemplate, arguments: Mapping[str, str]) -> str:
     if unknown_names := sorted(set(arguments) - declared.keys()):
         raise InvalidInput(
             format_message(
-                "The skill `{skill}` has no argument {strange!r}.",
+                "The skill `{skill}` has no argument {name!r}.",
                 skill=skill.name,
-                strange=unknown_names[0][:100],
+                name=unknown_names[0][:100],
             ),
             code="unknown_argument",
             field=f"arguments.{unknown_names[0][:100]}",
@@ -149,15 +147,15 @@ def render_unfilled(skill: SkillTemplate) -> str:
     lines = [
         f"- ${{{argument.name}}}: {_describe_argument(argument)}" for argument in skill.arguments
     ]
-    return "\n".join((skill.text, "", "What stands for these, take from the task:", *lines))
+    return "\n".join((skill.text, "", "Take the values of these arguments from the task:", *lines))
 
 
 def _describe_argument(argument: TemplateArgument) -> str:
-    parts = [argument.description or "as the name says"]
+    parts = [argument.description or "see its name"]
     if argument.choices:
         parts.append(f"one of {', '.join(argument.choices)}")
     if argument.default:
-        parts.append(f"{argument.default} if nothing is said")
+        parts.append(f"default: {argument.default}")
     return "; ".join(parts)
 
 
@@ -254,9 +252,7 @@ def _get_argument_value(skill: str, argument: TemplateArgument, given_value: str
                 count=len(value),
             ),
             field=path,
-            remedy=format_message(
-                "Use at most {longest_argument} characters.", longest_argument=MAX_ARGUMENT_LENGTH
-            ),
+            remedy=format_message("Use at most {limit} characters.", limit=MAX_ARGUMENT_LENGTH),
         )
     if value and argument.choices and value not in argument.choices:
         raise InvalidInput(
@@ -266,7 +262,7 @@ def _get_argument_value(skill: str, argument: TemplateArgument, given_value: str
                 name=argument.name,
             ),
             field=path,
-            remedy=format_message("Use one of: {choices}.", choices=", ".join(argument.choices)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(argument.choices)),
         )
     return value
 
@@ -279,7 +275,7 @@ def _check_argument(argument: TemplateArgument, path: str, other_names: set[str]
     }
     if invalid_fields := [name for name, value in texts.items() if not isinstance(value, str)]:
         raise InvalidInput(
-            format_message("The {wrong} of an argument must be a string.", wrong=invalid_fields[0]),
+            format_message("The {name} of an argument must be a string.", name=invalid_fields[0]),
             field=f"{path}.{invalid_fields[0]}",
             remedy="Put the value in quotation marks.",
         )

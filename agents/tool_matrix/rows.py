@@ -1,7 +1,7 @@
 """The rows of an agent's matrix: its tools grouped by server, with settings and decisions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -10,19 +10,22 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.policies.decisions import EffectivePolicy, PolicyDecision, decide_tool_call
+from agents.policies.rules import Policy
 from agents.tool_matrix.settings import (
     MatrixChanges,
     Setting,
     ToolKey,
     apply_changes,
+    find_inherited_rule,
     find_inherited_setting,
     find_overriding_rule,
     find_server_setting,
+    find_stricter_rule,
     get_tool_key,
     read_server_default,
     read_tool_setting,
 )
-from mcp_servers.flow_labels.label_marks import LabelMark, list_label_marks
+from mcp_servers.flow_labels.label_icons import LabelMark, list_label_marks
 
 # Why a decision isn't the one of the setting, by code.
 CAUSES: Mapping[str, Any] = {
@@ -59,6 +62,26 @@ class DecisionCell:
 
 
 @dataclass(frozen=True)
+class Override:
+    """A rule that is stricter than a setting, which therefore has no effect."""
+
+    effect: str
+    pattern: str
+    of_organization: bool
+
+
+@dataclass(frozen=True)
+class InheritedSource:
+    """Where an inherited value comes from: a `rule`, the server's `default`, or the `mode`.
+
+    `text` is the pattern of the rule, or the mode.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
 class MatrixRow:
     """A tool with its setting: `stored` as saved, `setting` with the unsaved change."""
 
@@ -66,7 +89,9 @@ class MatrixRow:
     setting: Setting
     stored: Setting
     inherited: Setting
+    source: InheritedSource
     cell: DecisionCell
+    override: Override | None = None
 
     @property
     def field(self) -> str:
@@ -85,7 +110,8 @@ class MatrixRow:
 class MatrixGroup:
     """The tools of a server, or the built-in ones (without a server).
 
-    `cells` are the decisions about all tools, `rows` those that are shown.
+    `cells` are the decisions about all tools, `rows` those that are shown. `overridden` is the
+    number of tools for which a rule of the organization is stricter than the server's default.
     """
 
     server_id: UUID | None
@@ -94,6 +120,8 @@ class MatrixGroup:
     inherited: Setting
     cells: tuple[DecisionCell, ...]
     rows: tuple[MatrixRow, ...]
+    source: InheritedSource
+    overridden: int = 0
 
     @property
     def field(self) -> str:
@@ -177,19 +205,50 @@ def _build_group(
         find_server_setting(after.policy),
         tuple(cells.values()),
         tuple(rows),
+        InheritedSource("mode", after.policy.mode),
+        _count_overridden(tools, after, setting or find_server_setting(after.policy)),
     )
+
+
+def _count_overridden(
+    tools: Sequence[SnapshotTool], after: EffectivePolicy, default: Setting
+) -> int:
+    """Return for how many tools the organization is stricter than the default they inherit."""
+    organization = replace(after, policy=Policy(after.policy.mode))
+    return sum(
+        find_stricter_rule(tool.facts, organization, default) is not None
+        for tool in tools
+        if organization.organization.rules
+    )
+
+
+def _find_override(tool: SnapshotTool, after: EffectivePolicy, setting: Setting) -> Override | None:
+    rule = find_stricter_rule(tool.facts, after, setting)
+    if rule is None:
+        return None
+    return Override(rule.effect, rule.pattern, of_organization=rule in after.organization.rules)
+
+
+def _find_source(key: ToolKey, after: EffectivePolicy) -> InheritedSource:
+    rule = find_inherited_rule(key, after.policy)
+    if rule is None:
+        return InheritedSource("mode", after.policy.mode)
+    return InheritedSource("default" if rule.is_default else "rule", rule.pattern)
 
 
 def _build_row(
     tool: SnapshotTool, stored: EffectivePolicy, after: EffectivePolicy, cell: DecisionCell
 ) -> MatrixRow:
     key = get_tool_key(tool.facts)
+    setting, inherited = read_tool_setting(key, after), find_inherited_setting(key, after.policy)
     return MatrixRow(
         tool,
-        setting=read_tool_setting(key, after),
+        setting=setting,
         stored=read_tool_setting(key, stored),
-        inherited=find_inherited_setting(key, after.policy),
+        inherited=inherited,
+        source=_find_source(key, after),
         cell=cell,
+        override=_find_override(tool, after, setting or inherited),
     )
 
 

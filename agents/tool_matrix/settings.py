@@ -85,6 +85,44 @@ def find_inherited_setting(key: ToolKey, policy: Policy) -> Setting:
     return _decide_by_policy(key, Policy(policy.mode, tuple(rules)))
 
 
+def find_inherited_rule(key: ToolKey, policy: Policy) -> Rule | None:
+    """Return the rule that determines what a tool inherits; None if the policy's mode does.
+
+    Without arguments, a rule with a condition counts only if it allows.
+    """
+    if policy.mode == "none":
+        return None
+    rules = [
+        rule
+        for rule in policy.list_tool_rules(key.source, key.server_id, key.own_name)
+        if not _is_rule_of(rule, key) and rule.is_condition_met(None)
+    ]
+    default = policy.find_default(key.server_id)
+    if default is not None and not rules:
+        rules = [default]
+    strictest = min(rules, key=lambda rule: STRICTEST_FIRST.index(rule.effect), default=None)
+    is_by_mode = policy.mode in ("denylist", "all")
+    return None if strictest and strictest.effect == "allow" and is_by_mode else strictest
+
+
+def find_stricter_rule(tool: ToolFacts, stored: EffectivePolicy, setting: Setting) -> Rule | None:
+    """Return the organization's rule, or the agent's pattern, that is stricter than a setting.
+
+    A setting below it has no effect. Rules with a condition decide single calls only.
+    """
+    key = get_tool_key(tool)
+    identity = key.source, key.server_id, key.own_name
+    rules = (
+        rule
+        for policy in (stored.organization, stored.policy)
+        for rule in policy.list_tool_rules(*identity)
+        if rule.condition is None and not (policy is stored.policy and _is_rule_of(rule, key))
+    )
+    own_effect = STRICTEST_FIRST.index(EFFECTS[setting])
+    stricter = [rule for rule in rules if STRICTEST_FIRST.index(rule.effect) < own_effect]
+    return min(stricter, key=lambda rule: STRICTEST_FIRST.index(rule.effect), default=None)
+
+
 def find_server_setting(policy: Policy) -> Setting:
     """Return what a server without a default inherits: what the policy's mode says."""
     return Setting.ALLOW if policy.mode in ("all", "denylist") else Setting.OFF

@@ -90,7 +90,7 @@ def _get_reference_value(reference: re.Match[str], values: Mapping[str, Any]) ->
     if reference[2] is not None:
         return reference[2]
     raise UnresolvedReference(
-        format_message("`{one}` has no value in this run.", one=reference[1][:200]),
+        format_message("`{name}` has no value in this run.", name=reference[1][:200]),
         field=reference[1][:200],
         remedy="Correct the reference, set a default (`${/…:-nothing}`), or add a condition with "
         "`when`.",
@@ -194,8 +194,8 @@ def _parse_step(value: Any, path: str, earlier_steps: Mapping[str, bool]) -> Ste
         raise _build_definition_error(
             f"{path}.{unexpected_fields[0]}",
             format_message(
-                "`{strange}` can't be used with `{kind}`.",
-                strange=unexpected_fields[0],
+                "`{name}` can't be used with `{kind}`.",
+                name=unexpected_fields[0],
                 kind=step_kind[0],
             ),
             "Remove this field.",
@@ -275,7 +275,7 @@ def _check_schema(schema: Any, path: str) -> None:
 
 def _check_object(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise _build_definition_error(path, "Must be an object.", "Use name: value.")
+        raise _build_definition_error(path, "Must be an object.", "Use the form `name: value`.")
     return value
 
 
@@ -298,7 +298,7 @@ def _parse_text(
     if pattern and not pattern.fullmatch(text):
         raise _build_definition_error(
             field_path,
-            format_message("{said!r} isn't a valid {name}.", said=text[:100], name=name),
+            format_message("{value!r} isn't a valid {name}.", value=text[:100], name=name),
             "Use letters, digits, and `_`.",
         )
     return text
@@ -311,7 +311,7 @@ def _parse_on_error(value: Any, path: str) -> Literal["stop", "continue"]:
         return "stop"
     raise _build_definition_error(
         f"{path}.on_error",
-        format_message("{said!r} isn't a valid value.", said=str(value)[:100]),
+        format_message("{value!r} isn't a valid value.", value=str(value)[:100]),
         "Use stop or continue.",
     )
 
@@ -333,7 +333,7 @@ def _check_known_fields(
         field_path = f"{path}.{unknown_fields[0][:100]}".lstrip(".")
         raise _build_definition_error(
             field_path,
-            format_message("Unknown field `{strange}`.", strange=unknown_fields[0][:100]),
+            format_message("Unknown field `{name}`.", name=unknown_fields[0][:100]),
             format_message("Supported fields: {fields}.", fields=", ".join(known_fields)),
             code="unknown_field",
         )

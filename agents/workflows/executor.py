@@ -14,8 +14,8 @@ from agents.llm.result_frames import apply_frame, build_frame
 from agents.models import Step, WorkflowRun
 from agents.sessions import step_store
 from agents.sessions.ask_agent_tool import build_tool_name
+from agents.sessions.extension_points import MakeCalls
 from agents.sessions.leases import SessionLease
-from agents.sessions.workflow_executor import MakeCalls
 from agents.workflows.definitions import (
     StepDefinition,
     WorkflowDefinition,

@@ -46,7 +46,7 @@ class TriggerSchedule:
             return _compute_next_cron_time(_CronExpression.parse(self.cron), zone, now)
         if not MIN_PERIOD_S <= self.every_s <= MAX_PERIOD_S:
             raise InvalidInput(
-                format_message("The interval is {every_s} s.", every_s=self.every_s),
+                format_message("The interval is {seconds} s.", seconds=self.every_s),
                 field="every_s",
                 remedy=format_message(
                     "Use a whole number of seconds from {shortest_s} to {longest_s}.",

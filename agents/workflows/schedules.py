@@ -13,7 +13,7 @@ from django.utils import timezone
 from agents.models import Session, Trigger, WorkflowRun
 from agents.workflows.services import RunOrigin, start_run
 from agents.workflows.triggers import build_schedule
-from agents.workflows.webhooks import build_trigger_actor, build_trigger_starter
+from agents.workflows.webhook_triggers import build_trigger_actor, build_trigger_starter
 from bonobot.core.problems import Conflict, Problem
 from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 

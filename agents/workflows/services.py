@@ -59,9 +59,7 @@ def parse_source(source: str) -> Any:
         raise InvalidInput(
             format_message("The definition has {count} characters.", count=len(source)),
             field="source",
-            remedy=format_message(
-                "Use at most {longest_source} characters.", longest_source=MAX_SOURCE_LENGTH
-            ),
+            remedy=format_message("Use at most {limit} characters.", limit=MAX_SOURCE_LENGTH),
         )
     try:
         reading = read_yaml(source) if is_yaml(source) else read_json(source)

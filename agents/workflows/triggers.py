@@ -136,7 +136,7 @@ def _apply_trigger_spec(row: Trigger, spec: TriggerSpec) -> None:
     row.name = spec.name
     if not row._state.adding and spec.kind not in (None, row.kind):
         raise InvalidInput(
-            format_message("The trigger is a {row_kind}.", row_kind=row.kind),
+            format_message("The trigger is a {kind}.", kind=row.kind),
             field="kind",
             remedy="Delete the trigger and create a new one.",
         )

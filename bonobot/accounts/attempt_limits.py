@@ -11,8 +11,8 @@ from time import time_ns
 from django.db import IntegrityError, transaction
 
 from bonobot.accounts.models import Attempts
-from bonobot.core.cell_rate import admit_request, compute_interval
 from bonobot.core.problems import Problem
+from bonobot.core.rate_limiter import admit_request, compute_interval
 
 MAX_UPDATE_TRIES = 5  # of the conditional update, when others change the row
 MICROSECONDS_PER_SECOND = 1_000_000

@@ -25,7 +25,7 @@ from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email_delivery
 from bonobot.accounts.attempt_limits import INVITE_EMAIL, INVITE_ORGANIZATION, charge_attempt
-from bonobot.accounts.hooks import join_hooks
+from bonobot.accounts.extension_points import join_hooks
 from bonobot.accounts.models import Invitation, Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role

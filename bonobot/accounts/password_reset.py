@@ -1,27 +1,43 @@
 """Build and mail password reset links.
 
-The links are Django's: they depend on the stored password, so a new password invalidates them. The
+The links are Django's: they depend on the stored password, so a new password invalidates them. They
+also depend on the number of the email address, which each change of the address increases. The
 requester never learns whether an account exists.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.forms import PasswordResetForm
-from django.contrib.auth.tokens import default_token_generator
+from django.contrib.auth.tokens import PasswordResetTokenGenerator
+from django.db import transaction
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email_delivery
+from bonobot.accounts.account_change_emails import announce_change
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
-from bonobot.accounts.models import User
+from bonobot.accounts.email_addresses import get_address_number
+from bonobot.accounts.models import Membership, User
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.second_factor import require_account_control
+from bonobot.accounts.second_factor import record_own_change, require_account_control
 from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import record_change
+
+
+class ResetTokenGenerator(PasswordResetTokenGenerator):
+    """Django's tokens, which don't become valid again when an old address is restored."""
+
+    def _make_hash_value(self, user: Any, timestamp: int) -> str:
+        return f"{super()._make_hash_value(user, timestamp)}:{get_address_number(user)}"
+
+
+reset_tokens = ResetTokenGenerator()
 
 
 def list_reset_accounts(email: str, client_address: str) -> list[UUID]:
@@ -69,17 +85,7 @@ def send_reset_link(principal: Principal, user: User) -> str:
             code="email_not_configured",
             remedy="Contact a platform administrator, who can provide a link.",
         )
-    with record_change(
-        organization_id=principal.organization_id,
-        actor=principal.actor,
-        action="password_reset_link_created",
-        resource_type="user",
-        resource_id=str(user.pk),
-        resource_name=user.get_username(),
-        details={"mailed": can_mail},
-        governed=False,
-    ):
-        pass
+    _record_change(principal, user, "password_reset_link_created", mailed=can_mail)
     if not can_mail:
         return build_reset_link(user)
     send_reset_emails([user.pk])
@@ -88,7 +94,38 @@ def send_reset_link(principal: Principal, user: User) -> str:
 
 def build_reset_link(user: User) -> str:
     encoded_id = urlsafe_base64_encode(force_bytes(user.pk))
-    token = default_token_generator.make_token(user)
+    token = reset_tokens.make_token(user)
     return email_delivery.build_absolute_url(
         reverse("account_new_password", args=[encoded_id, token])
     )
+
+
+@contextmanager
+def record_password_change(user_pk: Any, principal: Principal) -> Iterator[None]:
+    """Record and announce that the block changed a user's password, if it did."""
+    with transaction.atomic():
+        rows = User.objects.filter(pk=user_pk)
+        old_hash = rows.values_list("password", flat=True).first()
+        yield
+        user = rows.first()
+        if user is None or user.password == old_hash:
+            return
+        if str(user.pk) == principal.id and Membership.objects.filter(user=user).exists():
+            record_own_change("password_changed", user)
+        else:
+            _record_change(principal, user, "password_changed")
+        announce_change(user, "password_changed")
+
+
+def _record_change(principal: Principal, user: User, action: str, **details: Any) -> None:
+    with record_change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="user",
+        resource_id=str(user.pk),
+        resource_name=user.get_username(),
+        details=details,
+        governed=False,
+    ):
+        pass

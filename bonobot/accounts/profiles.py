@@ -12,10 +12,12 @@ from django.conf import settings
 from django.core import signing
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
+from django.db import transaction
 from django.urls import reverse
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email_delivery
+from bonobot.accounts import email_addresses, email_delivery
+from bonobot.accounts.account_change_emails import announce_email_change
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
@@ -66,7 +68,8 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
         )
     charge_attempt(RESET_ADDRESS, client_address)
     charge_attempt(RESET_EMAIL, address)
-    link_token = signing.dumps(_build_link_binding(user) | {"to": address}, salt=EMAIL_LINK_SALT)
+    number = email_addresses.add_requested_address(user, address)
+    link_token = signing.dumps(_build_link_binding(user) | {"row": number}, salt=EMAIL_LINK_SALT)
     with email_delivery.override_language(user):
         email_delivery.send_email(
             address,
@@ -87,18 +90,30 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
 
 def verify_email_link(user: User, link_token: str) -> str:
     """Return the new address that a link confirms for this user; raises `NotFound`."""
+    return _read_email_link(user, link_token)[1]
+
+
+def _read_email_link(user: User, link_token: str) -> tuple[int, str]:
+    """Return the number and the address of the request of a link; raises `NotFound`."""
     try:
         max_age = timedelta(hours=settings.BONOBOT_PASSWORD_RESET_H)
         payload = signing.loads(link_token, salt=EMAIL_LINK_SALT, max_age=max_age)
     except signing.BadSignature:
         payload = {}
-    if {name: payload.get(name) for name in LINK_BINDING} != _build_link_binding(user):
-        raise NotFound(
-            "This link has been used, has expired, or belongs to another account.",
-            code="link_invalid",
-            remedy="Sign in with the account that the link belongs to, or request a new link.",
-        )
-    return str(payload["to"])
+    is_bound = {name: payload.get(name) for name in LINK_BINDING} == _build_link_binding(user)
+    number = int(payload.get("row", 0)) if is_bound else 0
+    address = email_addresses.find_requested_address(user, number)
+    if not address:
+        raise _build_link_error()
+    return number, address
+
+
+def _build_link_error() -> NotFound:
+    return NotFound(
+        "This link has been used, has expired, or belongs to another account.",
+        code="link_invalid",
+        remedy="Sign in with the account that the link belongs to, or request a new link.",
+    )
 
 
 def _build_link_binding(user: User) -> dict[str, str]:
@@ -110,24 +125,19 @@ def _build_link_binding(user: User) -> dict[str, str]:
 def confirm_email_change(user: User, link_token: str) -> str:
     """Set the address that a link confirms and return it; raises `NotFound`.
 
-    The old address is notified of the change.
+    The old and the new address are notified of the change.
     """
-    old_email, user.email = user.email, verify_email_link(user, link_token)
-    if not User.objects.filter(pk=user.pk, email=old_email).update(email=user.email):
-        user.email = old_email
-        return verify_email_link(user, "")
-    record_own_change("email_changed", user)
-    if old_email and email_delivery.can_send():
-        with email_delivery.override_language(user):
-            email_delivery.send_email(
-                old_email,
-                _t("Your email address on Bonobot"),
-                (
-                    _t("The account %(name)s now has a different email address.")
-                    % {"name": user.get_username()},
-                    _t("If this wasn't you, contact an administrator immediately."),
-                ),
-            )
+    number, new_email = _read_email_link(user, link_token)
+    old_email = user.email
+    with transaction.atomic():
+        is_open = email_addresses.claim_requested_address(user, number)
+        rows = User.objects.filter(pk=user.pk, email=old_email)
+        if not is_open or not rows.update(email=new_email):
+            raise _build_link_error()
+        user.email = new_email
+        email_addresses.store_current_address(user)
+        record_own_change("email_changed", user)
+        announce_email_change(user, old_email)
     return user.email
 
 

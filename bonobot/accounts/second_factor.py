@@ -15,6 +15,7 @@ from django.db import transaction
 from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email_delivery
+from bonobot.accounts.account_change_emails import announce_change
 from bonobot.accounts.models import FactorSecret, Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -153,9 +154,10 @@ def record_own_change(action: str, user: User, **details: Any) -> None:
 
 
 def handle_factor_added(request: Any, user: User, authenticator: Authenticator, **_: Any) -> None:
-    """Record a new factor and end the other sessions."""
+    """Record and announce a new factor and end the other sessions."""
     delete_unused_secrets(user)
     record_own_change("second_factor_added", user, kind=authenticator.type)
+    announce_change(user, f"{authenticator.type}_added", method=str(authenticator))
     if authenticator.type in STRONG_TYPES:
         end_sessions(user, except_key=request.session.session_key or "")
 
@@ -163,6 +165,7 @@ def handle_factor_added(request: Any, user: User, authenticator: Authenticator, 
 def handle_factor_removed(user: User, authenticator: Authenticator, **_: Any) -> None:
     delete_unused_secrets(user)
     record_own_change("second_factor_removed", user, kind=authenticator.type)
+    announce_change(user, f"{authenticator.type}_removed", method=str(authenticator))
 
 
 def delete_unused_secrets(user: User) -> None:

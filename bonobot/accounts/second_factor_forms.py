@@ -5,6 +5,8 @@ three, and without Redis each process has a cache of its own. It ignores the sig
 and accepts a credential that another account has registered.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from allauth.core.internal.cryptokit import compare_user_code
@@ -27,6 +29,15 @@ USED_STEP = "used_step"
 SIGN_COUNT = "sign_count"
 
 
+@contextmanager
+def _refuse_removed_factor() -> Iterator[None]:
+    """Refuse a factor that is removed or generated again while it is checked."""
+    try:
+        yield
+    except Authenticator.DoesNotExist:
+        raise get_adapter().validation_error("incorrect_code") from None
+
+
 class SingleUseCode:
     """A form that refuses authenticator codes of a used time step, or of an earlier one."""
 
@@ -35,11 +46,12 @@ class SingleUseCode:
     def clean_code(self) -> str:
         """Return the valid code; raises `ValidationError`."""
         form: Any = super()
-        code = str(form.clean_code())
-        if self.authenticator.type == Authenticator.Type.TOTP and not _claim_step(
-            self.authenticator, code
-        ):
-            raise get_adapter().validation_error("incorrect_code")
+        with _refuse_removed_factor():
+            code = str(form.clean_code())
+            if self.authenticator.type == Authenticator.Type.TOTP and not _claim_step(
+                self.authenticator, code
+            ):
+                raise get_adapter().validation_error("incorrect_code")
         return code
 
 
@@ -81,9 +93,10 @@ class IncreasingSignCount:
         """Return the passkey of a valid assertion; raises `ValidationError`."""
         form: Any = super()
         assertion = parse_authentication_response(self.cleaned_data["credential"])
-        authenticator: Authenticator = form.clean_credential()
-        if not _claim_sign_count(authenticator, assertion.response.authenticator_data.counter):
-            raise get_adapter().validation_error("incorrect_code")
+        with _refuse_removed_factor():
+            authenticator: Authenticator = form.clean_credential()
+            if not _claim_sign_count(authenticator, assertion.response.authenticator_data.counter):
+                raise get_adapter().validation_error("incorrect_code")
         return authenticator
 
 

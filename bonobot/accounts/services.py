@@ -11,6 +11,8 @@ from uuid import UUID
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
+from bonobot.accounts.account_change_emails import announce_email_change
+from bonobot.accounts.email_addresses import store_current_address
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
@@ -160,7 +162,11 @@ def save_user(principal: Principal, user: User, changed_names: list[str], *, add
         resource_name=user.get_username(),
         details={"changed": changed_names},
     ):
+        old_email = User.objects.values_list("email", flat=True).filter(pk=user.pk).first()
         user.save()
+        if old_email is not None and old_email != user.email:
+            store_current_address(user)
+            announce_email_change(user, old_email)
 
 
 def _require_platform_admin(principal: Principal) -> None:

@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 
 from bonobot.accounts.views import join_organization, login, second_factor, single_sign_on
 from bonobot.accounts.views.login import cancel_sign_in
+from bonobot.accounts.views.reset_review import review_reset
 
 # URL names that allauth resolves; its own account pages aren't included.
 redirect_to_login = login_not_required(
@@ -26,6 +27,7 @@ urlpatterns = [
         login.NewPasswordView.as_view(),
         name="account_new_password",
     ),
+    path("review/<str:text>/", review_reset, name="account_review"),
     path("sso/", single_sign_on.choose_provider, name="account_sso_choose"),
     path("sso/<uuid:provider_id>/", single_sign_on.start_single_sign_on, name="account_sso"),
     path(

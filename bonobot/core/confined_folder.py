@@ -82,10 +82,9 @@ def check_hard_links(path: str, stat_result: os.stat_result) -> None:
     if stat_result.st_nlink > 1:
         raise PathRefused(
             format_message(
-                "`{path}` has {st_nlink} names (hard links), and some might be outside the "
-                "workspace.",
+                "`{path}` has {count} names (hard links), and some might be outside the workspace.",
                 path=path,
-                st_nlink=stat_result.st_nlink,
+                count=stat_result.st_nlink,
             ),
             code="hard_link",
             field="path",
@@ -326,7 +325,7 @@ class ConfinedFolder:
                 target_stat = None
             if target_stat is not None and not (overwrite and stat.S_ISREG(target_stat.st_mode)):
                 raise Conflict(
-                    format_message("`{target}` already exists.", target=target),
+                    format_message("`{path}` already exists.", path=target),
                     code="already_exists",
                     field="to",
                     remedy="Use another name, or set `overwrite` to replace a file.",

@@ -102,7 +102,7 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, period_s: int, ena
         )
     if not 1 <= period_s <= (max_period_s or MAX_PERIOD_S):
         raise InvalidInput(
-            format_message("The interval is {every} s.", every=period_s),
+            format_message("The interval is {seconds} s.", seconds=period_s),
             field="every",
             remedy=format_message(
                 "Use a whole number of seconds from 1 to {longest}.",

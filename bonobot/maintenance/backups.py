@@ -54,7 +54,7 @@ def create_backup(
             f"{str(folder)!r} isn't empty.",
             code="folder_not_empty",
             field="FOLDER",
-            remedy="Name a new folder for each backup.",
+            remedy="Specify a new folder for each backup.",
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = "database.sqlite3" if is_sqlite(database) else "database.pgdump"
@@ -101,10 +101,12 @@ def read_backup(folder: Path) -> BackupManifest:
             name for name, digest in manifest.files.items() if hash_file(folder / name) != digest
         ]
     except (OSError, ValueError, RecursionError, TypeError) as error:
-        raise _build_invalid_backup_error(f"{str(folder)!r} holds no backup ({error}).") from error
+        raise _build_invalid_backup_error(
+            f"{str(folder)!r} doesn't contain a backup ({error})."
+        ) from error
     if changed_files:
         raise _build_invalid_backup_error(
-            f"These files aren't what was saved: {', '.join(changed_files)}."
+            f"These files differ from the saved ones: {', '.join(changed_files)}."
         )
     return manifest
 
@@ -119,7 +121,7 @@ def restore_backup(folder: Path, *, database: Database, var: Path) -> BackupMani
     manifest = read_backup(folder)
     if manifest.vendor != ("sqlite" if is_sqlite(database) else "postgresql"):
         raise _build_invalid_backup_error(
-            f"It is a backup of {manifest.vendor}, and `DATABASE_URL` names another one."
+            f"It is a backup of {manifest.vendor}, but `DATABASE_URL` is for another database."
         )
     if is_sqlite(database):
         _restore_sqlite(folder / "database.sqlite3", Path(database["NAME"]))
@@ -160,7 +162,9 @@ def _copy_sqlite(source: Path, target: Path) -> None:
             f"SQLite couldn't copy {str(source)!r}: {error}"
         ) from error
     if check_result != "ok":
-        raise _build_backup_failed_error(f"The copy of {str(source)!r} isn't whole: {check_result}")
+        raise _build_backup_failed_error(
+            f"The copy of {str(source)!r} is incomplete: {check_result}"
+        )
 
 
 def _restore_sqlite(source: Path, target: Path) -> None:
@@ -181,7 +185,7 @@ def _run_postgres_program(program: str, database: Database, *arguments: str) -> 
         raise ServiceUnavailable(
             f"`{program}` isn't installed.",
             code="program_missing",
-            remedy="Install PostgreSQL's client programs, of the server's version or newer.",
+            remedy="Install PostgreSQL's client programs in the server's version or newer.",
         )
     variables = {"HOST": "PGHOST", "PORT": "PGPORT", "USER": "PGUSER", "PASSWORD": "PGPASSWORD"}
     connection_env = {

@@ -148,7 +148,7 @@ VERBS = (
         "drop",
         "Delete old keys that are no longer needed",
         _drop_keys,
-        (Argument("--now", "Don't wait until states held by gateway clients have expired"),),
+        (Argument("--now", "Don't wait until the states of gateway clients have expired"),),
         ("keys drop",),
     ),
 )

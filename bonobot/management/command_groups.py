@@ -30,7 +30,7 @@ class GroupEntry:
     """A command group: its help, and the names of the verbs in each `module:TUPLE`, in order.
 
     `reads` has the verbs that only read rows of the database and whose modules need no other apps.
-    They run with the settings `bonobot.settings.read_commands`, which load half of the modules.
+    They run with `bonobot.settings.read_only_commands`, which load half of the modules.
     """
 
     help: str
@@ -133,7 +133,7 @@ COMMAND_GROUPS = {
                 "add list test refresh install enable disable remove"
             ),
             "mcp_servers.cli.definitions:VERBS": "reject approve",
-            "mcp_servers.cli.server_detail:VERBS": "show",
+            "mcp_servers.cli.show_server:VERBS": "show",
             "mcp_servers.cli.openapi:VERBS": "operations add-operation remove-operation",
             "mcp_servers.cli.definitions:LABEL_VERBS": "label",
             "agents.cli.store_labels:OF_SERVERS": "store-labels clear-store-labels",

@@ -35,7 +35,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import SYNC_INTERVAL_S
 from bonobot.monitoring import database_state
-from bonobot.monitoring.readiness_parts import ReadinessPart, probe_registered_parts
+from bonobot.monitoring.extension_points import ReadinessPart, probe_registered_parts
 
 LIVENESS_PATH = "/healthz"
 
@@ -224,7 +224,7 @@ class ReadinessCache:
             return ReadinessReport((timed_out,), time.monotonic())
         except Exception:
             # The probe needs a response in any case; the log has the reason.
-            logger.exception("Looking at the readiness failed")
+            logger.exception("The readiness check failed")
             failed = ReadinessPart("database", "failed", "looking at it failed: the log says why")
             return ReadinessReport((failed,), time.monotonic())
         return self._last

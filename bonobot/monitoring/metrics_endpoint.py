@@ -25,7 +25,7 @@ from bonobot.accounts.tokens.constraints import is_in_networks
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import metrics
 from bonobot.jobs import broker
-from bonobot.monitoring.row_gauges import (
+from bonobot.monitoring.extension_points import (
     LEASES,
     WAITING,
     WAITING_SECONDS,
@@ -118,18 +118,18 @@ class RowMetricsCollector(Collector):
         return [up, *families, *collect_queue_metrics()]
 
 
-ROWS_READABLE = GaugeFamily("bonobot_rows_readable", "1 while beat can read them.")
+ROWS_READABLE = GaugeFamily("bonobot_rows_readable", "1 if beat can read the rows of the database.")
 QUEUE_MESSAGES = GaugeFamily(
-    "bonobot_queue_messages", "Messages that no worker has taken yet.", ("queue",)
+    "bonobot_queue_messages", "Messages that wait for a worker.", ("queue",)
 )
 QUEUE_SECONDS = GaugeFamily(
-    "bonobot_queue_seconds", "How long the oldest of them has waited.", ("queue",)
+    "bonobot_queue_seconds", "Age of the oldest waiting message, in seconds.", ("queue",)
 )
 # Gauges that other packages add samples to, in addition to their own.
 SHARED_FAMILIES = (
-    GaugeFamily(WAITING, "What waits for its turn.", ("queue",)),
-    GaugeFamily(WAITING_SECONDS, "How long the oldest of them waits beyond its time.", ("queue",)),
-    GaugeFamily(LEASES, "Leases of sessions and of listening to servers.", ("kind", "state")),
+    GaugeFamily(WAITING, "Items that wait to be processed.", ("queue",)),
+    GaugeFamily(WAITING_SECONDS, "Delay of the oldest waiting item, in seconds.", ("queue",)),
+    GaugeFamily(LEASES, "Leases of sessions and of server subscriptions.", ("kind", "state")),
 )
 
 

@@ -203,5 +203,5 @@ def _build_unknown_value_error(field: str, value: str, known_values: Sequence[st
             "Unknown {field} {value!r}.", field=field.removesuffix("s"), value=value[:100]
         ),
         field=field,
-        remedy=format_message("Use one of: {known}.", known=", ".join(known_values)),
+        remedy=format_message("Use one of: {values}.", values=", ".join(known_values)),
     )

@@ -9,7 +9,8 @@ client's; the port of a loopback URI is arbitrary.
 
 Metadata documents are untrusted, so they are fetched through the egress guard: https, public
 addresses, no redirects, small, with a short timeout, and only for the consent page of a signed-in
-user.
+user. A stored document is used for new authorizations while its site can't be reached, for a
+limited time, but not after the site responded without it.
 """
 
 import asyncio
@@ -33,11 +34,11 @@ from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import Application
 
 from bonobot.accounts.models import Token
-from bonobot.core.cell_rate import admit_request, compute_interval
 from bonobot.core.http.egress import build_guarded_client
 from bonobot.core.http.ip_addresses import extract_address_prefix
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.rate_limiter import admit_request, compute_interval
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -179,7 +180,7 @@ def parse_client_metadata(document: Mapping[str, Any]) -> ClientMetadata:
     grants = document.get("grant_types", [CODE_GRANT])
     if not isinstance(grants, list) or CODE_GRANT not in grants:
         raise InvalidClientMetadata(
-            format_message("`grant_types` must include `{code_grant}`.", code_grant=CODE_GRANT)
+            format_message("`grant_types` must include `{grant_type}`.", grant_type=CODE_GRANT)
         )
     return ClientMetadata(make_visible(name.strip(), MAX_NAME_LENGTH), tuple(dict.fromkeys(uris)))
 
@@ -236,7 +237,15 @@ MAX_BODY = 16 * 1024
 CONNECT_TIMEOUT_S = 3
 TOTAL_TIMEOUT_S = 6
 MIN_LIFETIME_S, MAX_LIFETIME_S = 300, 86_400
+# How long an expired document is used for new authorizations while its site can't be reached.
+STALENESS_LIMIT = timedelta(days=7)
+_TEMPORARY_STATUSES = frozenset({408, 425, 429})
 _MAX_AGE = re.compile(r"max-age\s*=\s*([0-9]{1,9})", re.ASCII)
+
+
+def is_consent_page(request: Any) -> bool:
+    """Return whether an oauthlib request is for a new authorization."""
+    return urlsplit(str(request.uri)).path == "/oauth/authorize"
 
 
 class ConsentPagePermission:
@@ -247,7 +256,22 @@ class ConsentPagePermission:
 
     def has_permission(self, request: Any, client_id: str) -> bool:
         """Return whether a document may be fetched for this request."""
-        return urlsplit(str(request.uri)).path == "/oauth/authorize"
+        return is_consent_page(request)
+
+
+def is_document_too_old(application: Application) -> bool:
+    """Return whether a client's document is removed, or expired longer than the limit ago."""
+    has_document = application.registration_source == Application.RegistrationSource.CIMD
+    expires_at = application.cimd_expires_at
+    if not has_document or expires_at is None or expires_at >= timezone.now():
+        return False
+    application.refresh_from_db(fields=["cimd_expires_at"])  # a failed fetch may have changed it
+    expires_at = application.cimd_expires_at
+    return expires_at is not None and bool(expires_at + STALENESS_LIMIT < timezone.now())
+
+
+class DocumentRemoved(ValueError):
+    """A site responded without a valid document, so it withdrew the one that is stored."""
 
 
 class ClientMetadataFetcher:
@@ -258,6 +282,13 @@ class ClientMetadataFetcher:
         _check_client_id(client_id)
         try:
             return get_runtime().call(_fetch_document, client_id)
+        except (DocumentRemoved, InvalidClientMetadata) as error:
+            expired_at = timezone.now() - STALENESS_LIMIT - timedelta(seconds=1)
+            documents = Application.objects.filter(
+                registration_source=Application.RegistrationSource.CIMD
+            )
+            documents.filter(client_id=client_id).update(cimd_expires_at=expired_at)
+            raise CIMDError(make_visible(str(error), 200)) from None
         except (Problem, httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
             raise CIMDError(make_visible(str(error), 200)) from None
 
@@ -295,15 +326,21 @@ async def _fetch_document(client_id: str) -> tuple[dict[str, Any], int]:
     ):
         response = await client.get(client_id, headers={"Accept": "application/json"})
     content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    text = f"it returned HTTP {response.status_code} and {make_visible(content_type, 80)!r}"
+    if response.status_code >= 500 or response.status_code in _TEMPORARY_STATUSES:
+        raise ValueError(text)
     if response.status_code != 200 or not re.fullmatch(
         r"application/([a-z0-9.-]+\+)?json", content_type
     ):
-        raise ValueError(
-            f"it returned HTTP {response.status_code} and {make_visible(content_type, 80)!r}"
-        )
-    document = json.loads(response.content)
+        raise DocumentRemoved(text)
+    try:
+        document = json.loads(response.content)
+    except (ValueError, RecursionError):
+        raise DocumentRemoved("it isn't JSON") from None
     if not isinstance(document, dict):
         raise InvalidClientMetadata("The metadata document isn't a JSON object.")
+    if document.get("client_id") != client_id:
+        raise InvalidClientMetadata("The document's `client_id` isn't its URL.")
     metadata = parse_client_metadata(document)
     # Return checked fields only, because the toolkit stores them.
     accepted = {

@@ -17,6 +17,7 @@ from oauthlib.oauth2.rfc6749 import errors
 from bonobot.accounts.models import Token
 from bonobot.accounts.tokens import services as tokens
 from bonobot.oauth_server.authorization_requests import normalize_resource
+from bonobot.oauth_server.client_registration import is_consent_page, is_document_too_old
 
 CODE_PREFIX, REFRESH_PREFIX = "bnc", "bnr"
 
@@ -25,10 +26,17 @@ class OAuthRequestValidator(OAuth2Validator):
     """Connects the toolkit's codes and tokens with grants."""
 
     def _load_application(self, client_id: str, request: Any) -> Any:
-        """Return a client by id; None for an id with NUL, which PostgreSQL refuses to query."""
+        """Return a client by id; None for an id with NUL, which PostgreSQL refuses to query.
+
+        Also None at a new authorization if the client's metadata document was removed.
+        """
         if "\x00" in (client_id or ""):
             return None
-        return super()._load_application(client_id, request)
+        client = super()._load_application(client_id, request)
+        if client is not None and is_consent_page(request) and is_document_too_old(client):
+            request.client = None
+            return None
+        return client
 
     # -- codes -------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ def build_worker_process(
     return ProcessSpec(
         "worker",
         build_python_command(
-            *("bonobot.processes.worker_program", *CELERY_ARGUMENTS, "worker"),
+            *("bonobot.processes.run_celery_worker", *CELERY_ARGUMENTS, "worker"),
             *("--pool", "threads", "--queues", ",".join(queues)),
             *("--without-gossip", "--without-mingle"),
             *(("--hostname", f"{name}@%h") if name else ()),

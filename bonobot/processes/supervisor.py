@@ -200,7 +200,7 @@ class ProcessSupervisor:
             child.is_given_up = True
             self.print_error(
                 f"`{name}` ended {child.ends} times in a row ({child.last_end}) and isn't started "
-                "again. The other processes continue. Fix the cause that its last output names, "
+                "again. The other processes continue. Fix the cause shown in its last output, "
                 "then restart `bonobot up`."
             )
             return

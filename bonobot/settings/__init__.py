@@ -232,7 +232,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "bonobot.core.http.response_headers.add_browser_policy",
     "bonobot.core.http.cors.handle_cross_origin",
-    "servestatic.middleware.ServeStaticMiddleware",
+    "bonobot.core.http.static_files.StaticFilesMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -438,7 +438,7 @@ LOGGING = logging.build_logging_config(
 BONOBOT_TOOL_NAME_STYLE = environment.read_text(
     "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
 )
-# MCP extensions that are relayed between clients and servers: `mcp_servers.client.extensions`.
+# MCP extensions that are relayed between clients and servers: `mcp_servers.client.mcp_extensions`.
 BONOBOT_EXTENSIONS = environment.read_names(
     "BONOBOT_EXTENSIONS", ("io.modelcontextprotocol/ui", "io.modelcontextprotocol/skills")
 )

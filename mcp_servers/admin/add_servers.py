@@ -1,11 +1,10 @@
-"""Pages that add a server by form or preset, to the pool or to an agent."""
+"""Pages that add a server, to the pool or to an agent: where it goes, and the form."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django import forms
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponseRedirect
@@ -17,19 +16,11 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.admin_base import add_problem_to_form, render_screen
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.admin.theme import Checkbox, SecretInput, TextInput
 from bonobot.core.problems import Problem
-from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
-from mcp_servers.admin.preset_availability import build_preset_switch
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets import catalog as preset_catalog
-from mcp_servers.presets.allowed_folders import FOLDER_KINDS, list_allowed_folders
-from mcp_servers.presets.availability import can_use, list_enabled_ids
-from mcp_servers.presets.services import build_server_spec, get_preset
-from mcp_servers.sandbox_settings import DEFAULT_NETWORKS, get_default_sandbox
-from mcp_servers.server_config import ServerSpec, list_allowed_launchers
+from mcp_servers.server_config import ServerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,211 +96,14 @@ def add_by_form(
         except Problem as problem:
             add_problem_to_form(form, problem, PROBLEM_FIELDS)
         else:
-            return _redirect_after_add(request, destination, server)
+            return redirect_after_add(request, destination, server)
     return destination.render_page(request, "form", "servers/add.html", form=form)
 
 
-def choose_preset(
-    request: HttpRequest, principal: Principal, destination: ServerDestination
-) -> HttpResponseBase:
-    """Show the preset gallery, filtered by category."""
-    principal.require(destination.needs)
-    presets = list(Preset.objects.available_to(principal.organization_id))
-    category_slugs = {preset.category or preset_catalog.OTHER_CATEGORY for preset in presets}
-    selected_category = request.GET.get("category", "")
-    launchers, enabled = list_allowed_launchers(), list_enabled_ids(principal.organization_id)
-    cards = [
-        PresetCard(
-            preset,
-            destination.url("preset", preset.slug),
-            may_start=_can_start(preset, launchers),
-            enabled=preset.pk in enabled,
-            may_use=principal.platform_admin or preset.pk in enabled,
-        )
-        for preset in presets
-        if selected_category in ("", preset.category or preset_catalog.OTHER_CATEGORY)
-    ]
-    return destination.render_page(
-        request,
-        "presets",
-        "servers/presets.html",
-        cards=sorted(cards, key=lambda card: (card.category, card.preset.name.casefold())),
-        categories=sorted(
-            ((category, preset_catalog.format_category(category)) for category in category_slugs),
-            key=lambda item: item[1],
-        ),
-        category=selected_category,
-        other_ways=(destination.url("paste"), destination.url("form")),
-    )
-
-
-@dataclass(frozen=True)
-class PresetCard:
-    """A preset in the gallery, with its form URL and whether its launcher is allowed.
-
-    `enabled` is the organization's state, `may_use` the current user's.
-    """
-
-    preset: Preset
-    url: str
-    may_start: bool
-    enabled: bool
-    may_use: bool
-
-    @property
-    def secrets(self) -> list[str]:
-        parameters = preset_catalog.localize_parameters(self.preset)
-        required_parameters = (p for p in parameters if p.get("secret") and p.get("required", True))
-        return [make_visible(str(p.get("label") or p["name"]), 60) for p in required_parameters]
-
-    @property
-    def description(self) -> str:
-        return preset_catalog.localize_description(self.preset)
-
-    @property
-    def category(self) -> str:
-        """Return the label of the category."""
-        return preset_catalog.format_category(self.preset.category or preset_catalog.OTHER_CATEGORY)
-
-    @property
-    def command(self) -> str:
-        """Return the launcher, or an empty string."""
-        return make_visible(str(self.preset.endpoint_config.get("command", "")), 60)
-
-    @property
-    def words(self) -> str:
-        """Return the text that the search matches, localized and English."""
-        preset = self.preset
-        parts = (
-            preset.name,
-            preset.slug,
-            preset.description,
-            preset.category,
-            *preset.replaces,
-            *preset.labels,
-        )
-        return make_visible(" ".join((*parts, self.description, self.category)), 2_000)
-
-
-def _can_start(preset: Preset, launchers: frozenset[str]) -> bool:
-    return preset.endpoint_config.get("command", "") in {"", *launchers}
-
-
-class AddPresetForm(forms.Form):
-    """A name, and the preset's parameters."""
-
-    name = forms.CharField(label=_("Name"), widget=TextInput(attrs={"autocomplete": "off"}))
-
-    def __init__(self, principal: Principal, preset: Preset, *args: Any, **kwargs: Any) -> None:
-        """Add a field for each parameter."""
-        kwargs["initial"] = {"name": preset.slug}
-        super().__init__(*args, **kwargs)
-        for parameter in preset_catalog.localize_parameters(preset):
-            self.fields[_build_field_name(parameter["name"])] = _build_parameter_field(parameter)
-        if preset.transport_type == Server.Transport.HTTP:
-            self.fields["allow_private"] = forms.BooleanField(
-                label=_("Allow private or loopback address"),
-                required=False,
-                widget=Checkbox,
-                disabled=not principal.may(Action.ALLOW_PRIVATE_ADDRESS),
-                help_text=_("Only a platform administrator can allow it."),
-            )
-
-    def get_values(self, preset: Preset) -> dict[str, str]:
-        """Return the non-blank values by parameter name."""
-        filled_values = {
-            p["name"]: self.cleaned_data[_build_field_name(p["name"])] for p in preset.parameters
-        }
-        return {name: value for name, value in filled_values.items() if value}
-
-
-def add_by_preset(
-    request: HttpRequest, principal: Principal, destination: ServerDestination, slug: str
-) -> HttpResponseBase:
-    """Show a preset's parameters, or create the server."""
-    principal.require(destination.needs)
-    preset = get_preset(principal, slug)
-    form = AddPresetForm(principal, preset, request.POST if request.method == "POST" else None)
-    if form.is_bound and form.is_valid():
-        try:
-            spec = _build_spec(principal, preset, form)
-            server = destination.create_server(principal, spec, preset)
-        except Problem as problem:
-            add_problem_to_form(
-                form, problem, {p["name"]: _build_field_name(p["name"]) for p in preset.parameters}
-            )
-        else:
-            return _redirect_after_add(request, destination, server)
-    return destination.render_page(
-        request,
-        "presets",
-        "servers/preset.html",
-        preset=preset,
-        about=preset_catalog.localize_description(preset),
-        transport=Server.Transport(preset.transport_type).label,
-        signs_in=Server.Auth(preset.auth_type).label,
-        form=form,
-        may_start=_can_start(preset, list_allowed_launchers()),
-        may_use=can_use(principal, preset),
-        switch=build_preset_switch(principal, preset),
-        folders=_list_allowed_folders(principal, preset),
-        box=_describe_sandbox(preset),
-    )
-
-
-def _describe_sandbox(preset: Preset) -> str:
-    """Describe the sandbox that the program runs in."""
-    defaults = get_default_sandbox()
-    kind = Server.SandboxMode(preset.sandbox or defaults.mode or "")
-    if kind == Server.SandboxMode.NONE:
-        return _t(
-            "none: runs with Bonobot's own permissions. You can choose a sandbox "
-            "on the Configuration page of the server."
-        )
-    network = Server.Network(preset.network or DEFAULT_NETWORKS[kind])
-    return f"{kind.label}; {network.label}"
-
-
-def _list_allowed_folders(principal: Principal, preset: Preset) -> list[str]:
-    """Return the folders that a stdio preset's file parameters may point into."""
-    is_stdio = preset.transport_type == Server.Transport.STDIO
-    if not is_stdio or not any(p.get("kind") in FOLDER_KINDS for p in preset.parameters):
-        return []
-    return [str(folder) for folder in list_allowed_folders(principal.organization_id)]
-
-
-def _build_spec(principal: Principal, preset: Preset, form: AddPresetForm) -> ServerSpec:
-    cleaned = form.cleaned_data
-    overrides = {"allow_private": True} if cleaned.get("allow_private") else {}
-    return build_server_spec(
-        principal, preset, form.get_values(preset), name=cleaned["name"], **overrides
-    )
-
-
-def _build_field_name(name: str) -> str:
-    return f"parameter-{name}"
-
-
-def _build_parameter_field(parameter: dict[str, Any]) -> forms.Field:
-    secret = bool(parameter.get("secret"))
-    default = str(parameter.get("default") or "")
-    widget: Any = (
-        SecretInput()
-        if secret
-        else TextInput(attrs={"autocomplete": "off", "placeholder": parameter.get("example", "")})
-    )
-    return forms.CharField(
-        label=make_visible(str(parameter.get("label") or parameter["name"])),
-        required=bool(parameter.get("required", True)) and not default,
-        initial=default,
-        help_text=make_visible(str(parameter.get("help") or parameter.get("description") or "")),
-        widget=widget,
-    )
-
-
-def _redirect_after_add(
+def redirect_after_add(
     request: HttpRequest, destination: ServerDestination, server: Server
 ) -> HttpResponseRedirect:
+    """Go to the sign-in of a new server if it needs one, otherwise to the destination's page."""
     messages.success(request, _t("%(server)s was added.") % {"server": server})
     if server.interactive:  # discovery needs a person to sign in first
         return HttpResponseRedirect(reverse("oauth:start", args=[server.pk]))

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext as _n
 
 from bonobot.accounts.admin_base import render_fragment
+from bonobot.accounts.admin_base.form_versions import describe_last_change
 from bonobot.accounts.admin_base.responses import (
     FRAGMENT_HEADER,
     format_problem,
@@ -137,14 +138,20 @@ def confirm_removal(
     admin: Any, request: HttpRequest, affected: Sequence[ServerImpact]
 ) -> HttpResponseBase:
     """Render the confirmation page for deleting these servers."""
+    only_server = affected[0].server if len(affected) == 1 else None
+    action = request.POST.get("action", "")
     return render_screen(
         request,
         "servers/remove.html",
         title=_t("Delete servers") if len(affected) > 1 else _t("Delete server"),
-        only_server=affected[0].server if len(affected) == 1 else None,
+        only_server=only_server,
         affected=affected,
         opts=admin.opts,
-        action=request.POST.get("action", ""),
+        action=action,
+        # A list has no version.
+        last_change=describe_last_change(request, str(only_server.pk))
+        if only_server and not action
+        else "",
     )
 
 

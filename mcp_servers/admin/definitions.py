@@ -42,7 +42,7 @@ from mcp_servers.definition_reviews import (
 )
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.inference import LabelContext, Labels, list_missing_labels
-from mcp_servers.flow_labels.label_marks import (
+from mcp_servers.flow_labels.label_icons import (
     ALL_MARKS,
     LabelMark,
     ToolRisk,

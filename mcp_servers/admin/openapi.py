@@ -150,7 +150,7 @@ def build_operation_picker(outline: DocumentOutline, selected: Collection[str]) 
         {tag for operation in preview["operations"] for tag in operation["tags"] if " " not in tag}
     )
     return {
-        "told": preview,
+        "preview": preview,
         "rows": rows,
         "tags": tags,
         "ticked": sum(1 for _one, is_selected in rows if is_selected),
@@ -216,8 +216,8 @@ def _read_document(request: HttpRequest) -> str:
     if file.size > MAX_DOCUMENT_BYTES:
         raise InvalidInput(
             format_message(
-                "The file is larger than {longest_text} MiB.",
-                longest_text=MAX_DOCUMENT_BYTES // 1024**2,
+                "The file is larger than {limit} MiB.",
+                limit=MAX_DOCUMENT_BYTES // 1024**2,
             ),
             code="too_large",
             field="document",

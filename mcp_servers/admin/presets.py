@@ -36,7 +36,7 @@ from bonobot.core.admin.theme import (
 from bonobot.core.problems import Problem
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.admin.preset_availability import (
+from mcp_servers.admin.preset_gallery import (
     build_preset_switch,
     disable_preset_view,
     enable_preset_view,

@@ -23,7 +23,6 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.masking import MASK
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
-from mcp_servers.admin.added_servers import load_new_definitions, show_added_servers
 from mcp_servers.admin.openapi import (
     DeclaredApiForm,
     OperationForm,
@@ -31,10 +30,12 @@ from mcp_servers.admin.openapi import (
     build_operation_initial,
     show_api_configuration,
 )
+from mcp_servers.admin.review_new_servers import load_new_definitions, show_added_servers
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin, summarize_discovery
 from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.discovery import ServerRemoved, discover_servers
+from mcp_servers.extension_points import Panel, build_registered_panels
 from mcp_servers.flow_labels.services import LABEL_NAMES
 from mcp_servers.flow_labels.store_labels import (
     clear_store_labels,
@@ -55,7 +56,6 @@ from mcp_servers.openapi.services import (
     update_operation,
 )
 from mcp_servers.server_config import build_changed_spec, mask_endpoint_config
-from mcp_servers.server_panels import Panel, build_registered_panels
 from mcp_servers.subscriptions.queries import load_change_notification_status
 
 

@@ -43,13 +43,9 @@ from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
 from mcp_servers.admin import bulk_actions, openapi
-from mcp_servers.admin.add_servers import (
-    ServerDestination,
-    add_by_form,
-    add_by_preset,
-    choose_preset,
-)
+from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
+from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult, discover_servers
 from mcp_servers.health.queries import build_last_day, prefetch_last_day
 from mcp_servers.health.uptime import UptimeSegment
@@ -211,7 +207,7 @@ class ServerAdmin(TabbedAdmin):
         ServerScopeFilter,
     )
     search_fields = ("name", "description")  # and definitions, see `get_search_results`
-    search_help_text = _("Searches names, descriptions, and definitions.")
+    search_help_text = _("Name, description, or tool")
     ordering = ("name",)
     actions = (
         "test_chosen",
@@ -319,13 +315,11 @@ class ServerAdmin(TabbedAdmin):
 
     # -- Columns ---------------------------------------------------------------------------------
 
-    @display(description=_("server"), ordering="name", header=True)
-    def server(self, server: Server) -> tuple[str, str]:
+    @display(description=_("server"), ordering="name")
+    def server(self, server: Server) -> str:
         """Return the name, with transport and description."""
         about = server.description or server.endpoint_config.get("url") or _format_command(server)
-        prefix = _t("private to an agent · ") if server.private_to_agent else ""
-        transport = server.get_transport_type_display()
-        return make_visible(server.name), f"{transport} · {prefix}{make_visible(about, 80)}"
+        return render_to_string("admin/servers/name.html", {"server": server, "about": about})
 
     @display(description=_("status"), ordering="status")
     def state(self, server: Server) -> str:

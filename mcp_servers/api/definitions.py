@@ -323,10 +323,10 @@ class DefinitionLabelsView(ServerView):
         if missing := sorted({*names} - {row.name for row in rows}):
             raise NotFound(
                 format_message(
-                    "{server} has no {kind} {missing!r}.",
+                    "{server} has no {kind} {name!r}.",
                     server=server.name,
                     kind=body["kind"],
-                    missing=missing[0],
+                    name=missing[0],
                 ),
                 field="names",
             )

@@ -181,6 +181,8 @@ class ServerView(ResourceView):
         """Return the server; raises `NotFound`."""
         with set_not_found_field("server_id"):
             server: Server = Server.objects.get_or_404(self.organization_id, pk=server_id)
+        if self.request.method == "GET":
+            self.report_read([server])
         return server
 
     def build_server_response(self, server: Server, *, status: int = 200) -> Response:
@@ -414,12 +416,14 @@ class ServerExportView(ResourceView):
             pool = pool.filter(name__in=names)
             if missing := sorted(names - set(pool.values_list("name", flat=True))):
                 raise InvalidInput(
-                    format_message("The server {missing!r} doesn't exist.", missing=missing[0]),
+                    format_message("The server {name!r} doesn't exist.", name=missing[0]),
                     code="unknown_server",
                     field="name",
                     remedy="List the servers: GET /api/mcp-servers.",
                 )
-        return Response(build_client_file(pool.prefetch_related("secrets")))
+        servers = list(pool.prefetch_related("secrets"))
+        self.report_read(servers)
+        return Response(build_client_file(servers))
 
 
 TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]

@@ -80,8 +80,8 @@ class BundleSetting:
     def _build_error(self, expected: str) -> InvalidInput:
         return InvalidInput(
             format_message(
-                "`{title}` must be {expected}.",
-                title=make_visible(self.title, 80),
+                "`{field}` must be {expected}.",
+                field=make_visible(self.title, 80),
                 expected=expected,
             ),
             code="bad_value",

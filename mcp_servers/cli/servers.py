@@ -26,9 +26,9 @@ from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.text.dollars import parse_dollars
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS
+from mcp_servers.extension_points import get_attached_agents
 from mcp_servers.models import HealthCheck, Preset, Server
 from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.server_config import ServerSpec, mask_endpoint_config

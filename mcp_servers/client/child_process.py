@@ -28,10 +28,10 @@ from bonobot.core.process_cache import compute_once
 from bonobot.core.text.masking import MASK, mask_text
 from bonobot.core.text.untrusted_text import make_visible, strip_terminal_sequences
 from mcp_servers.client.background_tasks import ReadThrottle, TaskSet
-from mcp_servers.client.child_environment import build_environment
 from mcp_servers.client.egress_proxy import EgressProxy
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.environment_rules import (
+    build_environment,
     find_variable_danger,
     list_variables_needing_exception,
 )
@@ -48,7 +48,7 @@ from mcp_servers.client.errors import (
 from mcp_servers.client.extension_points import StderrSink
 from mcp_servers.client.folder_rules import FolderReplaced, OpenFolders
 from mcp_servers.client.forwarded_ports import find_forwarded_ports, replace_addresses
-from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
+from mcp_servers.client.sandbox import ServerSandboxUnavailable
 
 TRIAL_TIMEOUT_S = 5.0
 CONTAINMENT_TOOLS = ("setpriv", "unshare")

@@ -14,9 +14,8 @@ from bonobot.core.text.masking import Masker
 from mcp_servers.client.bundle_folder import BundleFolder
 from mcp_servers.client.folder_rules import SYSTEM_ONLY, FolderRule
 from mcp_servers.client.resource_limits import UNLIMITED, ProcessLimits
-from mcp_servers.client.sandbox import Sandbox
-from mcp_servers.client.sandbox_modes import NO_SANDBOX, ServerSandbox
-from mcp_servers.client.server_requests import ServerRequestKind
+from mcp_servers.client.sandbox import NO_SANDBOX, Sandbox, ServerSandbox
+from mcp_servers.client.server_request_kinds import ServerRequestKind
 
 Transport = Literal["stdio", "http", "openapi"]
 Era = Literal["modern", "handshake", ""]  # "" for servers that do not speak MCP

@@ -1,4 +1,4 @@
-"""Which environment variables of a stdio server need an exception (pure).
+"""The environment of a stdio server, and which of its variables need an exception.
 
 Some variables make a program load code, choose which programs, configurations or certificates are
 trusted, or bypass the sandbox and the egress proxy. A server may have one only if a platform
@@ -6,7 +6,10 @@ administrator added an exception with its exact name. Names are compared in uppe
 `npm_config_*`, and most programs read `http_proxy` too.
 """
 
-from collections.abc import Collection, Iterable
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 
@@ -130,3 +133,29 @@ def list_variables_needing_exception(
 ) -> list[str]:
     """Return the names that need an exception and have none, sorted."""
     return sorted(name for name in names if name not in exceptions and find_variable_danger(name))
+
+
+# All that a child gets besides its configured variables: PATH to find launchers, HOME for their
+# caches, the others for user, language, time zone and temporary files.
+INHERITED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+)
+
+
+def build_environment(declared: Mapping[str, str]) -> dict[str, str]:
+    """Return a child's whole environment: `INHERITED_VARIABLES` and the configured ones.
+
+    The folder of Bonobot's own Python is last on PATH.
+    """
+    env = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    python_folder = str(Path(sys.executable).parent)
+    env["PATH"] = os.pathsep.join(filter(None, (env.get("PATH", os.defpath), python_folder)))
+    return env | dict(declared)

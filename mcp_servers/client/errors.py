@@ -338,7 +338,7 @@ def build_crash_error(
     return UpstreamError(
         summary
         + (
-            format_message(" Last error output: “{said}”.", said=quoted_output)
+            format_message(" Last error output: “{output}”.", output=quoted_output)
             if quoted_output
             else ""
         ),

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, quote_text
-from mcp_servers.client.extensions import (
+from mcp_servers.client.http_channel import validate_header_annotations
+from mcp_servers.client.jsonrpc import TOO_DEEP, McpRequest
+from mcp_servers.client.mcp_extensions import (
     SKILLS_EXTENSION,
     select_relayed_extensions,
     validate_skill,
 )
-from mcp_servers.client.http_channel import validate_header_annotations
-from mcp_servers.client.jsonrpc import TOO_DEEP, McpRequest
 from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND, HandshakeResult
 
 Kind = Literal["tool", "resource", "resource_template", "skill", "prompt", "instructions"]

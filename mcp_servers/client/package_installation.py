@@ -391,9 +391,9 @@ async def _run_installer(
     if child.returncode != 0:
         raise OSError(
             format_message(
-                "{end}: {said}",
+                "{end}: {output}",
                 end=child.describe_end(),
-                said=_get_last_lines(tail.get_last_output(), 3),
+                output=_get_last_lines(tail.get_last_output(), 3),
             )
         )
 

@@ -9,21 +9,241 @@ egress proxy, which enforces the egress rules; database ports of the server are 
 
 Without a working sandbox the server isn't started (`sandbox_unavailable`), unless the installation
 has only one organization.
+
+`Sandbox` is this one, `ServerSandbox` a mode that an administrator configures for one server. A
+configured mode is a requirement: the server isn't started if it doesn't work here. Success is
+cached; a failure is tried again at each start, as it may have been fixed.
 """
 
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bonobot.core.crypto.key_files import ensure_private_folder
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import compute_once
-from mcp_servers.client import sandbox_modes
 from mcp_servers.client.egress_proxy import ETC_FOLDER, HOSTS_FILE, EgressProxy
 from mcp_servers.client.folder_rules import OpenFolders
-from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
+
+Kind = Literal["none", "namespaces", "bubblewrap"]
+Network = Literal["host", "egress", "none"]
+
+TRIAL_TIMEOUT_S = 5.0
+LOOPBACK_SCRIPT = Path(__file__).with_name("sandbox_loopback.py")
+PACKAGES_BY_TOOL = {"setpriv": "util-linux", "unshare": "util-linux", "bwrap": "bubblewrap"}
+NAMESPACE_SYSCTLS = (
+    ("kernel/unprivileged_userns_clone", "0", "1"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("user/max_user_namespaces", "0", "10000"),
+)
+SYSCTL_FOLDER = Path("/proc/sys")
+# A file system in memory counts towards no limit of a process: without a size, it could take half
+# of the machine's memory.
+TMPFS_BYTES = 256 * 1024 * 1024
+SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+RESOLVER_FOLDER = "/run/systemd/resolve"  # /etc/resolv.conf often links to it
+
+
+class ServerSandboxUnavailable(Exception):
+    """This sandbox mode doesn't work here; `remedy` names the missing package or setting."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSandbox:
+    """A sandbox mode. `hidden` folders, such as our keys, are invisible with bubblewrap.
+
+    `namespaces`: own processes, mounts and users, no privileges; the server sees no other process,
+    and everything that it started dies with Bonobot. `bubblewrap`: additionally a read-only file
+    system with an empty home and /tmp; only its working folder is writable.
+    """
+
+    kind: Kind = "none"
+    network: Network = "host"
+    hidden: tuple[str, ...] = ()
+
+    def build_command_prefix(self, command: str, *, home: str, cwd: str | None) -> tuple[str, ...]:
+        """Return the prefix of `command`; raises `ServerSandboxUnavailable`.
+
+        Blocks for up to 5 s the first time.
+        """
+        _check_works(self.kind, self.network)
+        if self.kind == "namespaces":
+            return _build_namespace_prefix(self.network)
+        return _build_bubblewrap_prefix(self, command, home=home, cwd=cwd)
+
+
+NO_SANDBOX = ServerSandbox()
+
+
+def find_sandbox_problem(kind: Kind, network: Network = "host") -> ServerSandboxUnavailable | None:
+    """Return why this sandbox doesn't work here, or None. Blocks."""
+    try:
+        _check_works(kind, network)
+    except ServerSandboxUnavailable as problem:
+        return problem
+    return None
+
+
+_working: set[tuple[Kind, Network]] = set()
+
+
+def _check_works(kind: Kind, network: Network) -> None:
+    """Raise `ServerSandboxUnavailable` unless this kind works."""
+    if (kind, network) in _working:
+        return
+    if sys.platform != "linux":
+        raise ServerSandboxUnavailable(
+            format_message("`{kind}` works only on Linux", kind=kind), "Run this server on Linux."
+        )
+    tools = ("setpriv", "unshare") if kind == "namespaces" else ("setpriv", "bwrap")
+    for tool in tools:
+        if shutil.which(tool) is None:
+            package = PACKAGES_BY_TOOL[tool]
+            raise ServerSandboxUnavailable(
+                format_message("`{tool}` isn't installed", tool=tool),
+                f"Install the package `{package}`.",
+            )
+    if kind == "namespaces":
+        prefix = _build_namespace_prefix(network)
+    else:
+        trial_sandbox = ServerSandbox(kind=kind, network=network)
+        prefix = _build_bubblewrap_prefix(
+            trial_sandbox, get_tool_path("setpriv"), home="", cwd=None
+        )
+    if failure := try_command([*prefix, get_tool_path("setpriv"), "--version"]):
+        raise ServerSandboxUnavailable(
+            format_message(
+                "`{kind}` doesn't work on this machine: {error}", kind=kind, error=failure
+            ),
+            _build_remedy(),
+        )
+    _working.add((kind, network))
+
+
+def try_command(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """Run one of our own commands; return why it failed, or "". Blocks."""
+    try:
+        outcome = subprocess.run(  # noqa: S603 - fixed words
+            words, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False, env=env
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    if outcome.returncode == 0:
+        return ""
+    error_lines = outcome.stderr.decode("utf-8", "replace").strip().splitlines()
+    return error_lines[-1][:200] if error_lines else f"status {outcome.returncode}"
+
+
+def build_tmpfs_arguments(path: str, size: int = TMPFS_BYTES) -> tuple[str, ...]:
+    """Return bubblewrap's arguments for an empty file system in memory; `size` is in bytes."""
+    return ("--size", str(size), "--tmpfs", path)
+
+
+def build_device_arguments() -> tuple[str, ...]:
+    """Return bubblewrap's arguments for a minimal /dev with writable shared memory only."""
+    shared_memory = build_tmpfs_arguments("/dev/shm", SHARED_MEMORY_BYTES)  # noqa: S108
+    return ("--dev", "/dev", *shared_memory, "--remount-ro", "/dev")
+
+
+def _build_remedy() -> str:
+    for name, refusing, allowing in NAMESPACE_SYSCTLS:
+        try:
+            value = (SYSCTL_FOLDER / name).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if value == refusing:
+            return f"Allow user namespaces: `sysctl {name.replace('/', '.')}={allowing}`."
+    return (
+        "Allow this user to make user namespaces; in a container, let it run with a seccomp "
+        "profile that permits `unshare` and `mount`."
+    )
+
+
+def _build_namespace_prefix(network: Network) -> tuple[str, ...]:
+    setpriv = get_tool_path("setpriv")
+    without_network = (
+        ("--net", "--", sys.executable, "-I", "-S", str(LOOPBACK_SCRIPT))
+        if network == "none"
+        else ("--",)
+    )
+    return (
+        *(setpriv, "--pdeathsig", "KILL", "--"),
+        *(get_tool_path("unshare"), "--user", "--map-current-user", "--keep-caps", "--pid"),
+        *("--mount-proc", "--fork", "--kill-child=SIGKILL", *without_network),
+        # The owner of a namespace may undo its mounts, so the command's capabilities are dropped.
+        *(setpriv, "--no-new-privs", "--inh-caps=-all", "--ambient-caps=-all"),
+        *("--bounding-set=-all", "--"),
+    )
+
+
+def _build_bubblewrap_prefix(
+    sandbox: ServerSandbox, command: str, *, home: str, cwd: str | None
+) -> tuple[str, ...]:
+    words = [
+        *(
+            get_tool_path("setpriv"),
+            "--pdeathsig",
+            "KILL",
+            "--",
+            get_tool_path("bwrap"),
+            "--die-with-parent",
+        ),
+        *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
+        *("--unshare-cgroup-try", "--cap-drop", "ALL"),
+        *(("--unshare-net",) if sandbox.network == "none" else ()),
+        *("--ro-bind", "/", "/", *build_device_arguments(), "--proc", "/proc"),
+    ]
+    # Sockets in /run and /tmp, such as those of databases and Docker, would bypass the sandbox.
+    empty = [path for path in ("/tmp", "/run", home) if _is_folder(path)]  # noqa: S108
+    for path in empty:
+        words += build_tmpfs_arguments(path)
+    if sandbox.network == "host":
+        words += ["--ro-bind-try", RESOLVER_FOLDER, RESOLVER_FOLDER]
+    for path in _iterate_needed_folders(command):
+        if any(_contains(folder, path) for folder in empty):
+            words += ["--ro-bind-try", path, path]
+    return (*words, *_iterate_folder_arguments(sandbox.hidden, cwd), "--")
+
+
+def _iterate_folder_arguments(hidden: tuple[str, ...], cwd: str | None) -> Iterator[str]:
+    """Yield the arguments that hide our own folders and bind the server's, in mount order."""
+    existing = [path for path in hidden if _is_folder(path)]
+    for path in existing:
+        yield from build_tmpfs_arguments(path)
+    if cwd is None or not _is_folder(cwd):
+        yield from ("--chdir", "/tmp")  # noqa: S108 - an empty one of its own
+        return
+    folder = str(Path(cwd).absolute())
+    yield from ("--bind", folder, folder, "--chdir", folder)
+    for path in existing:
+        if _contains(folder, path):
+            yield from build_tmpfs_arguments(path)
+
+
+def _iterate_needed_folders(command: str) -> Iterator[str]:
+    """Yield the folders that a program under an emptied folder still needs."""
+    yield str(Path(command).parent)
+    yield str(Path(command).resolve().parent)
+    yield from dict.fromkeys((sys.prefix, sys.base_prefix))
+
+
+def _is_folder(path: str) -> bool:
+    return bool(path) and path != "/" and Path(path).is_dir()
+
+
+def get_tool_path(tool: str) -> str:
+    """Return the path of a tool, by our own PATH rather than the child's."""
+    return shutil.which(tool) or tool
+
 
 # Files that programs need to start; below, those for name resolution.
 ETC_NAMES = (
@@ -46,7 +266,7 @@ def build_system_arguments(*, network: bool) -> tuple[str, ...]:
         *("--ro-bind", "/usr", "/usr", *_iterate_top_folders()),
         *(word for name in etc for word in build_optional_bind(f"/etc/{name}")),
         *(word for path in PROGRAMS for word in build_optional_bind(path)),
-        *("--proc", "/proc", *sandbox_modes.build_device_arguments()),
+        *("--proc", "/proc", *build_device_arguments()),
     )
 
 
@@ -127,7 +347,7 @@ class Sandbox:
             if Path(path).is_dir() and any(
                 _contains(folder, path) for folder in (*programs, *shown_folders)
             ):
-                words += sandbox_modes.build_tmpfs_arguments(path)
+                words += build_tmpfs_arguments(path)
         for path in shown_folders:  # again, for a folder within a hidden one
             if any(_contains(hidden, path) for hidden in self.hidden):
                 words += ("--bind", folders.get_source_path(path), path)
@@ -198,11 +418,11 @@ def check_sandbox_works() -> None:
     """Raise `ServerSandboxUnavailable` unless a sandbox works; failures are not cached."""
     if "works" in _verified:
         return
-    if problem := sandbox_modes.find_sandbox_problem("bubblewrap", "none"):
+    if problem := find_sandbox_problem("bubblewrap", "none"):
         raise problem
     if failure := _try_sandbox(forbids_namespaces=False):
         raise ServerSandboxUnavailable(
-            format_message("the sandbox doesn't work on this host: {said}", said=failure), REMEDY
+            format_message("the sandbox doesn't work on this host: {error}", error=failure), REMEDY
         )
     _verified.add("works")
 
@@ -223,7 +443,7 @@ def _try_sandbox(*, forbids_namespaces: bool) -> str:
         "/usr/bin/env",
         "true",
     )
-    return sandbox_modes.try_command(words, {"PATH": os.defpath})
+    return try_command(words, {"PATH": os.defpath})
 
 
 def _build_base_arguments(network: Network, hosts: Path) -> tuple[str, ...]:
@@ -233,15 +453,15 @@ def _build_base_arguments(network: Network, hosts: Path) -> tuple[str, ...]:
         ),
         *build_system_arguments(network=network == "host"),
         *(() if network == "host" else ("--ro-bind", str(hosts), "/etc/hosts")),
-        *sandbox_modes.build_tmpfs_arguments("/tmp"),  # noqa: S108
+        *build_tmpfs_arguments("/tmp"),  # noqa: S108
     )
 
 
 def build_namespace_arguments(*, network: bool, forbids_namespaces: bool) -> tuple[str, ...]:
     """Return the first arguments of every sandbox: own namespaces, no privileges."""
     return (
-        *(sandbox_modes.get_tool_path("setpriv"), "--pdeathsig", "KILL", "--"),
-        *(sandbox_modes.get_tool_path("bwrap"), "--die-with-parent"),
+        *(get_tool_path("setpriv"), "--pdeathsig", "KILL", "--"),
+        *(get_tool_path("bwrap"), "--die-with-parent"),
         *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
         *("--unshare-cgroup-try", "--cap-drop", "ALL", "--hostname", "sandbox"),
         *(("--disable-userns",) if forbids_namespaces else ()),

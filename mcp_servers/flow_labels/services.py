@@ -17,7 +17,6 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.audit import record_server_change
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.held_labels import require_no_held_labels
 from mcp_servers.flow_labels.inference import (
     LabelContext,
     Labels,
@@ -25,6 +24,7 @@ from mcp_servers.flow_labels.inference import (
     infer_labels,
 )
 from mcp_servers.flow_labels.store_labels import StoreUse, infer_store_use
+from mcp_servers.flow_labels.token_labels import require_no_held_labels
 from mcp_servers.models import Definition, Server
 
 # Inferring labels takes longer than the rest of a snapshot's row, so results are cached.
@@ -128,7 +128,7 @@ def _parse_labels(labels: Iterable[str]) -> Labels:
             format_message("Unknown label {unknown!r}.", unknown=unknown[0]),
             code="unknown_label",
             field="labels",
-            remedy=format_message("Use one of: {label}.", label=", ".join(FlowLabel)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(FlowLabel)),
         )
     return tuple(label for label in FlowLabel if label in names)
 

@@ -21,11 +21,11 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.discovery import run_discovery
-from mcp_servers.discovery_triggers import is_catalog_expired
 from mcp_servers.health.check_delays import compute_check_delay
-from mcp_servers.health.contacts import record_contact, record_failure
+from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint
+from mcp_servers.rediscovery import is_catalog_expired
 
 logger = logging.getLogger(__name__)
 

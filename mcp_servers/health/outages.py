@@ -1,4 +1,4 @@
-"""Outages and unmonitored periods of servers: recorded, notified and pruned."""
+"""Outages and unmonitored periods of servers: recorded and notified."""
 
 from datetime import datetime, timedelta
 
@@ -63,11 +63,6 @@ def close_outages(server: Server) -> None:
     Outage.objects.filter(server=server, ended_at=None).update(ended_at=timezone.now())
 
 
-def prune_outages(older_than: timedelta) -> int:
-    """Delete old outages; return the number of rows."""
-    return int(Outage.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0])
-
-
 def build_server_subject(server: Server, page: str = "change") -> NotificationSubject:
     """Return the server as the subject of notifications; its URL is resolved lazily."""
     link = reverse_lazy(f"admin:mcp_servers_server_{page}", args=[server.pk])
@@ -113,13 +108,6 @@ def record_unmonitored_period(server: Server, now: datetime) -> None:
         )
         # Two contacts at once have the same start: one row is enough.
         UnmonitoredPeriod.objects.bulk_create([gap], ignore_conflicts=True)
-
-
-def prune_unmonitored_periods(older_than: timedelta) -> int:
-    """Delete old unmonitored periods; return the number of rows."""
-    return int(
-        UnmonitoredPeriod.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0]
-    )
 
 
 # A check may be late by its own pause, and by delays of a busy or restarted worker.

@@ -86,7 +86,7 @@ class _OverrideReader:
                 self.notices.append(
                     ConfigWarning(
                         "left_out",
-                        format_message("Ignored: {left}.", left=unused_names[0]),
+                        format_message("Ignored: {listed}.", listed=unused_names[0]),
                         path,
                     )
                 )
@@ -152,7 +152,7 @@ class _OverrideReader:
             return ()
         if not isinstance(node.value, dict):
             self._add_problem(
-                format_message("`{where}` must be an object.", where=path), path, node.line
+                format_message("`{field}` must be an object.", field=path), path, node.line
             )
         return node.fields
 

@@ -76,8 +76,8 @@ def read_client_config(client: str, machine: UserMachine) -> ClientConfigFile:
             code="no_client_file",
             field="--from",
             remedy=format_message(
-                "Searched: {looked}. Specify another file as FILE.",
-                looked=", ".join(str(path) for path in candidates),
+                "Searched: {paths}. Specify another file as FILE.",
+                paths=", ".join(str(path) for path in candidates),
             ),
         )
     text = read_text(existing_paths[0])
@@ -103,7 +103,7 @@ def read_text(path: Path) -> str:
         ) from None
     except OSError as error:
         raise NotFound(
-            format_message("{path} can't be read: {strerror}.", path=path, strerror=error.strerror),
+            format_message("{path} can't be read: {error}.", path=path, error=error.strerror),
             code="unreadable_file",
             field="FILE",
             remedy="Specify a file that you can read, or `-` for standard input.",

@@ -215,7 +215,7 @@ class EntryCollector:
                 path = f"{field}.{make_visible(name, 64)}"
                 self.add_warning(
                     "repeated_member",
-                    format_message("`{spot}` occurs twice. The last value is used.", spot=path),
+                    format_message("`{path}` occurs twice. The last value is used.", path=path),
                     path,
                 )
             if (text := self.read_text(value, f"{field}.{make_visible(name, 64)}")) is not None:
@@ -243,7 +243,7 @@ class EntryCollector:
     def _fill(self, text: str, field: str, *, secret: bool) -> tuple[str, bool]:
         if unreadable := placeholders.find_unreadable_placeholder(text):
             detail = format_message(
-                "`{strange}` can't be resolved here.", strange=make_visible(unreadable, 60)
+                "`{name}` can't be resolved here.", name=make_visible(unreadable, 60)
             )
             self.add_problem("unknown_reference", detail, field, "Enter the value, or ${NAME}.")
             return text, False

@@ -235,7 +235,7 @@ def _read_fields(node: SourceNode, collector: EntryCollector) -> ServerFields:
             shown_name = make_visible(name, 64)
             collector.add_warning(
                 "repeated_member",
-                format_message("`{shown}` occurs twice. The last value is used.", shown=shown_name),
+                format_message("`{path}` occurs twice. The last value is used.", path=shown_name),
                 shown_name,
             )
         fields[name] = value
@@ -285,8 +285,8 @@ def _resolve_transport(
         "missing_endpoint",
         detail_without_endpoint
         or format_message(
-            "The {wanted} transport requires `{missing}`, which is missing.",
-            wanted=transport,
+            "The {transport} transport requires `{missing}`, which is missing.",
+            transport=transport,
             missing=missing,
         ),
         missing,
@@ -456,7 +456,7 @@ def _read_auth_config(fields: ServerFields, collector: EntryCollector) -> Import
         detail = format_message(
             "Unknown authentication type `{kind}`.", kind=make_visible(auth_type, 40)
         )
-        remedy = format_message("Use one of: {auth_types}.", auth_types=", ".join(AUTH_TYPES))
+        remedy = format_message("Use one of: {values}.", values=", ".join(AUTH_TYPES))
         collector.add_problem(
             "unknown_auth", detail, format_message("{where}.type", where=path), remedy, node.line
         )

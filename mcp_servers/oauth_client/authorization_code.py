@@ -194,8 +194,8 @@ def sign_out(principal: Principal, server: Server) -> None:
             grants.mark_needs_reauth(
                 account,
                 format_message(
-                    "Signed out. Sign in at {keeper}",
-                    keeper=access_tokens.build_account_login_url(account),
+                    "Signed out. Sign in at {url}",
+                    url=access_tokens.build_account_login_url(account),
                 ),
             )
 

@@ -170,8 +170,8 @@ async def _fetch_protected_resource(
     if metadata_url:
         raise _build_metadata_error(
             format_message(
-                "No resource metadata found at `{named}`.",
-                named=make_visible(metadata_url, MAX_SHOWN_LENGTH),
+                "No resource metadata found at `{url}`.",
+                url=make_visible(metadata_url, MAX_SHOWN_LENGTH),
             )
         )
     # Servers of 2025-03-26 have no resource metadata: they are their own authorization server.
@@ -234,9 +234,9 @@ async def _fetch_server_metadata(
             if declared_issuer != issuer:
                 raise OAuthProblem(
                     format_message(
-                        "The metadata of `{issuer}` names a different issuer: `{found}`.",
+                        "The metadata of `{issuer}` names a different issuer: `{other_issuer}`.",
                         issuer=make_visible(issuer, MAX_SHOWN_LENGTH),
-                        found=make_visible(str(declared_issuer), MAX_SHOWN_LENGTH),
+                        other_issuer=make_visible(str(declared_issuer), MAX_SHOWN_LENGTH),
                     ),
                     code="issuer_mismatch",
                     remedy="Both values must be identical. Contact the server's administrator.",

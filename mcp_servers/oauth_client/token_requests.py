@@ -76,7 +76,7 @@ def detect_signing_algorithm(pem: str) -> str:
     if isinstance(key, RSAPrivateKey):
         if key.key_size < MIN_RSA_BITS:
             raise _build_key_error(
-                format_message("The RSA key has only {key_size} bits.", key_size=key.key_size)
+                format_message("The RSA key has only {bits} bits.", bits=key.key_size)
             )
         return "RS256"
     if isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name in CURVES:

@@ -68,8 +68,8 @@ def _read_operations(document: Mapping[str, Any]) -> list[OpenApiOperation]:
 
 def _build_refusal_error(operation: OpenApiOperation, field: str) -> Exception:
     detail = format_message(
-        "`{one_key}` can't be a tool: {refused}",
-        one_key=operation.key,
+        "`{key}` can't be a tool: {refused}",
+        key=operation.key,
         refused=operation.refusal_reason,
     )
     path_field = f"{field}.path" if field else "path"

@@ -116,7 +116,7 @@ def _read_input(raw: Any, path_parameters: Sequence[str], field: str) -> Operati
         raise build_field_error(
             f"{field}.{unknown_fields[0][:64]}",
             format_message(
-                "Unknown parameter field `{strange}`.", strange=format_node(unknown_fields[0])
+                "Unknown parameter field `{name}`.", name=format_node(unknown_fields[0])
             ),
             "unknown_field",
             format_message("Supported fields: {fields}.", fields=", ".join(PARAMETER_FIELDS)),
@@ -131,15 +131,15 @@ def _read_input(raw: Any, path_parameters: Sequence[str], field: str) -> Operati
         if value not in allowed_values:
             code = "unknown_type" if field_name == "type" else "unknown_place"
             detail = format_message(
-                "`{said}` isn't a valid value for `{member}`.",
-                said=format_node(value),
-                member=field_name,
+                "`{value}` isn't a valid value for `{field}`.",
+                value=format_node(value),
+                field=field_name,
             )
             raise build_field_error(
                 f"{field}.{field_name}",
                 detail,
                 code,
-                format_message("Use one of: {known}.", known=", ".join(allowed_values)),
+                format_message("Use one of: {values}.", values=", ".join(allowed_values)),
             )
     _check_input_name(name, location, path_parameters, f"{field}.name")
     required = raw.get("required", False)
@@ -210,8 +210,8 @@ def _parse_choices(raw: Any, input_type: str, field: str) -> tuple[Any, ...]:
         raise build_field_error(
             field,
             format_message(
-                "`enum` must be a list of at most {most_choices} strings or numbers.",
-                most_choices=MAX_CHOICES,
+                "`enum` must be a list of at most {limit} strings or numbers.",
+                limit=MAX_CHOICES,
             ),
             "bad_choice",
             "Omit it to allow any value.",
@@ -221,8 +221,8 @@ def _parse_choices(raw: Any, input_type: str, field: str) -> tuple[Any, ...]:
             raise build_field_error(
                 field,
                 format_message(
-                    "`{one}` isn't of type `{kind}`.",
-                    one=format_node(choice),
+                    "`{text}` isn't of type `{kind}`.",
+                    text=format_node(choice),
                     kind=input_type,
                 ),
                 "bad_choice",
@@ -407,7 +407,7 @@ def read_operation(raw: Any, base_url: str, field: str = "") -> DeclaredOperatio
             name_field("method"),
             format_message("Unknown method `{method}`.", method=format_node(method)),
             "unknown_method",
-            format_message("Use one of: {methods}.", methods=", ".join(METHODS)),
+            format_message("Use one of: {values}.", values=", ".join(METHODS)),
         )
     path = _parse_path(raw.get("path"), base_url, name_field("path"))
     operation = DeclaredOperation(
@@ -429,7 +429,7 @@ def check_known_fields(raw: Mapping[str, Any], allowed_fields: tuple[str, ...], 
     if unknown_fields := sorted(set(map(str, raw)) - set(allowed_fields)):
         raise build_field_error(
             _build_field_namer(field)(unknown_fields[0][:64]),
-            format_message("Unknown field `{strange}`.", strange=format_node(unknown_fields[0])),
+            format_message("Unknown field `{name}`.", name=format_node(unknown_fields[0])),
             "unknown_field",
             format_message("Supported fields: {fields}.", fields=", ".join(allowed_fields)),
         )
@@ -443,7 +443,7 @@ def _set_body_format(
             name_field("body"),
             format_message("Unknown body type `{kind}`.", kind=format_node(body_format)),
             "unknown_body",
-            format_message("Use one of: {bodies}.", bodies=", ".join(BODY_FORMATS)),
+            format_message("Use one of: {values}.", values=", ".join(BODY_FORMATS)),
         )
     if operation.list_inputs("body") and operation.method in METHODS_WITHOUT_BODY:
         raise build_field_error(
@@ -474,7 +474,7 @@ def _check_unique(operations: tuple[DeclaredOperation, ...], field: str) -> None
         if operation.key in keys:
             raise build_field_error(
                 f"{operation_field}.path",
-                format_message("`{one_key}` is declared twice.", one_key=operation.key),
+                format_message("`{key}` is declared twice.", key=operation.key),
                 "duplicate_operation",
                 "Keep only one of them. Method and path identify an operation.",
             )
@@ -573,7 +573,9 @@ def _strip_base_url(text: str, base_url: str, field: str) -> str:
     if text != base and not text.startswith((f"{base}/", f"{base}?", f"{base}#")):
         raise build_field_error(
             field,
-            format_message("The operation's URL is outside its server's URL ({bare}).", bare=base),
+            format_message(
+                "The operation's URL is outside its server's URL ({server_url}).", server_url=base
+            ),
             "other_address",
             "Add it as a separate server. Credentials apply to one server only.",
         )
@@ -595,7 +597,7 @@ def _parse_result_pointer(raw: Any, field: str) -> str:
     ):
         raise build_field_error(
             field,
-            format_message("`{said}` isn't a valid path into the response.", said=format_node(raw)),
+            format_message("`{path}` isn't a valid path into the response.", path=format_node(raw)),
             "bad_result",
             "Enter the path to it, such as data.items or /data/items.",
         )
@@ -613,7 +615,7 @@ def _parse_labels(raw: Any, field: str) -> tuple[str, ...] | None:
             field,
             format_message("Unknown label `{unknown}`.", unknown=format_node(unknown[0])),
             "unknown_label",
-            format_message("Use one of: {label}.", label=", ".join(FlowLabel)),
+            format_message("Use one of: {values}.", values=", ".join(FlowLabel)),
         )
     return tuple(label.value for label in FlowLabel if label in names)
 

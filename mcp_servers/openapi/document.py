@@ -92,8 +92,8 @@ def parse_document(text: str) -> OpenApiDocument:
     if len(text.encode("utf-8", "surrogatepass")) > MAX_DOCUMENT_BYTES:
         raise InvalidInput(
             format_message(
-                "The document is larger than {longest_text} MiB.",
-                longest_text=MAX_DOCUMENT_BYTES // 1024**2,
+                "The document is larger than {limit} MiB.",
+                limit=MAX_DOCUMENT_BYTES // 1024**2,
             ),
             code="too_large",
             field="document",

@@ -137,8 +137,8 @@ def _check_document_text(document: Any) -> str:
     if len(document.encode("utf-8", "replace")) > MAX_DOCUMENT_BYTES:
         raise InvalidInput(
             format_message(
-                "The document is larger than {longest_text} MiB.",
-                longest_text=MAX_DOCUMENT_BYTES // 1024**2,
+                "The document is larger than {limit} MiB.",
+                limit=MAX_DOCUMENT_BYTES // 1024**2,
             ),
             code="too_large",
             field="endpoint_config.document",

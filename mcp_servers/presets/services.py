@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator
@@ -26,6 +27,7 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.stdio_validation import check_no_dangerous_variables
 from mcp_servers.tool_names import check_name, slugify
 
+PLACEHOLDER = re.compile(r"\$\{[A-Z0-9_]+\}")
 DISPLAY_FIELDS = ("name", "description", "category", "icon", "documentation_url")
 # Fields that decide what program a preset starts, and its limits.
 LAUNCH_FIELDS = ("transport_type", "endpoint_config", "auth_type", "auth_config", "parameters")
@@ -124,6 +126,7 @@ def _save_preset(principal: Principal, preset: Preset, spec: PresetSpec, action:
     check_name(spec.name)
     _check_documentation_url(spec.documentation_url)
     check_preset_columns(columns)
+    _check_address(principal, columns)
     for name, value in columns.items():
         setattr(preset, name, value.strip() if name == "name" else value)
     preset.slug = preset.slug or slugify(spec.name).replace("_", "-")
@@ -149,6 +152,25 @@ def _check_can_start(
             remedy="Contact a platform administrator. You can change the name, description, and "
             "links yourself.",
         )
+
+
+def _check_address(principal: Principal, columns: Mapping[str, Any]) -> None:
+    """Raise `EgressDenied` for a URL of a server that the principal can't add.
+
+    A host with parameters is checked when they are filled in.
+    """
+    from bonobot.core.http.egress import EgressDenied, check_url
+
+    url = str(columns["endpoint_config"].get("url", ""))
+    if columns["transport_type"] == Server.Transport.STDIO or "${" in urlsplit(url).netloc:
+        return
+    try:
+        check_url(
+            PLACEHOLDER.sub("x", url), allow_private=principal.may(Action.ALLOW_PRIVATE_ADDRESS)
+        )
+    except EgressDenied as problem:
+        problem.field = "endpoint_config.url"
+        raise
 
 
 def _check_documentation_url(url: str) -> None:

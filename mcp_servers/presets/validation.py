@@ -227,7 +227,7 @@ def _check_auth_config(transport: str, auth_type: str, config: Mapping[str, Any]
         raise _build_error(
             "auth_config.type",
             "Unknown authentication type.",
-            format_message("Use one of: {kinds}.", kinds=auth_types),
+            format_message("Use one of: {values}.", values=auth_types),
         )
     public_fields, encrypted_fields = AUTH_FIELDS[auth_type]
     if unknown_fields := sorted(set(config) - public_fields - encrypted_fields):

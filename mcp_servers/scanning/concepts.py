@@ -77,7 +77,9 @@ def _compute_digest(names: tuple[str, ...]) -> int:
 @lru_cache(maxsize=1)
 def _read_stems() -> tuple[dict[bytes, str], Any]:
     """Return the concept of each stem ("" for a word that only contains one), and their pattern."""
-    data = tomllib.loads(files(__package__).joinpath("concepts.toml").read_text(encoding="utf-8"))
+    data = tomllib.loads(
+        files(__package__).joinpath("concept_stems.toml").read_text(encoding="utf-8")
+    )
     names = dict.fromkeys(_split_stems(data["words"]), "")
     for concept, stems in data["stems"].items():
         names |= dict.fromkeys(_split_stems(stems), concept)

@@ -3,9 +3,11 @@
 Instructions may be split over several fields. Words of JSON Schema itself are left out.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from bonobot.core.text.untrusted_text import format_path_step
@@ -94,3 +96,23 @@ def _get_field_order(key: object) -> int:
 def _is_sentence(value: object) -> bool:
     """Tell whether a field that should have a standard value has a sentence instead."""
     return not isinstance(value, str) or " " in value or len(value) > 40
+
+
+# Markup is removed from descriptions before a model reads them: a reviewer may not see what a
+# comment or an unusual tag hides. Possessive quantifiers and excluded characters keep these linear.
+_COMMENT = re.compile(r"<!--(?:(?!-->).)*+(?:-->|\Z)", re.DOTALL)
+_TAG = re.compile(r"</?[A-Za-z!?][^<>]*+>")
+_IMAGE = re.compile(r"!\[[^\]\[]*+\]\([^()]*+\)")
+# Removing a tag may join the parts of another one: `<<b>script>`.
+_MAX_PASSES = 3
+
+
+@lru_cache(maxsize=8_192)
+def strip_markup(text: str) -> str:
+    """Return a description without comments, tags and Markdown images."""
+    for _ in range(_MAX_PASSES):
+        stripped = _TAG.sub("", _IMAGE.sub("", _COMMENT.sub("", text)))
+        if stripped == text:
+            return text.strip()
+        text = stripped
+    return text.replace("<", "").strip()

@@ -3,8 +3,8 @@
 In definitions, plain instructions are soft findings for review; disguised ones (encoded, look-alike
 letters, comments) are hard, because a legitimate author has no reason to hide them.
 
-Results have their own signals (`results.toml`) and classifier, and findings are only a warning: the
-boundary is policy, flow labels and approvals.
+Results have their own signals (`result_signals.toml`) and classifier, and findings are only a
+warning: the boundary is policy, flow labels and approvals.
 """
 
 import re

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from bonobot.core.text.linear_regex import LARGE_MEMORY, LinearPattern
 
 _DATA: Final = tomllib.loads(
-    files(__package__).joinpath("other_languages.toml").read_text(encoding="utf-8")
+    files(__package__).joinpath("other_language_signals.toml").read_text(encoding="utf-8")
 )
 STEMS: Final[dict[str, dict[str, str]]] = {
     concept: {
@@ -80,7 +80,7 @@ def _load_toml(file_name: str) -> dict[str, Any]:
     return tomllib.loads(files(__package__).joinpath(file_name).read_text(encoding="utf-8"))
 
 
-_ENGLISH: Final = _load_toml("english.toml")
+_ENGLISH: Final = _load_toml("english_signals.toml")
 PATTERN_PARTS: Final = {name: _join_lines(said) for name, said in _ENGLISH["parts"].items()}
 # Rules that a negation cancels: "never include passwords" asks for nothing.
 _NEGATABLE_RULES: Final = frozenset(
@@ -96,7 +96,7 @@ _NEGATED_BEFORE: Final = LinearPattern(
 
 
 class SignalSet:
-    """A set of signals: English ones from a file, other languages from `other_languages.toml`.
+    """A set of signals: English ones from a file, others from `other_language_signals.toml`.
 
     `mention` matches the text before a quotation that only mentions words. `long_text` is for texts
     so long that they contain some words of another language by chance.
@@ -387,5 +387,7 @@ DEFINITION_SIGNALS: Final = SignalSet(
     ),
 )
 RESULT_SIGNALS: Final = SignalSet(
-    _load_toml("results.toml"), mention=re.compile(rf"[\w,] [(]?{_QUOTE}{{1,2}}$"), long_text=True
+    _load_toml("result_signals.toml"),
+    mention=re.compile(rf"[\w,] [(]?{_QUOTE}{{1,2}}$"),
+    long_text=True,
 )

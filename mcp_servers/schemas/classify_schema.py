@@ -147,7 +147,7 @@ def classify_schema(schema: Any) -> SchemaVerdict:
     if size.nodes > MAX_NODES or size.values > MAX_VALUES:
         return SchemaVerdict(
             "refused",
-            format_message("The schema has more than {most_nodes} nodes.", most_nodes=MAX_NODES),
+            format_message("The schema has more than {limit} nodes.", limit=MAX_NODES),
         )
     if size.is_invalid:
         return SchemaVerdict("refused", "The schema contains invalid Unicode text.")
@@ -163,9 +163,7 @@ def classify_schema(schema: Any) -> SchemaVerdict:
     if size.nodes > MAX_INLINE_NODES:
         return SchemaVerdict(
             "confined",
-            format_message(
-                "The schema has more than {inline_nodes} nodes.", inline_nodes=MAX_INLINE_NODES
-            ),
+            format_message("The schema has more than {limit} nodes.", limit=MAX_INLINE_NODES),
         )
     if analysis.subprocess_reason:
         return SchemaVerdict("confined", analysis.subprocess_reason)

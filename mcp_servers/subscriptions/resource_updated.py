@@ -448,7 +448,7 @@ class ResourceWatcher:
 
     def _schedule_flush(self) -> None:
         if (self._changed_ids or self._results) and (self._flusher is None or self._flusher.done()):
-            self._flusher = self._tasks.spawn(self._flush(), name="write what servers told")
+            self._flusher = self._tasks.spawn(self._flush(), name="write what servers reported")
 
     async def _flush(self) -> None:
         """Write results and changes until there are no more; wake all processes."""
@@ -468,7 +468,7 @@ class ResourceWatcher:
                 if changed_ids:
                     await orm(leases.increment_change_counts, self.id, changed_ids)
             except UNAVAILABLE_ERRORS as fault:
-                logger.warning("what servers told of resources can't be written: %s", fault)
+                logger.warning("updates of resources can't be written: %s", fault)
                 self._changed_ids |= changed_ids
                 self._results = results | self._results
                 await asyncio.sleep(TICK_S)

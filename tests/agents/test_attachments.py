@@ -95,7 +95,7 @@ def test_a_model_gets_the_latest_pdf_files_if_it_supports_them(acme):
     ]
     oldest, *latest = build_model_messages(acme.pk, messages, image_input=False, pdf_input=True)
     assert oldest == llm_interface.build_user_message(
-        "Read 0.\n\n[attached PDF file 0).pdf: left out, you can't read it]"
+        "Read 0.\n\n[attached PDF file 0).pdf: omitted, because you can't read PDF files]"
     )
     assert [message["documents"] for message in latest] == [
         [{"media_type": "application/pdf", "data": PDF + b"%d" % number, "pages": 1}]

@@ -156,13 +156,13 @@ def test_tiles_say_what_got_better_or_worse() -> None:
     tiles = build_tiles([before, now], now, before, urls)
     assert [(tile.title, tile.value, tile.change, tile.base, tile.tone) for tile in tiles] == [
         ("Calls", "90", f"{MINUS}10.0%", "from 100", ""),
-        ("Failed", "9", "+5", "from 4", "bad"),
-        ("p95 duration", "49 ms", f"{MINUS}736 ms", "from 785 ms", "good"),
+        ("Failed calls", "9", "+5", "from 4", "bad"),
+        ("Call duration (p95)", "49 ms", f"{MINUS}736 ms", "from 785 ms", "good"),
         ("Cost", "$2.50", f"{MINUS}$1.50", "from $4.00", ""),
     ]
     assert tiles[1].note == "10.0% of calls"
     first = build_tiles([now], now, UsageLine(), urls)
-    assert (first[0].change, first[0].base) == ("", "from 0")
+    assert (first[0].change, first[0].base) == ("", "none in the previous period")
     assert (first[2].change, first[2].base) == ("", "none in the previous period")
     assert first[0].spark is None  # a line needs two points
 
@@ -205,3 +205,17 @@ def test_the_metrics_of_an_agent_link_to_its_entries(acme: Organization) -> None
     assert any("code=tool_error" in link for link in links)
     assert any("code=denied" in unescape(link) for link in links)
     assert all(f"agent_id={helper.pk}" in unescape(link) for link in links)
+
+
+@time_machine.travel(NOW)
+@pytest.mark.django_db
+def test_the_current_step_isnt_part_of_the_sparklines(acme: Organization) -> None:
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    create_rollup(acme, now - timedelta(hours=1), 8)
+    create_rollup(acme, now, 1)
+    activity = CallActivity(acme.pk, "24h", now + timedelta(minutes=5))
+    spark = activity.tiles[0].spark
+    assert spark
+    assert len(spark.line.split()) == 23
+    assert spark.line.endswith(",2.0")  # the top
+    assert len(activity.chart.columns) == 24

@@ -203,5 +203,5 @@ def test_any_text_gets_a_rest_response_and_nothing_is_partially_written(
     assert servers - before[0] == len(added)
     if not added:
         assert secrets == before[1]
-    if not any(entry["action"] in ("give", "take") for entry in response.json["overrides"]):
+    if not any(entry["action"] in ("attach", "detach") for entry in response.json["overrides"]):
         assert agent_servers == before[2]

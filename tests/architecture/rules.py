@@ -22,8 +22,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.models", "agents.llm"),
     (
         *("agents.attachments", "agents.images", "agents.assignments"),
-        *("agents.live_topics", "agents.session_wakeups", "agents.saved_filters"),
-        "agents.call_activity",
+        *("agents.page_wakeups", "agents.session_wakeups", "agents.saved_filters"),
+        *("agents.call_activity", "agents.rule_texts"),
     ),
     ("agents.budgets",),
     (
@@ -67,7 +67,7 @@ DECISIONS = (
     "agents.sessions.sampling_messages",
     "agents.sessions.timeline_bars",
     "agents.tool_matrix.settings",
-    "bonobot.core.cell_rate",
+    "bonobot.core.rate_limiter",
     "bonobot.core.http.ip_addresses",
     "bonobot.core.text.canonical_json",
     "bonobot.ledger.audit.entry_encoding",
@@ -91,7 +91,7 @@ DECISIONS = (
             *("active_content", "attack_resemblance", "classifier", "concepts"),
             *("definition_text", "definitions", "deobfuscation", "findings"),
             *("hidden_characters", "letters_only"),
-            *("prompt_injection", "results", "signals", "word_segmentation"),
+            *("prompt_injection", "scan_result", "signals", "word_segmentation"),
         )
     ),
     *(

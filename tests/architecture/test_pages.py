@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.rules import PACKAGES
 from tests.docs.pages import PAGES, blocks, instead
 from tests.docs.run_blocks import forbidden, iterate_statements, names_in
 
@@ -28,6 +29,12 @@ def test_every_page_of_the_documentation_is_in_the_navigation() -> None:
     named = {line.strip(" -").rpartition(" ")[2] for line in navigation.splitlines()}
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert not pages - named, "give each its place under `nav` in mkdocs.yml"
+
+
+def test_the_architecture_page_names_every_package_of_the_layers() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    missing = [name for name in PACKAGES if not re.search(rf"{re.escape(name)}\b", page)]
+    assert not missing, "add them to the diagrams of the layers, then run `make diagrams`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

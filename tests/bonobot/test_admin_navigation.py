@@ -9,7 +9,7 @@ from bonobot.accounts.admin_base import scoped_admin
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Problem
-from mcp_servers.health.contacts import record_failure
+from mcp_servers.health.server_status import record_failure
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import admin_client, factories

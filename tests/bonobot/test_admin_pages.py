@@ -27,6 +27,12 @@ from tests.bonobot.canaries import (
     find_leaks,
     store_canaries,
 )
+from tests.bonobot.test_principal_matrix_admin import (
+    NOBODY,
+    READ_ONLY,
+    get_table_name,
+    list_expected_roles,
+)
 from tests.screens import (
     ABSENT,
     ADDRESSES,
@@ -45,6 +51,7 @@ IDS = re.compile(
     r"[0-9a-f]{8}-[0-9a-f-]{27}|\b\d+\b|(?<=/first-run/preset/)[^/]+|(?<=/servers/presets/)[^/]+"
 )
 REFUSED = (403, 500)
+CLOSED = (403, 404, 405)
 # Inputs that differ from page to page.
 UNSENT_INPUTS = frozenset({"csrfmiddlewaretoken", "_version"})
 # A number with a comma in a style or an SVG attribute.
@@ -117,6 +124,24 @@ def test_no_page_fails_for_any_role(admin_visits: AdminVisits, role: Role | None
         expected = (200, 204, 302, 403, 405, *((404,) if absent else ()))
         assert visit.status_code in expected, (visit.name, visit.status_code)
         admin_client.check_markup(visit.content.decode() if not visit.streaming else "")
+
+
+@pytest.mark.parametrize("role", ROLES[2:])
+def test_a_page_is_closed_to_roles_that_rest_refuses(admin_visits: AdminVisits, role: Role) -> None:
+    """The GET of each page, and a POST to each address that only has POST."""
+    expected, faults = list_expected_roles(), []
+    for visit in admin_visits.list_visits(role):
+        page, status = get_table_name(visit.name), visit.status_code
+        is_open = role in expected.get(page, NOBODY) or role in READ_ONLY.get(page, NOBODY)
+        if is_open or page.endswith(".history"):
+            continue
+        if status == 405:
+            with transaction.atomic():
+                status = admin_visits.get_browser(role).client.post(visit.path).status_code
+                transaction.set_rollback(True)
+        is_visible_object = page.endswith(".change") and page not in expected
+        faults += [f"{page}: {status}"] * (status not in CLOSED and not is_visible_object)
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("role", ROLES[1:])

@@ -13,12 +13,13 @@ from django.db import transaction
 
 from agents.models import Agent, ToolRule
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from agents.skills.services import SkillSpec, save_skill
 from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, VERSION_SALT, Form, parse_forms
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version
 from bonobot.ledger.models import AuditRow
-from tests import admin_client, factories
+from tests import admin_client, factories, rest
 from tests.screens import (
     ABSENT,
     ADDRESSES,
@@ -385,3 +386,62 @@ def test_rules_of_rows_added_later_are_compared_too(
         == 409
     )
     assert load_rules(helper) == {REMOVE: "deny"}
+
+
+def find_delete_path(row: Any) -> str:
+    return admin_client.build_url(f"{row._meta.app_label}_{row._meta.model_name}_delete", row.pk)
+
+
+def test_an_object_that_another_tab_changed_is_deleted_only_after_another_confirmation(
+    owner: admin_client.AdminClient, helper: Agent
+) -> None:
+    confirmation = Tab(owner, find_delete_path(helper))
+    path = admin_client.build_url("agents_agent_policy", helper.pk)
+    assert Tab(owner, path).save(**{rule_field(REMOVE): "deny"}) == 302
+
+    assert confirmation.save() == 409
+
+    assert Agent.objects.filter(pk=helper.pk).exists()
+    assert "version_conflict" in confirmation.page
+    assert confirmation.save() == 302
+    assert not Agent.objects.filter(pk=helper.pk).exists()
+
+
+@pytest.mark.parametrize("kind", ["server", "skill"])
+def test_a_renamed_object_is_deleted_only_after_another_confirmation(
+    acme: Organization, owner: admin_client.AdminClient, kind: str
+) -> None:
+    administrator = factories.build_administrator(acme)
+    row: Any
+    if kind == "server":
+        row = admin_client.create_web_server(acme, "web")
+        confirmation = Tab(owner, find_delete_path(row))
+        response = rest.as_administrator().patch(
+            f"mcp-servers/{row.pk}", {"description": "Used by payroll."}
+        )
+        assert response.status == 200
+    else:
+        row = save_skill(administrator, SkillSpec(name="tell", text="Hello"))
+        confirmation = Tab(owner, find_delete_path(row))
+        save_skill(administrator, SkillSpec(name="tell", text="Used by payroll."), row)
+    assert confirmation.save() == 409
+    assert type(row).objects.filter(pk=row.pk).exists()
+    assert confirmation.save() == 302
+    assert not type(row).objects.filter(pk=row.pk).exists()
+
+
+def test_an_unchanged_object_is_deleted_at_once(
+    owner: admin_client.AdminClient, helper: Agent
+) -> None:
+    assert Tab(owner, find_delete_path(helper)).save() == 302
+    assert not Agent.objects.filter(pk=helper.pk).exists()
+
+
+def test_a_save_doesnt_restore_an_object_that_another_tab_deleted(
+    owner: admin_client.AdminClient, helper: Agent
+) -> None:
+    tab = Tab(owner, admin_client.build_url("agents_agent_policy", helper.pk))
+    assert Tab(owner, find_delete_path(helper)).save() == 302
+    changes = {rule_field(REMOVE): "deny"}
+    assert owner.client.post(tab.path, tab.fields | changes).status_code == 404
+    assert not Agent.objects.filter(pk=helper.pk).exists()

@@ -322,3 +322,51 @@ def test_read_only_fields_arent_part_of_a_version(filled: FilledOrganization) ->
     before = client.get(path).json["version"]
     Server.objects.filter(pk=filled.ids["server_id"]).update(status="error", latency_ms=7)
     assert client.get(path).json["version"] == before
+
+
+# What a first write sets, and what a PUT with only its required fields does with that.
+OMITTED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    AGENT: ({"description": "D", "calls_per_minute": 7}, NAME, "kept"),
+    f"{AGENT}/tool-policy": (POLICY, {"mode": "all"}, "reset"),
+    "tool-policy": (POLICY, {"mode": "all"}, "reset"),
+    SERVER: ({"description": "D", "calls_per_minute": 7}, WEB, "kept"),
+    "model-endpoints/<str:endpoint_id>": (
+        {"timeout_s": 77},
+        {"name": "Spare", "kind": "offline", "model": "offline"},
+        "kept",
+    ),
+    f"{SERVER}/operations/<str:name>": (
+        {"name": "get", "description": "Ours", "path": "/b", "method": "POST"},
+        {"name": "get", "description": "Ours", "path": "/b"},
+        "reset",
+    ),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("target", [(route, "PUT") for route in OMITTED], indirect=True)
+def test_a_put_does_with_omitted_fields_what_the_documentation_says(
+    target: Object, request: pytest.FixtureRequest
+) -> None:
+    route, _method = request.node.callspec.params["target"]
+    first, required, effect = OMITTED[route]
+    method = "PUT" if effect == "reset" else "PATCH"
+    assert target.client.send(method, target.path, first).status == 200
+    before = target.read().json
+    assert target.client.put(target.path, required).status == 200
+    after = target.read().json
+    for name in first.keys() - required.keys():
+        assert before[name] == first[name]
+        assert (after[name] == first[name]) is (effect == "kept"), name
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "target",
+    [(route, method) for route, method in VERSIONED if method == "PUT"],
+    indirect=True,
+)
+def test_a_put_without_required_fields_changes_nothing(target: Object) -> None:
+    before = target.read().json
+    assert target.client.put(target.path, {}).status == 400
+    assert target.read().json == before

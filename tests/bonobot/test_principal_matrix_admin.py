@@ -1,8 +1,9 @@
 """What each role may see and do in the admin: role × page, form and action, the same as over REST.
 
-The expectation is computed from `docs/making/surface_table` and the rules of REST: a role may open
-a page or run an action if REST allows it an operation of the same row. What REST doesn't have is in
-`WITHOUT_REST`, so an action that is in neither makes a test fail.
+`test_admin_pages` compares the pages, this module the forms and actions. The expectation is
+computed from `docs/making/surface_table` and the rules of REST: a role may open a page or run an
+action if REST allows it an operation of the same row. What REST doesn't have is in `WITHOUT_REST`,
+so an action that is in neither makes a test fail.
 """
 
 import re
@@ -167,26 +168,6 @@ def test_every_page_and_action_has_an_expectation() -> None:
     assert READ_ONLY.keys() <= expected.keys()
     assert documented - expected.keys() == set()
     assert WITHOUT_REST.keys() - documented == set()
-
-
-@pytest.mark.parametrize("role", [role for role in Role if role != Role.OWNER])
-def test_a_page_is_closed_to_roles_that_rest_refuses(
-    filled: FilledOrganization, role: Role
-) -> None:
-    """GET of each page, and a POST of each address that only has POST."""
-    expected, faults = list_expected_roles(), []
-    for name, parameters in ADDRESSES:
-        page = get_table_name(name)
-        if role in expected.get(page, NOBODY) or page.endswith(".history"):
-            continue
-        path = build_address(name, parameters, filled.ids)
-        is_read_only = role in READ_ONLY.get(page, NOBODY)
-        status = 403 if is_read_only else filled.send(role, "get", path)
-        if status == 405:
-            status = filled.send(role, "post", path, {})
-        is_visible_object = page.endswith(".change") and page not in expected
-        faults += [f"{page}: {status}"] * (status not in REFUSED and not is_visible_object)
-    assert not faults, "\n".join(faults)
 
 
 # Roles whose forms are compared: each lacks something that the one before may do.

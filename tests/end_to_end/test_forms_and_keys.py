@@ -84,7 +84,7 @@ def test_leaving_a_changed_form_asks_and_submitting_it_doesnt(
 
     olga.goto(own_form if form == "ours" else budget)
     field.fill("7")
-    button = "Save" if form == "ours" else "Create budget"
+    button = "Save changes" if form == "ours" else "Create budget"
     olga.get_by_role("button", name=button, exact=True).click()
     expect(olga.locator("body")).to_contain_text(re.compile("Saved|was added|saved"))
     assert guard.dialogs == 1
@@ -190,7 +190,7 @@ def test_a_failed_connection_is_retried_in_place(olga: Page, acme: Organization)
     olga.get_by_role("button", name="Retry").click()
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
     eventually(lambda: server.checks.count() > before)
-    olga.get_by_role("link", name="Fix it").click()
+    olga.get_by_role("link", name="Edit configuration").click()
     expect(olga).to_have_url(re.compile("/configuration/"))
 
 

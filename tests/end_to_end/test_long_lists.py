@@ -6,7 +6,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
-from agents.models import Agent
+from agents.approvals.services import resolve_approval
+from agents.models import Agent, Approval
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
@@ -15,6 +16,11 @@ from tests.browser import open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+# What the stream of live updates announces.
+CHANGED_APPROVALS = """document.dispatchEvent(
+  new CustomEvent("bonobot:change", { detail: { topic: "approvals", first: false } })
+)"""
 
 
 @pytest.fixture
@@ -52,6 +58,61 @@ def test_300_tools_are_reviewed_and_set_without_scrolling_back(
     allow.click(trial=True)
 
 
+@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
+def test_120_calls_of_three_pages_are_approved_at_once(
+    olga: Page, acme: Organization, width: int
+) -> None:
+    agent = factories.create_agent(acme)
+    for n in range(120):
+        factories.create_approval(agent, own_name=f"call{n}")
+    olga.set_viewport_size({"width": width, "height": 800})
+    olga.goto("/admin/agents/approval/")
+    row = olga.locator("[data-inbox-item]").nth(3)
+    place = row.bounding_box()
+    head = olga.locator(".bb-pane-list .bb-pane-head")
+    every = olga.get_by_label("Select all shown")
+    across = olga.get_by_label("Select 70 calls on other pages, too")
+    across.check()
+    expect(every).to_be_checked()
+    approve = olga.locator("[data-selection-actions]").get_by_role("button", name="Approve")
+    expect(approve).to_contain_text("120")
+    row.get_by_role("checkbox").uncheck()
+    expect(across).not_to_be_checked()
+    expect(approve).to_contain_text("49")
+    every.check()
+    expect(approve).to_contain_text("50")
+    across.check()
+    assert row.bounding_box() == place  # nothing moved
+    for button in head.get_by_role("button").all():
+        box, frame = button.bounding_box(), head.bounding_box()
+        assert box
+        assert frame
+        assert frame["y"] <= box["y"] < box["y"] + box["height"] <= frame["y"] + frame["height"]
+    with olga.expect_navigation():
+        approve.click()
+    confirm = olga.get_by_role("button", name="Approve all 120 calls")
+    expect(confirm).to_be_in_viewport()
+    with olga.expect_navigation():
+        confirm.click()
+    expect(olga.locator("[data-toasts]")).to_contain_text("Calls approved: 120.")
+    assert not Approval.objects.waiting().exists()
+
+
+def test_calls_that_move_to_another_page_stay_selectable(olga: Page, acme: Organization) -> None:
+    agent = factories.create_agent(acme)
+    approvals = [factories.create_approval(agent, own_name=f"call{n}") for n in range(60)]
+    olga.goto("/admin/agents/approval/?p=2")
+    items = olga.locator("[data-inbox-item]")
+    expect(items).to_have_count(10)
+    administrator = factories.build_administrator(acme)
+    resolve_approval(administrator, approvals[0], "deny")
+    resolve_approval(administrator, approvals[59], "deny")
+    olga.evaluate(CHANGED_APPROVALS)
+    expect(items.last).to_have_attribute("data-gone", "")
+    expect(items.first).not_to_have_attribute("data-gone", "")
+    items.first.get_by_role("checkbox").check()
+
+
 def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> None:
     agent = factories.create_agent(acme)
     users = User.objects.bulk_create(User(username=f"person{n:04}") for n in range(1_000))
@@ -68,7 +129,7 @@ def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> N
     expect(fields.get_by_role("checkbox")).to_have_count(1)
     fields.get_by_role("checkbox").check()
     expect(fields.get_by_role("status")).to_have_text("1 selected")
-    save = olga.get_by_role("button", name="Save", exact=True)
+    save = olga.get_by_role("button", name="Save changes", exact=True)
     expect(save).to_be_in_viewport()
     with olga.expect_navigation():
         save.click()

@@ -12,6 +12,7 @@ from pytest_django.live_server_helper import LiveServer
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership
 from bonobot.accounts.password_reset import build_reset_link
+from bonobot.accounts.reset_review import build_review_link
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
@@ -112,6 +113,7 @@ def test_a_person_is_invited_and_signs_in_with_a_passkey(
         for path in (
             "/admin/account/password/",
             get_path(build_reset_link(user)),
+            get_path(build_review_link(user)),
             get_path(invitation.link),
         ):
             page.goto(path)

@@ -1,5 +1,4 @@
-"""The policy of an agent with 2,000 tools in a real browser, with mouse, keys and a small
-screen."""
+"""The policy of an agent in a real browser: rules in a dialog, 2,000 tools, a small screen."""
 
 from time import monotonic
 
@@ -9,7 +8,7 @@ from playwright.sync_api import expect
 from pytest_django.live_server_helper import LiveServer
 
 from agents.models import Agent
-from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.definition_reviews import approve_definitions
@@ -92,3 +91,64 @@ def test_two_thousand_tools_are_managed_by_their_servers(
     get_writer().close()
     assert not faults, "\n".join(faults)
     assert duration < MAX_LOAD_S
+
+
+def test_rules_are_edited_in_a_dialog_with_their_effect(
+    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme = factories.create_organization()
+    admin, agent = admin_client.sign_in(acme, Role.OWNER), factories.create_agent(acme)
+    administrator = factories.build_administrator(acme)
+    server = admin_client.create_web_server(acme)
+    for name in ("add", "drop_one", "drop_two"):
+        admin_client.declare_tool(server, name)
+    approve_definitions(administrator, server)
+    factories.attach_server(administrator, agent, server)
+    set_policy(administrator, agent, PolicySpec("all", ask=("mcp_web_add", "mcp_web_drop_*")))
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    with open_page(live_server.url) as page:
+        page.add_init_script(path=AXE)
+        cookie = admin.client.cookies[settings.SESSION_COOKIE_NAME]
+        page.context.add_cookies(
+            [{"name": cookie.key, "value": cookie.value, "url": live_server.url}]
+        )
+        page.goto(f"/admin/agents/agent/{agent.pk}/policy/")
+        bar, effect = page.locator("[data-save-bar]"), page.locator(".bb-effect")
+        expect(bar).to_be_hidden()
+
+        page.get_by_label("Edit the rule mcp_web_drop_*").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_text("Deny", exact=True).click()
+        faults = check_page(page)
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        page.get_by_label("Edit the rule mcp_web_drop_*").click()
+        dialog.get_by_text("Deny", exact=True).click()
+        dialog.get_by_label("Condition").fill("[")
+        dialog.get_by_role("button", name="Apply").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("must be a JSON object")
+        dialog.get_by_label("Condition").fill("")
+        dialog.get_by_role("button", name="Apply").click()
+        expect(effect).to_contain_text("2 tools change their decision", timeout=PATIENCE_MS)
+        expect(bar).to_contain_text("mcp_web_drop_*: was ask")
+
+        page.get_by_label("Edit the rule mcp_web_add").click()
+        dialog.get_by_role("button", name="Remove rule").click()
+        expect(bar).to_contain_text("2 unsaved changes", timeout=PATIENCE_MS)
+        page.get_by_label("Restore the rule mcp_web_add").click()
+        expect(bar).to_contain_text("1 unsaved change", timeout=PATIENCE_MS)
+
+        page.get_by_role("button", name="Add rule").click()
+        dialog.get_by_label("Tool or pattern").fill("read_result")
+        dialog.get_by_label("Condition").fill('{"required": ["a"]}')
+        page.keyboard.press("Tab")
+        dialog.get_by_role("button", name="Apply").click()
+        expect(bar).to_contain_text("read_result: new ask", timeout=PATIENCE_MS)
+        faults += check_page(page)
+        page.keyboard.press("Control+s")
+        expect(page.locator("body")).to_contain_text("Saved.")
+    get_writer().close()
+    policy = load_policy_spec(agent)
+    assert policy.deny == ("mcp_web_drop_*",)
+    assert set(policy.ask) == {"mcp_web_add", RuleSpec("read_result", {"required": ["a"]})}
+    assert not faults, "\n".join(faults)

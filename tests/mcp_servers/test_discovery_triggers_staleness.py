@@ -7,7 +7,7 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers import discovery_triggers
+from mcp_servers import rediscovery
 from mcp_servers.models import ChangeSubscription, Server
 from tests import factories
 
@@ -25,71 +25,67 @@ def move_to_past(**fields):
 
 
 def test_a_stale_server_is_claimed_once(server):
-    assert discovery_triggers.mark_stale(server.pk, noticed=True)
-    assert discovery_triggers.claim_refresh(server.pk).acquired
-    second = discovery_triggers.claim_refresh(server.pk, anyway=True)
+    assert rediscovery.mark_stale(server.pk, noticed=True)
+    assert rediscovery.claim_refresh(server.pk).acquired
+    second = rediscovery.claim_refresh(server.pk, anyway=True)
     assert (second.acquired, second.wait_s) == (False, 10)
 
 
 def test_a_server_that_isnt_stale_isnt_refreshed(server):
-    assert discovery_triggers.claim_refresh(server.pk) == discovery_triggers.RefreshClaim()
-    discovery_triggers.mark_stale(server.pk, noticed=False)
-    discovery_triggers.finish_refresh(
-        server.pk, discovery_triggers.claim_refresh(server.pk), took_s=0, read=True
-    )
+    assert rediscovery.claim_refresh(server.pk) == rediscovery.RefreshClaim()
+    rediscovery.mark_stale(server.pk, noticed=False)
+    rediscovery.finish_refresh(server.pk, rediscovery.claim_refresh(server.pk), took_s=0, read=True)
     move_to_past(refresh_after=True)
-    assert discovery_triggers.claim_refresh(server.pk) == discovery_triggers.RefreshClaim()
-    assert discovery_triggers.claim_refresh(server.pk, anyway=True).acquired
+    assert rediscovery.claim_refresh(server.pk) == rediscovery.RefreshClaim()
+    assert rediscovery.claim_refresh(server.pk, anyway=True).acquired
 
 
 def test_only_the_server_itself_can_mark_a_change(server):
-    discovery_triggers.mark_stale(server.pk, noticed=False)
+    rediscovery.mark_stale(server.pk, noticed=False)
     assert ChangeSubscription.objects.get().notified_at is None
-    discovery_triggers.mark_stale(server.pk, noticed=True)
+    rediscovery.mark_stale(server.pk, noticed=True)
     assert ChangeSubscription.objects.get().notified_at is not None
 
 
 def test_a_disabled_or_deleted_server_isnt_marked(server):
     Server.objects.update(enabled=False)
-    assert not discovery_triggers.mark_stale(server.pk, noticed=True)
+    assert not rediscovery.mark_stale(server.pk, noticed=True)
     server.delete()
-    assert not discovery_triggers.mark_stale(server.pk, noticed=True)
+    assert not rediscovery.mark_stale(server.pk, noticed=True)
 
 
 def test_a_server_marked_during_a_refresh_stays_stale(server):
-    discovery_triggers.mark_stale(server.pk, noticed=True)
-    claim = discovery_triggers.claim_refresh(server.pk)
-    discovery_triggers.mark_stale(server.pk, noticed=True)
-    discovery_triggers.finish_refresh(server.pk, claim, took_s=0, read=True)
+    rediscovery.mark_stale(server.pk, noticed=True)
+    claim = rediscovery.claim_refresh(server.pk)
+    rediscovery.mark_stale(server.pk, noticed=True)
+    rediscovery.finish_refresh(server.pk, claim, took_s=0, read=True)
     assert ChangeSubscription.objects.get().stale_at is not None
-    claim = discovery_triggers.claim_refresh(server.pk)
+    claim = rediscovery.claim_refresh(server.pk)
     assert 0 < claim.wait_s <= 10
 
 
 def test_a_failed_refresh_keeps_the_server_stale(server):
-    discovery_triggers.mark_stale(server.pk, noticed=True)
-    discovery_triggers.finish_refresh(
-        server.pk, discovery_triggers.claim_refresh(server.pk), took_s=0, read=False
+    rediscovery.mark_stale(server.pk, noticed=True)
+    rediscovery.finish_refresh(
+        server.pk, rediscovery.claim_refresh(server.pk), took_s=0, read=False
     )
     assert ChangeSubscription.objects.get().stale_at is not None
 
 
 def test_the_schedule_finds_stale_servers_of_a_dead_process(server):
-    discovery_triggers.mark_stale(server.pk, noticed=True)
-    assert discovery_triggers.list_abandoned_servers() == []  # the notified process comes first
+    rediscovery.mark_stale(server.pk, noticed=True)
+    assert rediscovery.list_abandoned_servers() == []  # the notified process comes first
     move_to_past(stale_at=True)
-    assert discovery_triggers.list_abandoned_servers() == [server.pk]
-    discovery_triggers.claim_refresh(server.pk)
-    assert discovery_triggers.list_abandoned_servers() == []
+    assert rediscovery.list_abandoned_servers() == [server.pk]
+    rediscovery.claim_refresh(server.pk)
+    assert rediscovery.list_abandoned_servers() == []
     move_to_past(refresh_after=True)
     Server.objects.update(status="error")
-    assert (
-        discovery_triggers.list_abandoned_servers() == []
-    )  # it is refreshed once it responds again
+    assert rediscovery.list_abandoned_servers() == []  # it is refreshed once it responds again
 
 
 @given(st.floats(min_value=0, max_value=10_000))
 def test_refreshes_use_at_most_a_tenth_of_the_time(took_s):
-    pause = discovery_triggers.compute_pause(took_s).total_seconds()
+    pause = rediscovery.compute_pause(took_s).total_seconds()
     assert pause >= 10
     assert pause >= 9.99 * took_s

@@ -7,12 +7,12 @@ import pytest
 
 from agents.admin.agent_servers import build_destination
 from agents.calls.snapshots import get_snapshot_cache
-from agents.llm.prompted_tools import insert_tools
+from agents.llm.xml_tool_calls import insert_tools
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.services import AgentSpec, update_agent
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.roles import Role
-from mcp_servers.admin.added_servers import build_added_url
+from mcp_servers.admin.review_new_servers import build_added_url
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, rest
 from tests.seeds.conftest import ATTACK, BUCKETS, WEATHER, tool

@@ -12,8 +12,8 @@ from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, FlowCell
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.held_labels import HELD_LABELS
-from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels.token_labels import HELD_LABELS
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 
 CHUNK_LENGTH = 32_768
@@ -131,7 +131,7 @@ async def _handle_list_resources(context: BuiltinToolContext, arguments: dict[st
         lines.append(f"{slug} {definition.name} {mime}{note} {summary}".strip())
     shown_lines = lines[:MAX_LISTED_RESOURCES]
     if omitted := len(lines) - len(shown_lines):
-        shown_lines.append(f"[{omitted} more: name a server to see fewer]")
+        shown_lines.append(f"[{omitted} more. To list fewer, specify a server.]")
     return "\n".join(shown_lines) or "There are no resources to read."
 
 

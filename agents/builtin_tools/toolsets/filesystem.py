@@ -32,7 +32,7 @@ GIT_FOLDER = ".git"
 
 PATH_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 4096}
 FOLDER_PATH_SCHEMA = PATH_SCHEMA | {
-    "description": "A folder of the workspace; left out: the workspace itself."
+    "description": "A folder in the workspace. Default: the workspace itself."
 }
 
 
@@ -63,7 +63,7 @@ def resolve_writable_path(path: str) -> str:
     if GIT_FOLDER in (part.lower() for part in normalized.split("/")):
         raise Forbidden(
             format_message(
-                "`{found}` is one of a repository's internal files.", found=normalized[:200]
+                "`{path}` is one of a repository's internal files.", path=normalized[:200]
             ),
             code="repository_inside",
             field="path",
@@ -116,7 +116,7 @@ def _list_entries(workspace: Workspace, arguments: dict[str, Any]) -> str:
             entries, more = folder.list_entries(path, MAX_LISTED)
     lines = [_format_entry(entry) for entry in entries]
     if more:
-        lines.append(f"[more than {len(entries)}: name a folder or a glob to see fewer]")
+        lines.append(f"[more than {len(entries)}. To list fewer, specify a folder or a glob.]")
     return "\n".join(lines) or "No results."
 
 
@@ -169,7 +169,7 @@ def _format_usage(workspace: Workspace, folder: ConfinedFolder) -> str:
     usage = workspace.measure_usage(folder)
     prefix = "more than " if usage.is_partial else ""
     return (
-        f"\nholds: {prefix}{usage.size:,} of {workspace.max_bytes:,} bytes, "
+        f"\nusage: {prefix}{usage.size:,} of {workspace.max_bytes:,} bytes, "
         f"{prefix}{usage.file_count:,} of {workspace.max_files:,} files and folders"
     )
 
@@ -355,7 +355,7 @@ FILESYSTEM_TOOLS = (
             ("path", "text"),
             path=PATH_SCHEMA,
             text={"type": "string", "maxLength": MAX_WRITE_LENGTH},
-            new={"type": "boolean", "description": "Refuse where the file is there already."},
+            new={"type": "boolean", "description": "Fail if the file already exists."},
         ),
         run=_handle_write_file,
         toolset=TOOLSET_NAME,
@@ -430,9 +430,9 @@ def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
                 number,
                 "ambiguous",
                 format_message(
-                    "`old` occurs {found} times, on lines {text}.",
-                    found=count,
-                    text=_format_line_numbers(text, old),
+                    "`old` occurs {count} times, on lines {lines}.",
+                    count=count,
+                    lines=_format_line_numbers(text, old),
                 ),
                 "Include more of the surrounding text, or set `every`.",
             )
@@ -460,8 +460,8 @@ def _suggest_near_match(text: str, old: str) -> str:
     stripped_line = "".join(old.split("\n", 1)[0].split())
     for number, line in enumerate(split_lines(text), start=1):
         if stripped_line and "".join(line.split()) == stripped_line:
-            return f"Line {number} differs in its blanks only; read it again and copy it exactly."
-    return "Read the file again and copy the passage exactly, blanks and all."
+            return f"Line {number} differs only in whitespace. Read it again and copy it exactly."
+    return "Read the file again and copy the passage exactly, including whitespace."
 
 
 def _format_line_numbers(text: str, old: str) -> str:
@@ -499,9 +499,7 @@ def _format_diff(before: str, after: str) -> str:
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
     text = "\n".join(list(lines)[2:])
     return (
-        text
-        if len(text) <= MAX_DIFF_LENGTH
-        else f"{text[:MAX_DIFF_LENGTH]}\n[the difference goes on]"
+        text if len(text) <= MAX_DIFF_LENGTH else f"{text[:MAX_DIFF_LENGTH]}\n[the diff continues]"
     )
 
 

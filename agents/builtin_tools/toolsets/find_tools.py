@@ -201,7 +201,7 @@ DESCRIBE_TOOL = "describe_tool"
 CALL_TOOL = "call_tool"
 DEFAULT_LIMIT, MAX_LIMIT = 8, 20
 MAX_DESCRIPTION_LENGTH = 160
-NO_MATCH_TEXT = "No tool fits these words. Try others: what is to be done, and to what."
+NO_MATCH_TEXT = "No tools match. Try other words: what to do, and with what."
 
 
 # How long counts of successful calls are used before they are counted again.
@@ -275,7 +275,7 @@ async def _get_successes(context: BuiltinToolContext) -> Mapping[str, int]:
 
 
 def _shorten_description(snapshot: AgentSnapshot, name: str) -> str:
-    from mcp_servers.scanning.description_markup import strip_markup
+    from mcp_servers.scanning.definition_text import strip_markup
 
     description = strip_markup(snapshot.tools[name].description)
     return make_visible(" ".join(description.split()), MAX_DESCRIPTION_LENGTH)
@@ -294,7 +294,7 @@ FIND_TOOLS_TOOL = BuiltinTool(
                 "type": "string",
                 "minLength": 1,
                 "maxLength": 500,
-                "description": "What the tool is to do, in a few words.",
+                "description": "What the tool should do, in a few words.",
             },
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
         },

@@ -192,7 +192,7 @@ async def run_sandboxed_git(
             else f"status {result.exit_status}"
         )
         raise GitFailed(
-            f"git did not do it, {reason}.\n{result.output[-MAX_ERROR_LENGTH:]}".strip(),
+            f"git failed: {reason}.\n{result.output[-MAX_ERROR_LENGTH:]}".strip(),
             remedy="Read the output, then change the call.",
         )
     return result.output
@@ -341,7 +341,7 @@ def _create_repository_folder(workspace: Workspace, path: str) -> None:
 
 def _build_schema(*required: str, **properties: dict[str, Any]) -> dict[str, Any]:
     repository = FOLDER_PATH_SCHEMA | {
-        "description": "The folder with `.git`; left out: the workspace."
+        "description": "The folder that contains `.git`. Default: the workspace."
     }
     return {
         "type": "object",

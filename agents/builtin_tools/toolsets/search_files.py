@@ -163,7 +163,7 @@ def _format_results(search: _FileSearch) -> str:
         lines.append(f"[there may be more: {search.stopped_by}]")
     if search.skipped_count:
         lines.append(
-            f"[{search.skipped_count} files were left out: no text, too large, or refused]"
+            f"[{search.skipped_count} files were skipped: not text, too large, or not readable]"
         )
     return "\n".join(lines)
 

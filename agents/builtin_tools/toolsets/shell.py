@@ -79,25 +79,25 @@ def _build_stop_error(result: CommandResult, timeout_s: float) -> Problem:
     if result.ended_by == "quota":
         return QuotaExceeded(
             format_message(
-                "The command was stopped because it exceeded the workspace quota.\n{said}",
-                said=output,
+                "The command was stopped because it exceeded the workspace quota.\n{output}",
+                output=output,
             ),
             remedy="Delete what is no longer needed, or request a larger workspace.",
         )
     if result.ended_by == "output":
         return CommandStopped(
             format_message(
-                "The command was stopped because it wrote too much output.\n{said}",
-                said=output,
+                "The command was stopped because it wrote too much output.\n{output}",
+                output=output,
             ),
             code="shell_output",
             remedy="Write the output to a file, or print less.",
         )
     return CommandStopped(
         format_message(
-            "The command was stopped because it didn't finish within {seconds:.0f} s.\n{said}",
+            "The command was stopped because it didn't finish within {seconds:.0f} s.\n{output}",
             seconds=timeout_s,
-            said=output,
+            output=output,
         ),
         remedy="Do less per command, or ask an administrator to raise the shell's time limit.",
     )
@@ -116,7 +116,7 @@ SHELL_TOOLS = (
             "properties": {
                 "command": {"type": "string", "minLength": 1, "maxLength": MAX_COMMAND_LENGTH},
                 "path": FOLDER_PATH_SCHEMA
-                | {"description": "Where to run it; left out: /workspace."},
+                | {"description": "The folder to run it in. Default: /workspace."},
                 "time_s": {"type": "integer", "minimum": 1, "maximum": 600},
             },
             "required": ["command"],

@@ -37,9 +37,9 @@ from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, TextInput
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
-from mcp_servers.admin import add_servers, openapi
-from mcp_servers.admin.added_servers import show_added_servers
+from mcp_servers.admin import add_servers, openapi, preset_gallery
 from mcp_servers.admin.definitions import DefinitionRow, build_definition_row
+from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.flow_labels.services import load_label_context
 from mcp_servers.models import Definition, Server
@@ -151,7 +151,7 @@ MAX_SERVERS = 10
 MAX_DEFINITIONS = 50
 OFFLINE_ENDPOINT = {"name": "Offline", "kind": "offline", "model": "offline"}
 ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
-    "presets": add_servers.choose_preset,
+    "presets": preset_gallery.choose_preset,
     "paste": import_servers,
     "openapi": openapi.add_api,
     "operations": openapi.add_declared_api,
@@ -232,9 +232,7 @@ def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseB
 def _select_step(request: HttpRequest, progress: OnboardingProgress) -> OnboardingStep | None:
     requested_slug = request.POST.get("step") or request.GET.get("step", "")
     if requested_slug and requested_slug not in SLUGS:
-        raise NotFound(
-            format_message("Unknown step {wanted!r}.", wanted=requested_slug), field="step"
-        )
+        raise NotFound(format_message("Unknown step {slug!r}.", slug=requested_slug), field="step")
     return next((step for step in progress.steps if step.slug == requested_slug), progress.next)
 
 
@@ -250,7 +248,10 @@ def _build_form(
         return OnboardingModelEndpointForm(principal, posted)
     if step.slug == "agent":
         pool = Server.objects.in_scope(principal.organization_id).filter(enabled=True)
-        return OnboardingAgentForm(principal, posted, initial={"servers": pool[:MAX_SERVERS]})
+        name = "" if step.done else _t("Assistant")
+        return OnboardingAgentForm(
+            principal, posted, initial={"name": name, "servers": pool[:MAX_SERVERS]}
+        )
     return None
 
 
@@ -286,7 +287,11 @@ def _build_step_context(
         return {}
     if step.slug == "connect":
         servers = Server.objects.in_scope(organization_id).order_by("-created_at")[:MAX_SERVERS]
-        return {"servers": servers, "connecting": request.GET.get("connect", "")}
+        return {
+            "servers": servers,
+            "starters": preset_gallery.list_starter_cards(principal, ONBOARDING_DESTINATION),
+            "connecting": request.GET.get("connect", ""),
+        }
     if step.slug == "approve":
         return {"waiting": _list_pending_definitions(principal)}
     if step.slug == "model":
@@ -341,7 +346,7 @@ def build_url_patterns(wrap: Callable[[View], View]) -> list[URLPattern]:
         path(f"first-run/{view_name}/", wrap(_build_add_view(add)), name=f"first_run_{view_name}")
         for view_name, add in ADD_SERVER_VIEWS.items()
     ]
-    preset_view = wrap(_build_add_view(add_servers.add_by_preset))
+    preset_view = wrap(_build_add_view(preset_gallery.add_by_preset))
     return [
         path("first-run/", wrap(show_onboarding), name="first_run"),
         path("first-run/added/", wrap(_build_add_view(show_added_servers)), name="first_run_added"),

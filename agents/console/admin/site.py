@@ -44,6 +44,7 @@ from bonobot.accounts.current_organization import (
     resolve_principal,
 )
 from bonobot.accounts.models import Organization
+from bonobot.accounts.password_reset import record_password_change
 from bonobot.accounts.roles import Action
 from bonobot.accounts.second_factor import SecondFactorRequired
 from bonobot.accounts.sso.services import list_announced_providers
@@ -97,6 +98,13 @@ class BonobotAdminSite(AdminSite):
         """Wrap a view with permission checks, form versions and error pages."""
         return super().admin_view(handle_problems(add_form_versions(view)), cacheable)
 
+    def password_change(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Change the user's own password; record and announce it."""
+        with record_password_change(request.user.pk, resolve_principal(request)):
+            return super().password_change(request, extra_context)
+
     @method_decorator((never_cache, login_not_required))
     def login(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -145,8 +153,6 @@ class BonobotAdminSite(AdminSite):
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs, including the pages of the current organization."""
         from agents.admin.kill_switch import show_kill_switch  # these modules import this site
-        from agents.admin.policies import restore_organization_policy, show_organization_policy
-        from agents.admin.policy_simulations import show_organization_simulation
         from agents.console.admin.onboarding import build_url_patterns
 
         own_urls = [
@@ -155,21 +161,7 @@ class BonobotAdminSite(AdminSite):
                 self.admin_view(self.choose_organization),
                 name="switch_organization",
             ),
-            path(
-                "organization/policy/",
-                self.admin_view(show_organization_policy),
-                name="organization_policy",
-            ),
-            path(
-                "organization/policy/restore/",
-                self.admin_view(restore_organization_policy),
-                name="organization_restore_policy",
-            ),
-            path(
-                "organization/policy/simulate/",
-                self.admin_view(show_organization_simulation),
-                name="organization_simulate",
-            ),
+            *_build_policy_urls(self.admin_view),
             *build_url_patterns(self.admin_view),
             *profile.build_profile_urls(self.admin_view),
             path("usage/", self.admin_view(show_usage), name="usage"),
@@ -312,6 +304,31 @@ class BonobotAdminSite(AdminSite):
 
 def _list_organizations(request: HttpRequest) -> Any:
     return list_reachable_organizations(request)
+
+
+def _build_policy_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
+    """Return the URLs of the organization's policy."""
+    from agents.admin import policies, policy_simulations  # these modules import this site
+
+    base = "organization/policy/"
+    return [
+        path(base, wrap(policies.show_organization_policy), name="organization_policy"),
+        path(
+            f"{base}preview/",
+            wrap(policies.show_organization_policy_preview),
+            name="organization_policy_preview",
+        ),
+        path(
+            f"{base}restore/",
+            wrap(policies.restore_organization_policy),
+            name="organization_restore_policy",
+        ),
+        path(
+            f"{base}simulate/",
+            wrap(policy_simulations.show_organization_simulation),
+            name="organization_simulate",
+        ),
+    ]
 
 
 def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:

@@ -22,7 +22,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden
 from bonobot.core.process_cache import compute_once
-from mcp_servers.client.extensions import APP_MIME_TYPE, UI_EXTENSION
+from mcp_servers.client.mcp_extensions import APP_MIME_TYPE, UI_EXTENSION
 
 FOLDER = Path(__file__).with_name("pages")
 PAGES = {

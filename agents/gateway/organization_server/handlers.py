@@ -39,7 +39,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_storable
-from mcp_servers.client.extensions import UI_EXTENSION
+from mcp_servers.client.mcp_extensions import UI_EXTENSION
 from mcp_servers.scanning.services import strip_result
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 

@@ -106,7 +106,7 @@ def _parse_command(text: str, match: re.Match[str], names: Sequence[str]) -> tup
     if trailing_text:
         raise CommandSyntaxError(
             f"Line {_count_line_number(text, end)}: "
-            f"there is text behind the JSON of `/{name}`: `{trailing_text[:80]}`."
+            f"there is text after the JSON of `/{name}`: `{trailing_text[:80]}`."
         )
     return Command(name, arguments, "", name in names), line_end
 

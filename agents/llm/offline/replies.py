@@ -23,7 +23,7 @@ INTRODUCTION = (
     "no key, and I can't chat, reason, or write."
 )
 USAGE = (
-    "Ask for one thing that a tool does, or type the call yourself, one line each:\n\n"
+    "Ask for one thing that a tool does, or enter the call yourself, one line each:\n\n"
     "    {example}\n\n"
     "`/tools` lists all tools, `/tools WORD` those about something."
 )
@@ -49,7 +49,7 @@ def render_missing_arguments(choice: ToolChoice) -> str:
     names = " and ".join(f"`{name}`" for name in choice.missing)
     known_arguments = choice.arguments[0] if choice.arguments else {}
     return (
-        f"To call `{choice.tool.name}`, I also need {names}. Type the call with your values:\n\n"
+        f"To call `{choice.tool.name}`, I also need {names}. Enter the call with your values:\n\n"
         f"    {render_command(choice.tool, known_arguments)}"
     )
 
@@ -67,7 +67,7 @@ def render_no_match(tools: Sequence[ToolSpec], possible: Sequence[ToolSpec]) -> 
     if not possible:
         return render_introduction(tools)
     lines = "\n".join(f"    {render_command(tool, {})}" for tool in possible[:MAX_LISTED_TOOLS])
-    return f"Several tools may be meant. Type one of these calls with your values:\n\n{lines}"
+    return f"Several tools match. Enter one of these calls with your values:\n\n{lines}"
 
 
 def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = MAX_LISTED_TOOLS) -> str:
@@ -113,7 +113,7 @@ def _render_result(call: Message, result: Message) -> str:
             f"{prefix} failed: {_escape_markup(text[:MAX_RESULT_LENGTH]) or 'no reason was given.'}"
         )
     if not text:
-        return f"{prefix} answered with nothing."
+        return f"{prefix} returned nothing."
     value = _parse_json(text)
     if isinstance(value, dict | list) and value:
         return f"{prefix} answered:\n\n{_render_bounded_lines(value)}"

@@ -7,7 +7,7 @@ from django import forms
 from django.contrib import messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.db.models import Count, Exists, Model, OuterRef, QuerySet
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.translation import gettext as _t
@@ -19,7 +19,7 @@ from bonobot.accounts.admin.invitations import query_open_invitations, render_st
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
 from bonobot.accounts.models import Membership, Organization, User
-from bonobot.accounts.password_reset import send_reset_link
+from bonobot.accounts.password_reset import record_password_change, send_reset_link
 from bonobot.accounts.roles import ROLE_CHOICES, Action, Role
 from bonobot.accounts.second_factor import STRONG_TYPES, reset_second_factor
 from bonobot.accounts.templatetags.display import ago
@@ -91,6 +91,14 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
             f"{member.organization.name}: {member.get_role_display()}" for member in memberships
         ]
         return ", ".join(labels) or "–"
+
+    def user_change_password(
+        self, request: HttpRequest, id: str, form_url: str = ""
+    ) -> HttpResponse:
+        """Change a user's password on Django's page; record and announce it."""
+        with record_password_change(id, self.get_principal(request)):
+            response: HttpResponse = super().user_change_password(request, id, form_url)
+        return response
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         accounts.save_user(self.get_principal(request), obj, form.changed_data, adding=not change)

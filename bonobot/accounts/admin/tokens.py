@@ -19,11 +19,11 @@ from django.utils.translation import ngettext
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.extension_points import build_token_snippets
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import SCOPE_DESCRIPTIONS, Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.accounts.tokens import services as tokens
-from bonobot.accounts.tokens.snippets_extension import build_token_snippets
 from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
 
 UNCHANGED = "kept"

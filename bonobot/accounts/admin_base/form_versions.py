@@ -41,9 +41,11 @@ from bonobot.core.db.transactions import lock_rows
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.masked_values import MASK
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.models import AuditRow
 
 VERSION_FIELD = "_version"
+LAST_CHANGE_FIELD = "last_change"  # of a page that confirms a deletion
 # Hidden inputs that differ from page to page.
 _IGNORED_INPUTS = frozenset({"csrfmiddlewaretoken", VERSION_FIELD})
 _BUTTONS = frozenset({"submit", "button", "reset", "image", "file"})
@@ -161,7 +163,7 @@ def _build_form(html: str, insert_at: int) -> Form:
             labels.setdefault(attributes.get("for", ""), content)
         elif not name or "disabled" in attributes or kind in _BUTTONS:
             continue
-        elif kind == "hidden":
+        elif kind == "hidden" and name != LAST_CHANGE_FIELD:
             hidden.append((name, attributes.get("value", "")))
         else:
             _add_control(controls, name, kind, attributes, content)
@@ -607,7 +609,8 @@ def _describe_differences(request: HttpRequest, differences: list[Difference]) -
 
 
 def _describe_difference(difference: Difference) -> str:
-    label = make_visible(difference.control.label or difference.name, MAX_VALUE_LENGTH)
+    name = _t("last change") if difference.name == LAST_CHANGE_FIELD else difference.name
+    label = make_visible(difference.control.label or name, MAX_VALUE_LENGTH)
     if difference.control.kind == "secret":
         return f"{label}: {MASK}"
     current = make_visible(", ".join(difference.control.values), MAX_VALUE_LENGTH) or "–"
@@ -624,9 +627,21 @@ def _describe_difference(difference: Difference) -> str:
 def _find_last_editor(request: HttpRequest) -> str:
     """Return who last changed the object shown, blank if the audit log doesn't say."""
     row = getattr(request, "shown_object", None)
-    if row is None:
-        return ""
-    organization_id = resolve_principal(request).organization_id
-    rows = AuditRow.objects.for_organization(organization_id).filter(resource_id=str(row.pk))
-    entry = rows.filter(event_type="change").order_by("-seq").first()
+    entry = _find_last_change(request, str(row.pk)) if row is not None else None
     return make_visible(entry.actor_label, MAX_VALUE_LENGTH) if entry else ""
+
+
+def describe_last_change(request: HttpRequest, object_id: str) -> str:
+    """Return the last change of an object and who made it, blank if there is none."""
+    entry = _find_last_change(request, object_id)
+    if entry is None:
+        return ""
+    who = make_visible(entry.actor_label, MAX_VALUE_LENGTH)
+    return f"{format_action(entry.action)} ({who}, #{entry.seq})"
+
+
+def _find_last_change(request: HttpRequest, object_id: str) -> AuditRow | None:
+    organization_id = resolve_principal(request).organization_id
+    rows = AuditRow.objects.for_organization(organization_id).filter(resource_id=object_id)
+    entry: AuditRow | None = rows.filter(event_type="change").order_by("-seq").first()
+    return entry

@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.accounts.admin_base.form_versions import describe_last_change
 from bonobot.accounts.admin_base.responses import add_deleted_message, add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.deletions.kinds import list_restorable_kinds
@@ -242,9 +243,9 @@ class ScopedAdmin(ModelAdmin):
         """Raise the same `NotFound` for missing rows and those of other organizations."""
         raise NotFound(
             format_message(
-                "The {verbose_name} {object_id!r} doesn't exist.",
-                verbose_name=opts.verbose_name,
-                object_id=object_id,
+                "The {kind} {name!r} doesn't exist.",
+                kind=opts.verbose_name,
+                name=object_id,
             ),
             remedy="Check the organization you are working in.",
         )
@@ -276,6 +277,8 @@ class ScopedAdmin(ModelAdmin):
             "removing": self.delete_note,
             "hindering": self.delete_obstacle_note,
             "restorable": self.opts.label_lower in restorable_models,
+            # Part of the form's version: a change in the meantime must be confirmed, too.
+            "last_change": describe_last_change(request, object_id),
         }
         with self.explain_denial(request):
             return super().delete_view(request, object_id, {**notes, **(extra_context or {})})

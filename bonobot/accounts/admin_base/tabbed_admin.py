@@ -221,9 +221,9 @@ class TabbedAdmin(ScopedAdmin):
         if instance is None:
             raise NotFound(
                 format_message(
-                    "The {verbose_name} {object_id!r} doesn't exist.",
-                    verbose_name=self.opts.verbose_name,
-                    object_id=str(object_id),
+                    "The {kind} {name!r} doesn't exist.",
+                    kind=self.opts.verbose_name,
+                    name=str(object_id),
                 ),
                 remedy="Check the organization you are working in.",
             )

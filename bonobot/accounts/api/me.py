@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from bonobot.accounts import profiles
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
-from bonobot.accounts.models import Organization, User
+from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.i18n import localization
@@ -131,6 +131,8 @@ class MeView(CurrentPrincipalView):
 
     def _respond_current_principal(self) -> Response:
         described = self.describe_principal()
+        if isinstance(token := getattr(self.request, "auth", None), Token):
+            self.report_read([token])  # its name
         return self.respond_row(described, MeSerializer, owner=described["person"])
 
 

@@ -29,7 +29,7 @@ from rest_framework.views import APIView
 from bonobot.accounts.api import idempotency_keys
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.hooks import read_hooks
+from bonobot.accounts.extension_points import read_hooks
 from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.principals import Principal
@@ -296,7 +296,7 @@ class ResourceView(GenericAPIView):
         )
         if unknown := sorted(set(self.request.query_params) - known_parameters):
             raise InvalidInput(
-                format_message("Unknown parameter {strange!r}.", strange=unknown[0]),
+                format_message("Unknown parameter {name!r}.", name=unknown[0]),
                 code="unknown_parameter",
                 field=unknown[0],
                 remedy=format_message(
@@ -402,7 +402,7 @@ def require_row(row: Row | None, kind: str, name: object, *, field: str = "") ->
     if row is not None:
         return row
     raise NotFound(
-        format_message("The {what} {name!r} doesn't exist.", what=kind, name=str(name)),
+        format_message("The {kind} {name!r} doesn't exist.", kind=kind, name=str(name)),
         field=field,
         remedy="Check the ID or name, and the organization you are working in.",
     )

@@ -23,7 +23,7 @@ from bonobot.accounts.external_issuers.jwks import (
 )
 from bonobot.accounts.models import Issuer
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.role_mapping import find_claimed_role, get_claim, list_claim_strings
+from bonobot.accounts.role_claims import find_claimed_role, get_claim, list_claim_strings
 from bonobot.accounts.roles import TokenScope
 from bonobot.accounts.tokens.services import build_invalid_token_error
 from bonobot.core.i18n.messages import format_message
@@ -86,9 +86,7 @@ async def verify_jwt(text: str) -> VerifiedJwt:
     if unverified.token_type not in (ALL_TOKEN_TYPES if issuer.any_type else ACCESS_TOKEN_TYPES):
         raise _build_bad_token(
             issuer,
-            format_message(
-                "its type is {said_kind!r}", said_kind=make_visible(unverified.token_type, 40)
-            ),
+            format_message("its type is {type!r}", type=make_visible(unverified.token_type, 40)),
         )
     issuer_address = IssuerAddress(issuer.url, issuer.allow_private)
     key = await get_jwks_cache().find_key(issuer_address, unverified.kid, unverified.algorithm)
@@ -113,9 +111,7 @@ def build_issuer_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Princip
     if not _is_plain_text(subject, MAX_SUBJECT_LENGTH):
         raise _build_bad_token(
             issuer,
-            format_message(
-                "it has no subject in {subject_claim!r}", subject_claim=issuer.subject_claim
-            ),
+            format_message("it has no subject in {claim!r}", claim=issuer.subject_claim),
         )
     role = find_claimed_role(issuer, claims)
     if role is None:

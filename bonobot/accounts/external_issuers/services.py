@@ -84,9 +84,7 @@ def set_signer_fields(
     """
     if unknown := sorted(set(values) - set(cleaners)):
         raise InvalidInput(
-            format_message(
-                "{noun} has no writable field {strange!r}.", noun=noun, strange=unknown[0]
-            ),
+            format_message("{noun} has no writable field {name!r}.", noun=noun, name=unknown[0]),
             field=unknown[0],
             remedy=format_message(
                 "Supported fields: {fields}.", fields=", ".join(sorted(cleaners))
@@ -143,7 +141,7 @@ def _clean_role(name: str, value: Any) -> str:
         raise InvalidInput(
             format_message("Unknown role {value!r}.", value=value),
             field=name,
-            remedy=format_message("Use one of: {role}.", role=", ".join(Role)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(Role)),
         )
     return str(value or "")
 
@@ -169,12 +167,12 @@ def _clean_scopes(name: str, value: Any) -> list[str]:
     if unknown := sorted(set(scopes) - set(GATEWAY_SCOPES)):
         raise InvalidInput(
             format_message(
-                "{strange!r} can't be assigned to tokens of an external issuer.", strange=unknown[0]
+                "{name!r} can't be assigned to tokens of an external issuer.", name=unknown[0]
             ),
             field=name,
             remedy=format_message(
-                "Choose from: {of_gateway}. REST accepts only Bonobot tokens.",
-                of_gateway=", ".join(GATEWAY_SCOPES),
+                "Choose from: {scopes}. REST accepts only Bonobot tokens.",
+                scopes=", ".join(GATEWAY_SCOPES),
             ),
         )
     return scopes

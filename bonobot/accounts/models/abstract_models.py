@@ -49,9 +49,7 @@ class ScopedQuerySet(models.QuerySet):
             name = self.model._meta.verbose_name
             shown_id = next(iter(lookup.values()), "")
             raise NotFound(
-                format_message(
-                    "The {name} {shown!r} doesn't exist.", name=name, shown=str(shown_id)
-                ),
+                format_message("The {kind} {name!r} doesn't exist.", kind=name, name=str(shown_id)),
                 field=next(iter(lookup), ""),
                 remedy="Check the ID or name, and the organization you are working in.",
             ) from None

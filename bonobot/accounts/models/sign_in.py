@@ -20,7 +20,7 @@ class FactorSecret(models.Model):
 
 
 class Attempts(models.Model):
-    """The GCRA state of one rate limit and subject (see `core.cell_rate`)."""
+    """The GCRA state of one rate limit and subject (see `bonobot.core.rate_limiter`)."""
 
     key = models.CharField(max_length=64, primary_key=True)
     tat = models.BigIntegerField(db_index=True)  # microseconds since 1970

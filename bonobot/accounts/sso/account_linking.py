@@ -15,8 +15,9 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from bonobot.accounts import services as accounts
+from bonobot.accounts.account_change_emails import announce_change
 from bonobot.accounts.models import Identity, Membership, Provider, User
-from bonobot.accounts.role_mapping import find_claimed_role
+from bonobot.accounts.role_claims import find_claimed_role
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso.oidc_client import ProviderUser
 from bonobot.core.db.transactions import lock_row
@@ -106,6 +107,7 @@ def unlink_identity(user: User, identity: Identity) -> None:
     sign_in = _ProviderSignIn(identity.provider, _build_provider_user(identity))
     with _record_change(sign_in, user, "identity_unlinked"):
         identity.delete()
+        announce_change(user, "identity_unlinked", method=identity.provider.name)
 
 
 def _build_provider_user(identity: Identity) -> ProviderUser:
@@ -180,7 +182,7 @@ def _create_user(sign_in: _ProviderSignIn) -> User:
             except IntegrityError:
                 continue  # the username is taken
             member.save()
-        _create_identity(sign_in, user)
+        _create_identity(sign_in, user, is_new_user=True)
         return user
     raise SignInRefused(
         "sso_no_name", "No username is available for the new account.", "Try again."
@@ -192,7 +194,9 @@ def _build_username(email: str, suffix: str) -> str:
     return cleaned[: MAX_USERNAME_LENGTH - len(suffix)] + suffix
 
 
-def _create_identity(sign_in: _ProviderSignIn, user: User) -> Identity:
+def _create_identity(
+    sign_in: _ProviderSignIn, user: User, *, is_new_user: bool = False
+) -> Identity:
     identity = Identity(
         organization_id=sign_in.organization_id,
         provider=sign_in.provider,
@@ -203,6 +207,8 @@ def _create_identity(sign_in: _ProviderSignIn, user: User) -> Identity:
     with _record_change(sign_in, user, "identity_linked"):
         Identity.objects.filter(provider=sign_in.provider, user=user).delete()
         identity.save()
+        if not is_new_user:
+            announce_change(user, "identity_linked", method=sign_in.provider.name)
     return identity
 
 

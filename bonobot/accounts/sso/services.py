@@ -192,7 +192,7 @@ def _clean_domains(name: str, value: Any) -> list[str]:
         (domain for domain in domains if not DOMAIN_PATTERN.fullmatch(domain)), None
     ):
         raise InvalidInput(
-            format_message("{wrong!r} isn't a domain.", wrong=invalid),
+            format_message("{name!r} isn't a domain.", name=invalid),
             field=name,
             remedy="Use a domain such as example.com.",
         )
@@ -211,9 +211,7 @@ def _clean_secret(name: str, value: Any) -> str:
         raise InvalidInput(
             "The secret is too long.",
             field=name,
-            remedy=format_message(
-                "Use at most {longest_secret} characters.", longest_secret=MAX_SECRET_LENGTH
-            ),
+            remedy=format_message("Use at most {limit} characters.", limit=MAX_SECRET_LENGTH),
         )
     return text
 

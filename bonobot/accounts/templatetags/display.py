@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
-from bonobot.core.documentation.links import build_documentation_url, find_documentation
+from bonobot.core.documentation.learn_more import build_documentation_url, find_documentation
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
 from bonobot.core.text.dollars import MICROUSD_PER_USD
@@ -66,6 +66,9 @@ STATE_LABELS = {
     "day": _lazy("per day"),
     "month": _lazy("per month"),
     "total": _lazy("in total"),
+    "attach": _lazy("Attach"),
+    "detach": _lazy("Detach"),
+    "unchanged": _lazy("unchanged"),
 }
 APPROVAL_STATES = {
     "waiting": ("warn", "schedule", _lazy("Pending")),
@@ -124,7 +127,7 @@ def as_markdown(text: Any) -> SafeString | None:
 
 
 @register.filter
-def told(text: Any, limit: int | None = None) -> SafeString:
+def sentence(text: Any, limit: int | None = None) -> SafeString:
     """Return a localized sentence of ours with `names` set as code.
 
     It may quote untrusted text.
@@ -167,6 +170,12 @@ def maybe_json(text: Any) -> SafeString | str:
 
 
 @register.filter
+def role_names(names: Any) -> str:
+    """Return a list of roles, or of others who can change something, in the reader's language."""
+    return localization.localize_names(str(names))
+
+
+@register.filter
 def tone(state: Any) -> str:
     """Return the color of a state: good, busy, warn, bad or plain."""
     return STATE_TONES.get(str(state), "plain")
@@ -186,6 +195,19 @@ def ago(moment: Any) -> SafeString | str:
     else:
         text = _("%(time)s ago") % {"time": timesince(moment, now, depth=1)}
     return _render_time(moment, localization.format_datetime(moment, seconds=True), text)
+
+
+@register.filter
+def age(moment: datetime) -> str:
+    """Return how long ago something was in a narrow column: "now", "4 min", "3 h", or "2 d"."""
+    minutes = int((timezone.now() - moment).total_seconds() // 60)
+    if minutes < 1:
+        return _("now")
+    if minutes < 60:
+        return _("%(n)d min") % {"n": minutes}
+    if minutes < 24 * 60:
+        return _("%(n)d h") % {"n": minutes // 60}
+    return _("%(n)d d") % {"n": minutes // (24 * 60)}
 
 
 @register.filter
@@ -244,9 +266,9 @@ def percent(value: Any) -> str:
 
 @register.filter
 def dollars(microusd: int | None) -> str:
-    """Return micro-dollars as dollars; small sums keep their digits."""
+    """Return micro-dollars as dollars; sums below ten cents keep their digits."""
     amount = (microusd or 0) / MICROUSD_PER_USD
-    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
+    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
 
 
 @register.filter
@@ -390,6 +412,17 @@ def rule_effect(effect: str) -> dict[str, Any]:
 def outcome_word(state: str) -> Any:
     """Return the word of an outcome."""
     return OUTCOMES.get(state, OUTCOMES["unknown"])[2]
+
+
+@register.filter
+def field_text(field: Any) -> str:
+    """Return the value of a form field as text, for people who can't change it."""
+    value = field.value()
+    if isinstance(value, bool):
+        return _("Yes") if value else _("No")
+    choices = {str(key): str(title) for key, title in getattr(field.field, "choices", ())}
+    text = choices.get(str(value), value)
+    return f"{text:,}" if isinstance(text, int) else str(text if text is not None else "")
 
 
 @register.filter

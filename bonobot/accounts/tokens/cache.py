@@ -35,11 +35,11 @@ from bonobot.accounts.tokens.services import (
     parse_token,
     update_last_used,
 )
-from bonobot.core.cell_rate import admit_request, compute_interval
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.http.ip_addresses import extract_address_prefix
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.rate_limiter import admit_request, compute_interval
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import Head
 from bonobot.ledger.queries import load_policy_generation

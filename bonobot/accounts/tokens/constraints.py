@@ -30,7 +30,7 @@ def clean_constraints(terms: Mapping[str, Any]) -> dict[str, Any]:
     """Return terms as a token's columns; raises `InvalidInput` with the invalid field."""
     if unknown := sorted(set(terms) - TERM_NAMES):
         raise InvalidInput(
-            format_message("A token has no writable field {strange!r}.", strange=unknown[0]),
+            format_message("A token has no writable field {name!r}.", name=unknown[0]),
             field=unknown[0],
             remedy=format_message(
                 "Supported fields: {fields}.", fields=", ".join(sorted(TERM_NAMES))
@@ -91,7 +91,7 @@ def _clean_scopes(value: Any) -> list[str]:
     requested = {str(item) for item in value or ()}
     if unknown := sorted(requested - set(TokenScope)):
         raise InvalidInput(
-            format_message("Unknown scope {strange!r}.", strange=unknown[0]),
+            format_message("Unknown scope {name!r}.", name=unknown[0]),
             field="scopes",
             remedy=format_message(
                 "Choose from: {scope}. Without scopes, the token has all permissions of its role.",

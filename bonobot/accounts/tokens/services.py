@@ -311,14 +311,14 @@ def _check_grant(principal: Principal, role: Role, scopes: Collection[str]) -> N
             ),
             rule=f"role:{role}",
             remedy=format_message(
-                "Choose from: {within}.", within=", ".join(list_roles_within(principal.role))
+                "Choose from: {names}.", names=", ".join(list_roles_within(principal.role))
             ),
         )
     if not scopes or not set(GRANT_SCOPES).issuperset(scopes):
         raise InvalidInput(
             "An OAuth client needs an MCP scope.",
             field="scopes",
-            remedy=format_message("Choose from: {scopes}.", scopes=", ".join(GRANT_SCOPES)),
+            remedy=format_message("Choose from: {names}.", names=", ".join(GRANT_SCOPES)),
         )
 
 

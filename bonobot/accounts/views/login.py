@@ -42,9 +42,11 @@ from bonobot.accounts.attempt_limits import (
     charge_attempt,
 )
 from bonobot.accounts.current_organization import SIGN_IN_PROOF_KEY, SSO_SESSION_KEY
+from bonobot.accounts.email_addresses import delete_requested_addresses
 from bonobot.accounts.invitations import has_pending_invitation
 from bonobot.accounts.models import Membership, User
-from bonobot.accounts.password_reset import list_reset_accounts
+from bonobot.accounts.password_reset import list_reset_accounts, reset_tokens
+from bonobot.accounts.reset_review import announce_reset
 from bonobot.accounts.second_factor import end_sessions, has_second_factor, record_own_change
 from bonobot.accounts.tasks import send_password_resets
 from bonobot.accounts.tokens.services import end_user_grants
@@ -200,6 +202,7 @@ class NewPasswordView(PasswordResetConfirmView):
     template_name = "people/new_password.html"
     success_url = reverse_lazy("admin:login")
     title = _("New password")
+    token_generator = reset_tokens
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """Add the admin context."""
@@ -215,11 +218,14 @@ class NewPasswordView(PasswordResetConfirmView):
 
         Whoever had access to the account may have authorized a client.
         """
-        response: HttpResponse = super().form_valid(form)
         user: Any = self.user
-        end_sessions(user)
-        end_user_grants(user, reason="password_reset")
-        record_own_change("password_reset", user)
+        with transaction.atomic():
+            response: HttpResponse = super().form_valid(form)
+            end_sessions(user)
+            end_user_grants(user, reason="password_reset")
+            delete_requested_addresses(user)
+            record_own_change("password_reset", user)
+            announce_reset(user)
         messages.success(
             self.request, _t("Your password was changed. Sign in with the new password.")
         )

@@ -37,9 +37,7 @@ class StableCursorPagination(CursorPagination):
         raise InvalidInput(
             format_message("Invalid `limit`: {text!r}.", text=text[:20]),
             field="limit",
-            remedy=format_message(
-                "Use a number from 1 to {max_page_size}.", max_page_size=self.max_page_size
-            ),
+            remedy=format_message("Use a number from 1 to {limit}.", limit=self.max_page_size),
         )
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> list[Any] | None:
@@ -132,7 +130,7 @@ def parse_ordering(request: Any, names: Sequence[str]) -> tuple[str, ...]:
     requested = () if text is None else tuple(text.split(","))
     if unknown := [column for column in requested if column.removeprefix("-") not in names]:
         raise InvalidInput(
-            format_message("This list can't be ordered by {strange!r}.", strange=unknown[0][:80]),
+            format_message("This list can't be ordered by {name!r}.", name=unknown[0][:80]),
             code="unknown_ordering",
             field=ORDERING_PARAMETER,
             remedy=format_message(

@@ -66,7 +66,7 @@ class VersionField(serializers.CharField):
     """The version that the client read."""
 
     def __init__(self, **options: Any) -> None:
-        help_text = "The version that was read; left out, the write doesn't ask for one."
+        help_text = "The version that was read. If omitted, the version isn't checked."
         super().__init__(max_length=MAX_VERSION_LENGTH, help_text=help_text, **options)
 
 
@@ -201,7 +201,7 @@ def parse_selected_fields(
     requested = text.split(",")
     if unknown := [name for name in requested if name not in names]:
         raise InvalidInput(
-            format_message("Unknown field {strange!r}.", strange=unknown[0][:80]),
+            format_message("Unknown field {name!r}.", name=unknown[0][:80]),
             code="unknown_field",
             field=FIELDS_PARAMETER,
             remedy=format_message(

@@ -41,9 +41,11 @@ def list_exposed_key_files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def ensure_private_folder(path: Path) -> Path:
-    """Create a folder with mode 0700 unless it exists; return its path."""
+    """Create a folder and its missing parents with mode 0700; return its path."""
+    missing_parents = [parent for parent in path.parents if not parent.exists()]
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (*reversed(missing_parents), path):
+            folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise _build_unusable_error(path, error) from error
     return path

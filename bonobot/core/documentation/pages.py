@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils.html import escape, format_html_join
 from django.utils.safestring import SafeString
 
-from bonobot.core.documentation.links import build_documentation_url
+from bonobot.core.documentation.learn_more import build_documentation_url
 from bonobot.core.documentation.reference import ERRORS_PAGE, GENERATED_PAGES
 from bonobot.core.process_cache import compute_once
 

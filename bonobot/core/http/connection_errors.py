@@ -115,7 +115,7 @@ def _classify_error(error: BaseException) -> ConnectionFailure | None:
         case ssl.SSLCertVerificationError():
             verify_message = str(error.verify_message or "it can't be verified").rstrip(".")
             return ConnectionFailure(
-                format_message("the TLS certificate isn't trusted: {said}", said=verify_message),
+                format_message("the TLS certificate isn't trusted: {error}", error=verify_message),
                 UNTRUSTED_REMEDY,
             )
         case ssl.SSLError():

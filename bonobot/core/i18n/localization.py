@@ -31,8 +31,13 @@ MAX_MESSAGE = 4_000
 MAX_SENTENCES = 12
 # Templates with fewer letters outside of placeholders would match anything.
 MIN_LETTERS = 8
-# Placeholders whose values are our own words, such as the kind of an object.
-NOUN_PLACEHOLDERS = frozenset({"{noun}", "{kind}", "{unit}", "{period}", "{parameter}"})
+# Placeholders whose values are our own words, such as the kind of an object, or lists of them.
+NOUN_PLACEHOLDERS = frozenset(
+    {
+        *("{noun}", "{kind}", "{unit}", "{period}", "{parameter}"),
+        *("{role}", "{who_may}", "{seen}", "{adds}"),
+    }
+)
 SENTENCE_ENDS = (". ", ".\n", "? ", "; ")
 
 
@@ -59,6 +64,15 @@ def localize_if_translatable(text: str) -> str:
     Plain strings aren't translated, because untrusted text may look like our messages.
     """
     return localize_text(text) if isinstance(text, TranslatableMessage) else text
+
+
+def localize_names(names: str) -> str:
+    """Return a list of our own words, such as roles, in the reader's language."""
+    language = get_language() or settings.LANGUAGE_CODE
+    if language == settings.LANGUAGE_CODE:
+        return names
+    words = _load_translations(language)[0]
+    return ", ".join(words.get(name, name) for name in names.split(", "))
 
 
 def localize_problem(problem: Problem) -> str:
@@ -202,7 +216,7 @@ def _translate_value(placeholder: str, value: str, language: str) -> str:
     if isinstance(value, TranslatableMessage):
         return _localize(value, language)
     if placeholder in NOUN_PLACEHOLDERS:
-        return _load_translations(language)[0].get(value, value)
+        return localize_names(value)
     may_be_message = " " in value and (value[0].islower() or value.endswith("."))
     return (may_be_message and _translate_sentence(value, language, allow_sentences=True)) or value
 

@@ -46,31 +46,29 @@ calls = _counter(
 )
 call_seconds = _histogram(
     "bonobot_call_seconds",
-    "How long they took, from admission on.",
+    "Duration of calls from their admission, in seconds.",
     ("kind",),
     buckets=DURATION_BUCKETS,
 )
-refusals = _counter(
-    "bonobot_refusals_total", "Calls that were refused, and why.", ("event", "code")
-)
-tokens = _counter("bonobot_model_tokens_total", "Tokens of models.", ("direction",))
-cost = _counter("bonobot_cost_microusd_total", "What calls cost, in micro-dollars.", ("kind",))
+refusals = _counter("bonobot_refusals_total", "Refused calls by code.", ("event", "code"))
+tokens = _counter("bonobot_model_tokens_total", "Tokens of model requests.", ("direction",))
+cost = _counter("bonobot_cost_microusd_total", "Cost of calls in micro-dollars.", ("kind",))
 admission_seconds = _histogram(
     "bonobot_admission_seconds",
-    "How long a call waits for its row in the audit.",
+    "Time that calls wait for their audit entry, in seconds.",
     buckets=DURATION_BUCKETS,
 )
 ledger_failures = _counter(
-    "bonobot_ledger_troubles_total", "Times that the ledger couldn't reach its database."
+    "bonobot_ledger_troubles_total", "Failed attempts of the ledger to reach its database."
 )
 loop_lag = _histogram(
     "bonobot_loop_lag_seconds",
-    "How late the loop was, looked at once a second.",
+    "Delay of the event loop in seconds, measured once a second.",
     buckets=LAG_BUCKETS,
 )
 background_work = Gauge(
     "bonobot_lane",
-    "Background work on this process's loop that goes, or waits for its turn.",
+    "Background work on this process's event loop: running or waiting.",
     ("lane", "state"),
     registry=registry,
 )
@@ -81,7 +79,7 @@ requests = _counter(
 )
 request_seconds = _histogram(
     "bonobot_http_request_seconds",
-    "How long until the answer began.",
+    "Time until the response starts, in seconds.",
     ("area",),
     buckets=DURATION_BUCKETS,
 )

@@ -89,9 +89,7 @@ def read_json(text: str) -> ParsedDocument:
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
         raise InvalidInput(
-            format_message(
-                "The text is larger than {longest_text} KiB.", longest_text=MAX_TEXT_BYTES // 1024
-            ),
+            format_message("The text is larger than {limit} KiB.", limit=MAX_TEXT_BYTES // 1024),
             code="too_large",
             remedy="Import fewer servers at a time.",
         )

@@ -24,11 +24,7 @@ import re2
 
 from bonobot.core.records import record
 from bonobot.core.text import masked_values
-from bonobot.core.text.secret_names import (
-    MAX_CACHED_LENGTH,
-    is_secret_name,
-    is_short_secret_name,
-)
+from bonobot.core.text.secret_names import MAX_CACHED_LENGTH, is_secret_name, is_short_secret_name
 
 MASK = masked_values.MASK
 MAX_DEPTH = 64

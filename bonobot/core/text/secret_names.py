@@ -72,7 +72,7 @@ def is_secret_name(key: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_short_secret_name(key: str) -> bool:
-    """Return the same for a key of at most `MAX_CACHED_LENGTH` characters."""
+    """Return whether a key of at most `MAX_CACHED_LENGTH` characters is the name of a secret."""
     return _has_secret_words(key)
 
 

@@ -69,7 +69,7 @@ def read_yaml_documents(
     """
     if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
         raise InvalidInput(
-            format_message("The text is larger than {longest} KiB.", longest=max_bytes // 1024),
+            format_message("The text is larger than {limit} KiB.", limit=max_bytes // 1024),
             code="too_large",
             remedy="Split it into several files.",
         )

@@ -115,7 +115,9 @@ class UsageView(ResourceView):
         if not filters.is_valid():
             raise translate_validation(filters.errors)
         values = {name: value for name, value in filters.form.cleaned_data.items() if value}
-        return load_usage_report(self.principal, UsageQuery(**values))
+        report = load_usage_report(self.principal, UsageQuery(**values))
+        self.report_read([report])
+        return report
 
 
 class UsageExportView(UsageView):

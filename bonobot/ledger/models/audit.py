@@ -22,7 +22,7 @@ class AppendOnly(Problem):
 
 def _raise_append_only() -> Never:
     raise AppendOnly(
-        "Audit rows are only added, by the ledger's writer and by `record_change`.",
+        "Audit entries can't be changed or deleted.",
         remedy="To delete old entries, run `bonobot audit prune`, which keeps the hash chain "
         "verifiable.",
     )

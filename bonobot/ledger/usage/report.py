@@ -131,7 +131,7 @@ def build_usage_report(
         raise InvalidInput(
             format_message("There is no report by {by!r}.", by=query.by),
             field="by",
-            remedy=format_message("Use one of: {groups}.", groups=", ".join(GROUPS)),
+            remedy=format_message("Use one of: {values}.", values=", ".join(GROUPS)),
         )
     now = now or timezone.now()
     span = _build_span(query, now)

@@ -14,15 +14,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from bonobot.core import cell_rate
+from bonobot.core import rate_limiter
 from bonobot.core.records import record
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger import admission_rules, budgets
-from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
-from bonobot.ledger.audit import entry_encoding
-from bonobot.ledger.audit.hash_chain import ChainTip
-from bonobot.ledger.budgets import BudgetBalance
-from bonobot.ledger.refusals import (
+from bonobot.ledger.admission_refusals import (
     ApprovalRefused,
     BudgetExhausted,
     BudgetReserved,
@@ -31,6 +27,10 @@ from bonobot.ledger.refusals import (
     Refusal,
     StaleSnapshot,
 )
+from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
+from bonobot.ledger.audit import entry_encoding
+from bonobot.ledger.audit.hash_chain import ChainTip
+from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.types import Admission, AdmissionResult, Opening, Settlement
 
 WINDOW_S = 60.0
@@ -329,8 +329,8 @@ def _admit_call(plan: BatchPlan, admission: Admission) -> Refusal | None:
     new_rates: dict[str, int] = {}
     for charge in admission.charges:
         tat = new_rates.get(charge.key, state.rates[charge.key])
-        interval = cell_rate.compute_interval(charge.per_minute)
-        verdict = cell_rate.admit_request(tat, state.now, interval, charge.burst, charge.cost)
+        interval = rate_limiter.compute_interval(charge.per_minute)
+        verdict = rate_limiter.admit_request(tat, state.now, interval, charge.burst, charge.cost)
         if not verdict.allowed:
             return RateLimited(charge, wait_us=verdict.retry_after)
         new_rates[charge.key] = verdict.tat

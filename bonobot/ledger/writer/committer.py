@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
-from bonobot.core.db.sqlite.write_queue import get_write_queue
+from bonobot.core.db.sqlite.base import get_write_queue
 from bonobot.ledger.types import AdmissionResult, build_rate_prefix
 from bonobot.ledger.writer import batch_plan, sql
 from bonobot.ledger.writer.batch_plan import Answer, BatchRowKeys, BatchState, CloseItem

@@ -18,7 +18,7 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from bonobot.ledger.refusals import AuditUnavailable, Refusal
+from bonobot.ledger.admission_refusals import AuditUnavailable, Refusal
 from bonobot.ledger.writer.batch_plan import Answer, CloseItem, Item, RefusalKey
 
 

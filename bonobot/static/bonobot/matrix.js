@@ -28,7 +28,7 @@
     return row.querySelector(".bb-switch3").getAttribute("aria-label");
   }
 
-  // What the tools of a server inherit changes with the server's default.
+  // What the tools of a server inherit changes with the server's default, unless a rule matches them.
   function updateInherited(group) {
     const head = group.querySelector(".bb-mx-group");
     const own = head && getSwitch(head) && getChecked(head);
@@ -37,7 +37,7 @@
       return;
     }
     const inherited = own.value || getSwitch(head).dataset.inherited;
-    for (const row of queryAll("[data-find-item] .bb-switch3", group)) {
+    for (const row of queryAll('[data-find-item]:not([data-source="rule"]) .bb-switch3', group)) {
       row.dataset.read ??= row.dataset.inherited;
       row.dataset.inherited = inherited;
     }
@@ -148,11 +148,12 @@
   // The numbers of the filter count the rows that are loaded; otherwise those of the server stay.
   function showCounts() {
     const states = queryAll("[data-find-item] [data-state]", form).map((cell) => cell.dataset.state);
-    const total = Number(bar.querySelector('[data-filter-state=""] span').textContent);
+    const total = Number(bar.querySelector('[data-filter-state=""] span').dataset.n);
     if (states.length !== total) return;
     for (const button of queryAll("[data-filter-state]", bar)) {
       const state = button.dataset.filterState;
-      if (state) button.querySelector("span").textContent = states.filter((item) => item === state).length;
+      const count = states.filter((item) => item === state).length;
+      if (state) button.querySelector("span").textContent = count.toLocaleString(document.documentElement.lang);
     }
   }
 
@@ -165,7 +166,7 @@
     const bulk = bar.querySelector("[data-bulk]");
     if (!bulk) return;
     bulk.hidden = picked.length === 0;
-    bulk.querySelector("[data-picked]").textContent = picked.length;
+    bulk.querySelector("[data-picked]").textContent = picked.length.toLocaleString(document.documentElement.lang);
     showPartly(form.querySelector("[data-pick-all]"), listPicks());
     for (const group of queryAll("[data-group]", form)) {
       showPartly(group.querySelector("[data-pick-group]"), listPicks(group));

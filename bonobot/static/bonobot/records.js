@@ -13,8 +13,9 @@
     return template.content;
   }
 
-  async function fetchFragment(url, options = {}) {
-    const answer = await fetch(url, { credentials: "same-origin", ...options, headers: FRAGMENT });
+  async function fetchFragment(url, options = {}, headers = {}) {
+    const allHeaders = { ...FRAGMENT, ...headers };
+    const answer = await fetch(url, { credentials: "same-origin", ...options, headers: allHeaders });
     if (answer.redirected && new URL(answer.url).pathname.endsWith("/login/")) location.reload();
     return answer;
   }
@@ -85,11 +86,13 @@
 
     function updateSelection() {
       const boxes = queryAll("input[name=_selected_action]", inbox);
-      const count = boxes.filter((box) => box.checked).length;
+      const across = inbox.querySelector("[data-tick-across]");
+      const ticked = boxes.filter((box) => box.checked).length;
+      const count = across?.checked ? Number(across.dataset.tickAcross) : ticked;
       const all = inbox.querySelector("[data-tick-all]");
       if (all) {
-        all.checked = count > 0 && count === boxes.length;
-        all.indeterminate = count > 0 && count < boxes.length;
+        all.checked = ticked > 0 && ticked === boxes.length;
+        all.indeterminate = ticked > 0 && ticked < boxes.length;
       }
       for (const element of queryAll("[data-selected-count]", inbox)) element.textContent = count || "";
       for (const element of queryAll("[data-selection-some]", inbox)) element.hidden = !count;
@@ -98,18 +101,30 @@
       inbox.toggleAttribute("data-selecting", count > 0);
     }
 
+    // All pages are selected only with all calls of this one.
+    function changeSelection(event) {
+      const across = inbox.querySelector("[data-tick-across]");
+      if (event.target === across) {
+        for (const box of queryAll("input[name=_selected_action]:enabled", inbox)) box.checked = across.checked;
+      } else if (across && !event.target.checked) across.checked = false;
+      setTimeout(updateSelection);
+    }
+
     // New calls are added at the end, so that no row moves; answered ones stay, but can't be selected.
     async function refresh(event) {
       if (event.detail.topic !== "approvals" || event.detail.first) return;
-      const answer = await fetchFragment(listUrl).catch(() => null);
+      const shown = { "Bonobot-Shown": items().map((item) => item.dataset.inboxItem).join(" ") };
+      const answer = await fetchFragment(listUrl, {}, shown).catch(() => null);
       if (!answer?.ok) return;
       const fragment = parseHtml(await answer.text());
       const list = inbox.querySelector("[data-inbox-items]");
+      const { stillPending } = fragment.querySelector("[data-inbox-items]").dataset;
+      const pending = new Set(stillPending.split(" "));
       const fresh = new Map(queryAll("[data-inbox-item]", fragment).map((item) => [item.dataset.inboxItem, item]));
       if (!items().length && fresh.size) return location.reload();
       if (!items().length) return showEmptyList(fragment);
       for (const item of items()) {
-        const isGone = !fresh.has(item.dataset.inboxItem);
+        const isGone = !pending.has(item.dataset.inboxItem); // others may have moved to another page
         item.toggleAttribute("data-gone", isGone);
         for (const box of queryAll("input", item)) {
           box.disabled = isGone;
@@ -118,8 +133,20 @@
         fresh.delete(item.dataset.inboxItem);
       }
       list.append(...fresh.values());
+      updateAcross(fragment);
       updateSelection();
-      showNew([...fresh.values()]);
+      // What came from another page isn't new.
+      const loadedAt = Number(inbox.dataset.loaded);
+      showNew([...fresh.values()].filter((item) => Number(item.dataset.requested) >= loadedAt));
+    }
+
+    // The line about other pages keeps its place, so that the list below it doesn't move.
+    function updateAcross(fragment) {
+      const across = inbox.querySelector("[data-tick-across]");
+      if (!across || across.checked) return;
+      const fresh = fragment.querySelector("[data-tick-across]");
+      if (fresh) across.parentElement.replaceWith(fresh.parentElement);
+      else across.disabled = true;
     }
 
     function showEmptyList(fragment) {
@@ -190,7 +217,7 @@
       select(item);
     });
     inbox.addEventListener("submit", sendAnswer);
-    inbox.addEventListener("change", () => setTimeout(updateSelection));
+    inbox.addEventListener("change", changeSelection);
     // Before the keys of other lists.
     document.addEventListener("keydown", handleKey, true);
     document.addEventListener("bonobot:change", refresh);

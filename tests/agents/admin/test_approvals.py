@@ -78,7 +78,7 @@ def test_the_most_urgent_call_is_first_and_selected(
         factories.create_approval(helper, own_name=name, expires_at=expires_at)
     page = admin_client.get_text(reviewer.get(LIST))
     assert page.index("sooner") < page.index("later")
-    assert "expires in" in page
+    assert "5 min left" in page
     assert page.count("sooner") > page.count("later")  # its details are beside the list
 
 
@@ -333,6 +333,59 @@ def test_many_approvals_are_approved_together_but_not_ones_own(
     assert ApprovalCell.objects.count() == 2
     approved = Approval.objects.filter(state="approved")
     assert set(approved.values_list("message", flat=True)) == {"Checked."}
+
+
+def test_calls_on_all_pages_are_selected_with_the_filters_of_the_list(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    for n in range(60):
+        factories.create_approval(helper, own_name="pay" if n else "refund")
+    assert "Select 10 calls on other pages, too" in reviewer.get(LIST)
+    url = f"{admin_client.build_url(LIST)}?own_name__icontains=pay"
+    first = Approval.objects.filter(own_name="pay")[0]
+    selection = {"action": "approve_chosen", "select_across": "1"}
+    page = reviewer.send(url, selection | {"_selected_action": str(first.pk)})
+    assert "Approve all 59 calls" in page
+    listed = re.findall(r'name="_selected_action" value="([^"]+)"', page)
+    assert len(set(listed)) == 59
+    reviewer.send(
+        admin_client.build_url(LIST),
+        {"action": "approve_chosen", "confirmed": "1", "_selected_action": listed},
+    )
+    assert "Calls approved: 59." in get_messages(reviewer)
+    assert [approval.own_name for approval in Approval.objects.waiting()] == ["refund"]
+
+
+def test_at_most_200_calls_are_answered_at_once_those_that_expire_first(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    now = timezone.now()
+    approvals = [
+        factories.create_approval(helper, expires_at=now + timedelta(hours=1, minutes=n))
+        for n in range(202)
+    ]
+    assert "Select the first 200 calls on all pages" in reviewer.get(LIST)
+    selection = {"action": "deny_chosen", "select_across": "1"}
+    page = reviewer.send(
+        admin_client.build_url(LIST), selection | {"_selected_action": str(approvals[0].pk)}
+    )
+    assert "These are the 200 calls that expire first." in page
+    listed = re.findall(r'name="_selected_action" value="([^"]+)"', page)
+    assert listed == [str(approval.pk) for approval in approvals[:200]]
+
+
+def test_a_script_learns_which_shown_calls_are_pending_on_any_page(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    shown = [factories.create_approval(helper) for _ in range(52)]
+    resolve_approval(factories.build_administrator(helper.organization), shown[0], "deny")
+    headers = {
+        "Bonobot-Fragment": "1",
+        "Bonobot-Shown": f"{shown[0].pk} {shown[1].pk} {shown[51].pk} no-id",
+    }
+    response = reviewer.client.get(admin_client.build_url(LIST), {"p": "2"}, headers=headers)
+    [text] = re.findall(r'data-still-pending="([^"]*)"', response.content.decode())
+    assert set(text.split()) == {str(shown[1].pk), str(shown[51].pk)}
 
 
 def test_a_person_without_permission_has_no_deny_action(

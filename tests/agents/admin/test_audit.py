@@ -5,8 +5,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpResponse
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
 from pytest_django import DjangoAssertNumQueries
 
@@ -282,7 +284,8 @@ def create_call(organization: Organization, **columns: Any) -> AuditRow:
 
 def create_approved_call(organization: Organization, **fields: Any) -> tuple[AuditRow, AuditRow]:
     """Write the entries of a call that needed approval: its request, and the call."""
-    approval = factories.create_approval(factories.create_agent(organization), **fields)
+    slug = f"helper{Agent.objects.count() or ''}"
+    approval = factories.create_approval(factories.create_agent(organization, slug), **fields)
     details = {"approval_id": str(approval.pk), "arguments": {"amount": 480}}
     request = create_call(
         organization,
@@ -410,6 +413,40 @@ def test_the_list_uses_a_fixed_number_of_queries(
         auditor.get("ledger_auditrow_changelist")
 
 
+@pytest.mark.parametrize("count", [0, 1, 60], ids=["none", "one", "two pages"])
+def test_a_search_scans_the_rows_once(
+    acme: Organization,
+    auditor: admin_client.AdminClient,
+    count: int,
+) -> None:
+    for _ in range(count):
+        create_call(acme, tool_name="rare_tool")
+    url = admin_client.build_url("ledger_auditrow_changelist")
+    with CaptureQueriesContext(connection) as queries:
+        page = auditor.client.get(url, {"q": "rare_tool"}).content.decode()
+    assert page.count("data-entry=") == min(count, 50)
+    assert sum("rare\\_tool" in query["sql"] for query in queries.captured_queries) == 1
+
+
+def test_pending_calls_are_listed_without_a_scan_of_answered_ones(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    create_approved_call(acme, state="approved", expires_at=timezone.now())
+    pending, _call = create_approved_call(acme)
+    url = admin_client.build_url("ledger_auditrow_changelist")
+    with CaptureQueriesContext(connection) as queries:
+        page = auditor.client.get(url, {"outcome__in": "pending"}).content.decode()
+    assert page.count("data-entry=") == 1
+    assert str(pending.pk) in page
+    [listing] = [
+        query["sql"]
+        for query in queries.captured_queries
+        if "ORDER BY" in query["sql"] and "LIMIT 1001" in query["sql"]
+    ]
+    assert pending.pk.hex in listing.replace("-", "")
+    assert "NOT (" not in listing
+
+
 def test_too_many_search_words_are_refused(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
@@ -456,3 +493,16 @@ def test_filters_have_names_in_the_readers_language(auditor: admin_client.AdminC
     page = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
     for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Tool", "Von (UTC)"):
         assert title in page, title
+
+
+def test_the_decision_of_an_entry_is_a_sentence_with_its_rule(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    row = create_call(acme, rule="organization:deny mcp:drop_*", decision="deny")
+    for page in (
+        auditor.get("ledger_auditrow_change", row.pk),
+        auditor.get("ledger_auditrow_changelist", entry=str(row.pk)),
+    ):
+        text = admin_client.get_text(page)
+        assert "A rule of the organization denies tools whose name matches drop_*" in text
+        assert "organization:deny mcp:drop_*" in text

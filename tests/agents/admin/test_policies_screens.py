@@ -83,18 +83,19 @@ def test_an_ask_rule_and_a_condition_are_entered_in_the_form(helper, owner):
         "mode": "all",
         "rule-mcp_web_echo": "ask",
         "ask": "mcp_web_e*",
-        "when-effect": ["deny", "ask"],
-        "when-tool": ["mcp_web_add", ""],
-        "when-schema": ['{"required": ["a"]}', ""],
+        "when-effect": ["deny", "ask", "allow"],
+        "when-tool": ["mcp_web_add", "", "read_result"],
+        "when-schema": ['{"required": ["a"]}', "", ""],
     }
     page = admin_client.get_text(owner.post("agents_agent_policy", helper.pk, **fields))
     policy = load_policy_spec(Agent.objects.get())
     assert set(policy.ask) == {"mcp_web_echo", "mcp_web_e*"}
     assert policy.deny == (RuleSpec("mcp_web_add", {"required": ["a"]}),)
+    assert policy.allow == ("read_result",)
     assert "1 with approval" in page
 
 
-@pytest.mark.parametrize("schema", ["{", "[]", "", '{"$ref": "#"}'])
+@pytest.mark.parametrize("schema", ["{", "[]", '{"$ref": "#"}'])
 def test_an_invalid_condition_is_refused_and_kept_in_the_form(helper, owner, schema):
     fields = {
         "mode": "all",

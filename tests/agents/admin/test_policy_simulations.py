@@ -28,7 +28,7 @@ def test_a_policy_is_simulated_on_past_calls(acme, agent):
         auditor.post(SIMULATION_PAGE, agent.pk, mode="all", ask=LARGE, do="simulate")
     )
     assert "3 calls: 3 would change" in page
-    assert "allow → ask" in page
+    assert "Allow → schedule Ask" in page
     assert load_policy_spec(agent) == PolicySpec("all")
 
 

@@ -224,6 +224,75 @@ def test_each_row_has_a_state_and_the_fields_that_it_needs(seat: admin_client.Ad
     assert page.count('data-state="ready"') == 3
 
 
+def test_a_server_with_a_name_that_exists_says_so(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    admin_client.create_web_server(acme, "Same")
+    admin_client.create_web_server(acme, "Other")
+    url = Server.objects.get(name="Same").endpoint_config["url"]
+    config = {
+        "Same": {"url": url},
+        "Other": {"url": "https://mcp.example.com/mcp"},
+        "0ther": {"url": "https://mcp.example.com/mcp"},  # looks like a name that exists
+        "weather": {"url": "https://mcp.example.com/mcp"},
+    }
+    page = paste(seat, config, do="preview")
+    states = dict(re.findall(r'data-entry="(\w+)" data-state="(\w+)"', page))
+    assert states == {"Same": "exists", "Other": "exists", "0ther": "refused", "weather": "ready"}
+    text = admin_client.get_text(page)
+    assert "Exists already 2" in text
+    assert "Same connects to the same address." in text
+    assert "Other connects to another address." in text
+
+
+def test_the_result_accounts_for_each_pasted_server(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    admin_client.create_web_server(acme, "docs")
+    config: dict[str, Any] = {
+        "docs": {"url": "https://docs.example.com/mcp"},
+        "clock": {"command": "uvx", "args": ["mcp-server-time"]},  # needs an administrator
+        "skipped": {"url": "https://skipped.example.com/mcp"},
+        **{f"web{n}": {"url": f"https://web{n}.example.com/mcp"} for n in range(3)},
+        **{
+            f"key{n}": {
+                "url": f"https://key{n}.example.com/mcp",
+                "headers": {"X-Key": f"${{KEY_{n}}}"},
+            }
+            for n in range(4)
+        },
+    }
+    names = [name for name in config if name not in {"docs", "clock", "skipped"}]
+    fields = {"text": json.dumps({"mcpServers": config}), "do": "add", "seen": "1", "add": names}
+    url = admin_client.build_url("mcp_servers_server_paste")
+    result_url = seat.client.post(url, fields).headers["Location"]
+    Server.objects.update(discovered_at=timezone.now(), status="connected")
+    page = seat.open(result_url)
+    text = admin_client.get_text(page)
+    assert "3 added, 5 need attention, 1 exists already" in text
+    assert "4 need values, such as tokens." in text
+    assert text.count("Not added") == 2  # the values, and the command
+    assert "skipped" not in text
+    assert "`" not in text
+
+
+def test_added_servers_with_the_same_problem_are_one_row(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    config = {f"web{n}": {"url": f"https://web{n}.example.com/mcp"} for n in range(4)}
+    fields = {"text": json.dumps({"mcpServers": config}), "do": "add"}
+    url = admin_client.build_url("mcp_servers_server_paste")
+    result_url = seat.client.post(url, fields).headers["Location"]
+    away = {"status": "error", "status_code": "server_unreachable", "status_detail": "No answer."}
+    Server.objects.update(**away)
+    Server.objects.filter(name="web3").update(status_code="server_installing")
+    text = admin_client.get_text(seat.open(result_url))
+    assert "0 added, 4 need attention" in text
+    assert text.count("Failed They can't be reached.") == 1
+    assert text.count("Failed") == 1
+    assert "Installing No answer." in text
+
+
 def test_a_missing_variable_is_reported(seat: admin_client.AdminClient) -> None:
     config = {"weather": {"url": "https://mcp.example.com/${PLACE}"}}
     page = paste(seat, config, do="add", seen="1", add=["weather"])

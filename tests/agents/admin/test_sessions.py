@@ -59,6 +59,17 @@ def create_step(session: Session, kind: str, state: str = "done", **payload: Any
     return step
 
 
+def test_a_new_session_can_begin_with_a_suggested_message(
+    operator: admin_client.AdminClient, helper: Agent
+) -> None:
+    page = operator.get("agents_agent_change", helper.pk)
+    suggested = re.findall(r'class="bb-chip" name="text" value="([^"]+)"', page)
+    assert suggested[0] == "What can you do?"
+    # The button follows the empty field of the form.
+    operator.post("agents_agent_start", helper.pk, text=["", suggested[0]])
+    assert Session.objects.get().inbox.get().payload["text"] == suggested[0]
+
+
 def test_a_message_starts_a_session(helper: Agent, operator: admin_client.AdminClient) -> None:
     page = operator.post("agents_agent_start", helper.pk, text="What time is it?")
     session = Session.objects.get()
@@ -281,8 +292,8 @@ def test_a_session_shows_each_kind_of_step(
         "What time is it?",
         "The server web is not reachable now.",
         "I look it up.",
-        "mcp_time_now time completed 12 ms",
-        "Denied by rule r:1",
+        "T mcp_time_now time zone UTC check_circle completed 12 ms",
+        "r:1",
         "Too many turns. Ask for less. turns_exhausted",
     ):
         assert expected in text

@@ -130,6 +130,37 @@ def test_a_servers_default_holds_for_its_other_tools_and_is_shown_as_inherited(
     assert 'aria-label="echo" data-inherited="ask"' in re.sub(r"\s+", " ", page)
     text = admin_client.get_text(page)
     assert "1 allow 1 ask 1 deny" in text
+    assert "Server default" in text
+
+
+def test_each_inherited_value_names_and_links_its_source(
+    helper: Agent, administrator: Principal, operator: admin_client.AdminClient
+) -> None:
+    set_policy(administrator, helper, PolicySpec("allowlist", allow=("mcp_web_e*",)))
+    page = operator.get("agents_agent_servers", helper.pk)
+    policy_url = admin_client.build_url("agents_agent_policy", helper.pk)
+    assert f"{policy_url}?rule=e%2A" in admin_client.find_links(page, policy_url)
+    assert policy_url in admin_client.find_links(page, policy_url)
+    text = admin_client.get_text(page)
+    assert "Rule: e*" in text
+    assert "Mode: Allowlist" in text
+
+
+def test_the_preview_shows_a_rule_of_the_organization_that_overrides_a_default(
+    acme: Organization,
+    helper: Agent,
+    server: Server,
+    administrator: Principal,
+    operator: admin_client.AdminClient,
+) -> None:
+    set_policy(administrator, acme, PolicySpec("all", deny=("mcp_web_add",)))
+    fields = read_form(operator.get("agents_agent_servers", helper.pk), helper)
+    text = admin_client.get_text(operator.post("agents_agent_tools_preview", helper.pk, **fields))
+    assert "Organization overrides" not in text
+    fields |= {f"default-{server.pk}": "allow"}
+    text = admin_client.get_text(operator.post("agents_agent_tools_preview", helper.pk, **fields))
+    assert "Organization overrides 1 tool" in text
+    assert "Organization denies it" in text
 
 
 def test_an_unreviewed_tool_links_to_its_review(
@@ -151,6 +182,8 @@ def test_the_policy_that_overrides_a_setting_is_named(
     fields = {"tool-mcp_web_add": "allow", "tool-mcp_web_echo": "allow"}
     text = admin_client.get_text(operator.post("agents_agent_servers", helper.pk, **fields))
     assert "Deny Organization policy" in text
+    assert "Organization denies it" in text
+    assert "A pattern asks" in text
     assert "Ask e*" in text
     assert load_policy_spec(helper).ask == ("mcp_web_e*",)
 
@@ -214,6 +247,8 @@ def test_a_reviewer_sees_the_settings_and_cant_change_them(
     page = reviewer.get("agents_agent_servers", helper.pk)
     assert "Save changes" not in page
     assert "Attach server" not in page
+    assert 'type="radio"' not in page
+    assert "Off Mode: None" in admin_client.get_text(page)
     reviewer.post("agents_agent_servers", helper.pk, status=403, **{"tool-mcp_web_add": "allow"})
     assert load_policy_spec(helper) == PolicySpec("none")
 

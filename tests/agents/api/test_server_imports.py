@@ -11,7 +11,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
-from mcp_servers.health.contacts import record_contact, record_failure
+from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import enable_preset
 from mcp_servers.tasks import check_due_servers
@@ -251,7 +251,7 @@ SERVER_WITH_OVERRIDES = {
 def test_attachments_are_previewed_and_then_applied(acme, operator):
     helper = factories.create_agent(acme)
     preview = post_import(operator, SERVER_WITH_OVERRIDES).json
-    assert [override["action"] for override in preview["overrides"]] == ["give"]
+    assert [override["action"] for override in preview["overrides"]] == ["attach"]
     assert preview["entries"][0]["allowed_tools"] == ["read_*"]
     [problem] = preview["problems"]
     assert problem["code"] == "bad_value"
@@ -267,7 +267,7 @@ def test_an_attachment_of_a_server_that_wasnt_added_is_refused(acme, operator):
     factories.create_agent(acme)
     response = post_import(operator, SERVER_WITH_OVERRIDES, apply=True, chosen=[])
     [override] = response.json["overrides"]
-    assert (override["action"], override["problems"][0]["code"]) == ("refuse", "not_found")
+    assert (override["action"], override["problems"][0]["code"]) == ("invalid", "not_found")
 
 
 def test_a_registry_at_a_private_address_is_refused(acme, operator):

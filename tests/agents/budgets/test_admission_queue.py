@@ -24,11 +24,11 @@ from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
-from bonobot.core import cell_rate
+from bonobot.core import rate_limiter
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.admission_refusals import BudgetExhausted, BudgetReserved
 from bonobot.ledger.models import RateCell
-from bonobot.ledger.refusals import BudgetExhausted, BudgetReserved
 from bonobot.ledger.types import Actor, Admission, BudgetReservation, Opening, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
@@ -305,7 +305,7 @@ def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
     settings.BONOBOT_ADMISSION_WAIT_S = wait_s
     token, principal = create_session_token(administrator, 60)
     charge = build_charge(acme.pk, "token", token.pk, 60)
-    interval = cell_rate.compute_interval(charge.per_minute)
+    interval = rate_limiter.compute_interval(charge.per_minute)
     now_us = int(timezone.now().timestamp() * 1_000_000)
     RateCell.objects.create(
         pk=charge.key, tat=now_us + interval * (charge.burst - 1) + allowed_in_s * 1_000_000

@@ -183,7 +183,7 @@ def test_a_flow_that_requires_approval_is_explained(acme, administrator, helper)
     FlowCell.objects.create(key=key, organization_id=acme.pk, labels=3, touched=0)
     explanation = explain(administrator, helper)
     assert (explanation["first"], explanation["code"]) == ("flow", "flow_needs_approval")
-    assert "private_data, untrusted_content" in get_stage(explanation, "flow")["reason"]
+    assert "private data, untrusted content" in get_stage(explanation, "flow")["reason"]
 
 
 def test_an_exhausted_rate_limit_denies(acme, administrator, helper):
@@ -226,7 +226,7 @@ def test_the_admin_shows_each_stage_and_accepts_arguments(acme, helper):
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     page = admin_client.get_text(reviewer.get("agents_agent_explain", helper.pk, tool=NAME))
     assert "No stage denies the call" in page
-    assert "13. budgets" in page
+    assert "13. Budgets" in page
     invalid = admin_client.get_text(
         reviewer.get("agents_agent_explain", helper.pk, tool=NAME, arguments='{"a": "x"}')
     )

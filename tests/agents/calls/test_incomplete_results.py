@@ -20,7 +20,7 @@ from agents.calls.incomplete_results import (
     parse_url_elicitations,
 )
 from agents.calls.truncate_result import estimate_size
-from mcp_servers.client.server_requests import KINDS_BY_METHOD
+from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 REQUEST = {"method": "elicitation/create", "params": {"message": "Which one?"}}
 ALLOWED = frozenset({"elicitation"})

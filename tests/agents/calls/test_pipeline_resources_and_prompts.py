@@ -166,7 +166,7 @@ def test_a_resource_is_cleaned_and_truncated_like_a_result(read, select, setting
     assert read("lib://hidden").text == "seethis "
     settings.BONOBOT_RESULT_LIMIT = 5
     outcome = read("lib://rules")
-    assert outcome.text.startswith("# Be \n[cut")
+    assert outcome.text.startswith("# Be \n[truncated")
     assert StoredResult.objects.get(pk=outcome.call_id).text == "# Be quiet"
 
 

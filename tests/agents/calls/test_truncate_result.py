@@ -131,7 +131,7 @@ def test_any_result_can_be_read(content):
 @given(st.lists(st.text()), st.integers(min_value=1, max_value=50))
 def test_the_stored_result_never_exceeds_the_limit(texts, limit):
     rendered = render_result(build_text_result(*texts), limit=limit, result_id="x")
-    text = rendered.text.split("\n[cut:")[0] if rendered.full_text else rendered.text
+    text = rendered.text.split("\n[truncated:")[0] if rendered.full_text else rendered.text
     assert len(text.encode()) <= limit
 
 

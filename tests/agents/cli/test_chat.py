@@ -246,7 +246,12 @@ class Terminal:
 
     def wait_for_exit(self):
         """Wait for the process and return its exit status."""
-        _, status = os.waitpid(self._pid, 0)
+
+        def find_status():
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            return (status,) if pid else None
+
+        (status,) = eventually(find_status, within=30, what="the end of the chat")
         os.close(self._descriptor)
         return os.waitstatus_to_exitcode(status)
 
@@ -260,6 +265,8 @@ def test_ctrl_c_cancels_the_turn_and_not_the_chat(waiting_agent):
     terminal.wait_for(r"Canceled\.")
     terminal.type("hello\n")
     terminal.wait_for("language model")
+    terminal.wait_for("> ")
+    terminal.type("\x0c")  # Ctrl-L draws the prompt again
     terminal.wait_for("> ")
     terminal.type("\x04")
     assert terminal.wait_for_exit() == 0

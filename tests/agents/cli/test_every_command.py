@@ -208,7 +208,7 @@ def test_verbs_that_only_read_run_without_the_apps_of_admin_and_jobs(
         text=True,
         timeout=60,
         check=False,
-        env=build_environment({"DJANGO_SETTINGS_MODULE": "bonobot.settings.read_commands"}),
+        env=build_environment({"DJANGO_SETTINGS_MODULE": "bonobot.settings.read_only_commands"}),
     )
     assert (done.returncode, done.stderr) == (0, "")
 

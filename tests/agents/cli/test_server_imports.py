@@ -186,7 +186,7 @@ def test_bot_overrides_and_allowed_tools_are_imported(bonobot, acme, file_with_o
     factories.approve_server(acme, factories.create_stdio_server(acme), agent)
     result = bonobot("mcp", "import", file_with_overrides, "--approve", "--json")
     assert result.status == 0, result.out
-    assert [override["action"] for override in result.json["overrides"]] == ["take", "give"]
+    assert [override["action"] for override in result.json["overrides"]] == ["detach", "attach"]
     assert result.json["notices"] == []
     assert Server.objects.get(name="workshop").sampling_tokens == 10_000
     attached = {

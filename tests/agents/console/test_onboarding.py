@@ -226,3 +226,20 @@ def test_rest_and_the_command_line_skip_and_hide_steps(acme: Organization) -> No
     auditor = rest.as_role(acme, Role.AUDITOR)
     assert auditor.get("first-run").status == 403
     assert auditor.patch("first-run", {"hidden": False}).status == 403
+
+
+def test_a_new_organization_is_offered_presets_that_need_no_account(
+    acme: Organization,
+) -> None:
+    page = admin_client.sign_in(acme, Role.OWNER).get("first_run")
+    offered = re.findall(r'href="[^"]*/first-run/preset/([^/"]+)/"', page)
+    assert offered == ["microsoft-learn", "aws-knowledge", "cloudflare-documentation"]
+    assert page.count("bb-preset-need") == len(offered)
+
+
+def test_the_first_steps_have_the_primary_button_of_an_empty_dashboard(
+    acme: Organization,
+) -> None:
+    page = admin_client.sign_in(acme, Role.OWNER).get("index")
+    primary = re.findall(r'class="[^"]*bb-primary[^"]*"[^>]*>([^<]*)', page)
+    assert [text.strip() for text in primary] == ["Continue: Connect a server"]

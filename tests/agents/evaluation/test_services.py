@@ -8,13 +8,13 @@ from django.utils import timezone
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.evaluation import replay_runner
 from agents.evaluation import services as evaluation
+from agents.evaluation.compare_transcripts import Transcript
 from agents.evaluation.services import (
     ReplayOverrides,
     create_recording,
     create_replay,
     delete_recording,
 )
-from agents.evaluation.transcripts import Transcript
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import ModelEndpoint, Recording, Replay, Runner, Session
 from agents.policies.services import PolicySpec, set_policy

@@ -12,12 +12,12 @@ from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
-from mcp_servers.client.extensions import (
+from mcp_servers.client.jsonrpc import CAPABILITIES_KEY
+from mcp_servers.client.mcp_extensions import (
     APP_MIME_TYPE,
     merge_server_extensions,
     select_relayed_extensions,
 )
-from mcp_servers.client.jsonrpc import CAPABILITIES_KEY
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient
 from tests.agents.gateway.upstream_server import TASKS, Json, Upstream, attach_upstream

@@ -9,7 +9,7 @@ from agents.gateway.transports import GatewayApplication
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from mcp_servers.client.extensions import SKILLS_EXTENSION
+from mcp_servers.client.mcp_extensions import SKILLS_EXTENSION
 from mcp_servers.definition_reviews import reset_review
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, Reply, token_of

@@ -9,12 +9,12 @@ import pytest
 from agents.gateway import client_sessions
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import keeps_session_state
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.client_capabilities import set_client_capabilities
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
-from mcp_servers.session_state import keeps_session_state
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, Session, token_of
 from tests.wait import eventually

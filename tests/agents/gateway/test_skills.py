@@ -12,7 +12,7 @@ from agents.services import attach_server
 from agents.skills.services import SkillSpec, save_skill
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
-from mcp_servers.client.extensions import (
+from mcp_servers.client.mcp_extensions import (
     SKILLS_EXTENSION,
     is_skill_content,
     parse_frontmatter,

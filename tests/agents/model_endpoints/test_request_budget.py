@@ -22,9 +22,9 @@ from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.admission_refusals import BudgetExhausted
 from bonobot.ledger.budgets import BudgetBalance, parse_unit
 from bonobot.ledger.models import BudgetCell
-from bonobot.ledger.refusals import BudgetExhausted
 from bonobot.ledger.types import BudgetReservation
 from tests import factories
 from tests.agents.llm.openai_server import Says

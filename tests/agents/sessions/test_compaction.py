@@ -1,185 +1,144 @@
-"""Compaction of conversations: calls stay with their results, and nothing grows."""
+"""Long conversations in sessions: compacted before they are sent, or refused."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+import asyncio
+from contextlib import AsyncExitStack
 
-from agents.llm.interface import (
-    ToolCall,
-    build_assistant_message,
-    build_call_id,
-    build_tool_result,
-    build_user_message,
-)
-from agents.llm.message_order import order_messages
+import pytest
+
+from agents.builtin_tools.toolsets.default_tools import CHUNK_LENGTH
 from agents.llm.pricing import estimate_tokens
-from agents.sessions.compaction import (
-    DIGEST_LENGTH,
-    LAST_MESSAGE_LENGTH,
-    CompactionMarks,
-    HistoryEntry,
-    compact_messages,
-    plan_compaction,
-)
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import ModelEndpoint, Session, Step
+from agents.sessions import services as sessions
+from agents.sessions.history import load_history
+from agents.sessions.worker import SessionRunner
+from bonobot.core.runtime import get_runtime
+from tests import factories
+from tests.agents.llm.openai_server import openai_server
+from tests.agents.llm.provider_server import Refuses, Says
 
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.builds(
-    lambda piece, times: piece * times, st.sampled_from("aä字"), st.integers(0, 6_000)
-)
-
-
-@st.composite
-def conversations(draw):
-    """Draw a conversation of messages, turns with calls, and results."""
-    entries, turn = [], 0
-
-    def add(message, result_id=""):
-        entries.append(HistoryEntry(len(entries) + 1, message, result_id))
-
-    add(build_user_message(draw(TEXTS)))
-    for _ in range(draw(st.integers(0, 12))):
-        if draw(st.booleans()):
-            add(build_user_message(draw(TEXTS)))
-            continue
-        turn += 1
-        count = draw(st.integers(0, 3))
-        calls = [
-            ToolCall(index, "mcp_web_get", {"q": draw(TEXTS)}, "", build_call_id(turn, index))
-            for index in range(count)
-        ]
-        add(build_assistant_message(turn, draw(TEXTS), calls))
-        for call in calls:
-            failed = draw(st.booleans())
-            add(build_tool_result(call.id, call.name, draw(TEXTS), failed), f"id-{len(entries)}")
-    return entries
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("workshop")]
+TOO_LONG = Refuses(400, {"error": {"code": "context_length_exceeded", "message": "too long"}})
+LONG = '{"characters": 9000}'
 
 
-def build_limit_check(limit):
-    return lambda messages: estimate_tokens(messages) <= limit
+@pytest.fixture
+def send_message(acme, helper):
+    """Return a function that sends a message and runs the session until it rests."""
+    runner = SessionRunner()
+
+    async def run_until_rest(session_id):
+        if (task := await runner.claim_and_run(session_id)) is not None:
+            await asyncio.wait_for(task, 30)
+
+    def send(text, session=None):
+        administrator = factories.build_administrator(acme)
+        if session is None:
+            session = sessions.start_session(administrator, helper, text)
+        else:
+            sessions.send_message(administrator, session, text)
+        get_runtime().call(run_until_rest, session.pk)
+        session.refresh_from_db()
+        return session
+
+    yield send
+    get_runtime().call(runner.drain)
 
 
-def count_tokens(messages):
-    return estimate_tokens(messages)
+def set_context_window(tokens):
+    ModelEndpoint.objects.update(context_window=tokens)
 
 
-@given(conversations(), st.integers(0, 20_000))
-def test_calls_stay_with_their_results_and_nothing_grows(entries, limit):
-    complete = compact_messages(entries, CompactionMarks())
-    assert complete == [entry.message for entry in entries]
-    marks = (
-        plan_compaction(entries, CompactionMarks(), build_limit_check(limit)) or CompactionMarks()
+def list_compactions(session):
+    notices = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
+    return [notice.payload for notice in notices if notice.payload["code"] == "compacted"]
+
+
+def test_omitted_results_can_be_read_again(send_message):
+    set_context_window(8_000)
+    session = send_message(f"/mcp_workshop_long {LONG}")
+    for _ in range(4):
+        send_message(f"/mcp_workshop_long {LONG}", session)
+    assert session.status == Session.Status.DONE
+    assert list_compactions(session)[0]["text"].startswith(
+        "The conversation is too long for the model"
     )
-    sent = compact_messages(entries, marks)
-    order_messages(sent)  # raises if a result has no call
-    call_ids = [
-        call["id"]
-        for message in sent
-        if message["role"] == "assistant"
-        for call in message["calls"]
+    history = load_history(session.pk)
+    assert (
+        estimate_tokens(history.messages)
+        < 8_000
+        < estimate_tokens([entry.message for entry in history.entries])
+    )
+    assert load_history(session.pk).messages == history.messages
+    first = session.steps.filter(kind=Step.Kind.CALL).order_by("seq")[0]
+    assert len(first.payload["text"]) == 9_000
+    reading = send_message(
+        f'/read_result {{"result_id": "{first.call_id}", "offset": 8990}}', session
+    )
+    payload = reading.steps.filter(kind=Step.Kind.CALL).order_by("seq").last().payload
+    assert payload["text"] == "x" * 10 + "\n[characters 8990 to 9000 of 9000]"
+
+
+def test_a_truncated_result_can_be_read_from_storage(send_message, settings):
+    settings.BONOBOT_RESULT_LIMIT = 1_000
+    session = send_message('/mcp_workshop_long {"characters": 40000}')
+    truncated = session.steps.get(kind=Step.Kind.CALL)
+    assert f"read_result with result_id {truncated.call_id}]" in truncated.payload["text"]
+    settings.BONOBOT_RESULT_LIMIT = 262_144
+    send_message(f'/read_result {{"result_id": "{truncated.call_id}", "offset": 1000}}', session)
+    text = session.steps.filter(kind=Step.Kind.CALL).order_by("seq").last().payload["text"]
+    assert text == "x" * CHUNK_LENGTH + f"\n[characters 1000 to {1000 + CHUNK_LENGTH} of 40000]"
+
+
+def test_results_of_other_sessions_cant_be_read(send_message):
+    foreign = send_message(f"/mcp_workshop_long {LONG}").steps.get(kind=Step.Kind.CALL)
+    session = send_message(f'/read_result {{"result_id": "{foreign.call_id}"}}')
+    assert session.steps.get(kind=Step.Kind.CALL).payload["code"] == "not_found"
+
+
+def test_a_message_that_can_never_fit_is_refused_before_it_is_sent(send_message):
+    set_context_window(2_000)
+    session = send_message("word " * 4_000)
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "context_exceeded")
+    assert "accepts 2,000" in session.error_detail
+    assert not session.steps.filter(kind=Step.Kind.MODEL).exists()
+
+
+@pytest.fixture
+def provider(acme, helper):
+    """The provider of the agent's endpoint, which has no known context window."""
+    stack = AsyncExitStack()
+    fake = get_runtime().call(stack.enter_async_context, openai_server())
+    spec = ModelEndpointSpec(
+        name="Own", base_url=fake.url, model="m", allow_private=True, retries=0
+    )
+    helper.model_endpoint = save_endpoint(factories.build_administrator(acme), spec)
+    helper.save()
+    yield fake
+    get_runtime().call(stack.aclose)
+
+
+def test_a_provider_that_reports_a_too_long_prompt_gets_half_of_it_once(send_message, provider):
+    calls = tuple((f"c{n}", "mcp_workshop_long", LONG) for n in range(3))
+    provider.script += [Says(calls=calls), TOO_LONG, Says("done")]
+    session = send_message("Read it all")
+    assert session.status == Session.Status.DONE, session.error_detail
+    assert len(list_compactions(session)) == 1
+    refused_request, sent = provider.raw[1:]
+    assert len(sent) < len(refused_request) * 2 // 3
+    assert [message["role"] for message in provider.requests[2]["messages"]] == [
+        *("system", "user", "assistant", "tool", "tool", "tool")
     ]
-    assert [message["call_id"] for message in sent if message["role"] == "tool"] == call_ids
-    assert count_tokens(sent) <= count_tokens(complete)
-    assert len(sent) <= len(complete)
+    provider.script += [TOO_LONG, Says("fine")]
+    assert send_message("And again", session).status == Session.Status.DONE
+    assert len(list_compactions(session)) == 2
 
 
-@given(conversations(), st.integers(0, 20_000))
-def test_compaction_is_done_once_and_reproduced_from_its_marks(entries, limit):
-    marks = plan_compaction(entries, CompactionMarks(), build_limit_check(limit))
-    if marks is None:
-        return
-    restored = CompactionMarks(**marks.to_dict())
-    assert compact_messages(entries, restored) == compact_messages(entries, marks)
-    assert (
-        plan_compaction(
-            entries, marks, build_limit_check(count_tokens(compact_messages(entries, marks)))
-        )
-        is None
+def test_a_prompt_that_is_too_long_again_ends_the_message(send_message, provider):
+    provider.script += [Says(calls=(("c", "mcp_workshop_long", LONG),)), TOO_LONG, TOO_LONG]
+    session = send_message("Read it")
+    assert (session.status, session.error_code) == (
+        Session.Status.FAILED,
+        "model_context_exceeded",
     )
-
-
-@given(conversations(), st.integers(0, 20_000), st.integers(0, 20_000))
-def test_omitted_messages_stay_omitted(entries, first, second):
-    earlier = (
-        plan_compaction(entries, CompactionMarks(), build_limit_check(first)) or CompactionMarks()
-    )
-    later = plan_compaction(entries, earlier, build_limit_check(second)) or earlier
-    assert later.told_before >= earlier.told_before
-    assert later.results_before >= earlier.results_before
-    assert count_tokens(compact_messages(entries, later)) <= count_tokens(
-        compact_messages(entries, earlier)
-    )
-
-
-def build_conversation(rounds, length=4_000):
-    entries = [HistoryEntry(1, build_user_message("Read everything about whales"))]
-    for turn in range(1, rounds + 1):
-        call = ToolCall(0, "mcp_web_get", {"page": turn}, "", build_call_id(turn, 0))
-        entries.append(
-            HistoryEntry(2 * turn, build_assistant_message(turn, f"Page {turn}.", [call]))
-        )
-        result = build_tool_result(
-            call.id, call.name, f"{turn} " + "w" * length, frame={"mark": "ab"}
-        )
-        entries.append(HistoryEntry(2 * turn + 1, result, f"id-{turn}"))
-    return entries
-
-
-def test_old_results_are_omitted_first_with_how_to_read_them():
-    entries = build_conversation(8)
-    marks = plan_compaction(
-        entries,
-        CompactionMarks(),
-        build_limit_check(count_tokens([item.message for item in entries]) * 3 // 4),
-    )
-    sent = compact_messages(entries, marks)
-    assert [item["role"] for item in sent] == [item.message["role"] for item in entries]
-    old, new = sent[2], sent[-1]
-    assert "read_result reads them, result_id id-1]" in old["text"]
-    assert "frame" not in old
-    assert new == entries[-1].message
-
-
-def test_then_the_beginning_is_summarized_and_the_last_message_kept():
-    entries = build_conversation(200)
-    marks = plan_compaction(entries, CompactionMarks(), build_limit_check(6_000))
-    sent = compact_messages(entries, marks)
-    assert count_tokens(sent) <= 6_000
-    digest = sent[0]["text"]
-    assert digest.endswith(
-        "[The latest message of the user, in full:]\nRead everything about whales"
-    )
-    assert "earlier ones]" in digest
-    assert len(digest) <= DIGEST_LENGTH + LAST_MESSAGE_LENGTH + 2_000
-    assert sent[-1] == entries[-1].message
-
-
-def test_finally_the_newest_results_are_truncated():
-    entries = build_conversation(1, length=200_000)
-    marks = plan_compaction(entries, CompactionMarks(), build_limit_check(2_000))
-    (result,) = [
-        message for message in compact_messages(entries, marks) if message["role"] == "tool"
-    ]
-    assert result["text"].endswith("read_result reads on, result_id id-1]")
-    assert result["frame"] == {"mark": "ab"}
-
-
-def test_without_anything_to_omit_there_is_no_note():
-    assert (
-        plan_compaction(
-            [HistoryEntry(1, build_user_message("hi" * 50_000))],
-            CompactionMarks(),
-            build_limit_check(10),
-        )
-        is None
-    )
-    assert plan_compaction([], CompactionMarks(), build_limit_check(0)) is None
-
-
-def test_the_latest_attachment_stays_with_its_message():
-    entries = build_conversation(100)
-    files = [{"sha256": "ab", "size": 400, "name": "whales.txt", "mark": "cd"}]
-    entries[0] = HistoryEntry(1, entries[0].message | {"files": files})
-    marks = plan_compaction(entries, CompactionMarks(), build_limit_check(4_000))
-    assert compact_messages(entries, marks)[0]["files"] == files
-    assert (
-        count_tokens([build_user_message("x") | {"files": files}])
-        == count_tokens([build_user_message("x")]) + 100
-    )
+    assert len(provider.requests) == 3

@@ -85,13 +85,13 @@ def test_the_model_answers_within_the_servers_token_budget(
     request = model.read(1)
     assert request.tools == {}
     assert "secret plan" not in request.system
-    assert "asks you for a text" in request.system
+    assert "requests a text from you" in request.system
     (message,) = request.with_role("user")
     first, *_, last = message.text.splitlines()
     mark = last.removeprefix("[end of data ").removesuffix("]")
     assert first.startswith(f"[data {mark} from asker sampling; warning")
     assert "\u202e" not in message.text
-    assert "The system prompt that it wishes for: You are the operator." in message.text
+    assert "The system prompt that the server requests: You are the operator." in message.text
     assert model.requests[1].get("max_tokens", model.requests[1].get("max_completion_tokens")) == 50
 
     sent = get_received("tools/call")[1]["params"]["inputResponses"]["a"]

@@ -50,7 +50,7 @@ def test_the_agents_instructions_come_first():
 
 def test_servers_with_available_tools_are_listed_once():
     text = build_instructions("", build_snapshot(build_tool("a"), build_tool("b")), ())
-    assert "Tools come from these servers: github." in text
+    assert "Your tools are from these servers: github." in text
 
 
 def test_an_agent_without_tools_is_told_so():
@@ -97,7 +97,7 @@ def test_tools_that_require_approval_are_listed_as_such():
     text = build_instructions(
         "", build_snapshot(build_tool("a"), build_tool("b", verdict="ask")), ()
     )
-    assert "A person is asked before these run, so call them only where needed: b." in text
+    assert "These tools require approval by a person, so call them only if needed: b." in text
     assert "Disabled" not in text
 
 
@@ -106,7 +106,7 @@ def test_descriptions_of_servers_are_included_up_to_a_limit():
         build_snapshot(build_tool("a")), instructions={"github": "x" * 5000, "other": "unused"}
     )
     text = build_instructions("", with_descriptions, ())
-    assert f"What the server github says about its tools: {'x' * MAX_NOTE_LENGTH}…" in text
+    assert f"Instructions of the server github for its tools: {'x' * MAX_NOTE_LENGTH}…" in text
     assert "unused" not in text
 
 

@@ -86,15 +86,15 @@ def test_denied_tools_are_neither_found_nor_available(acme, search_agent, send_m
 def test_a_search_without_results_says_so(search_agent, send_message):
     step = send_message('/find_tools {"query": "zebra"}').steps.get(kind=Step.Kind.CALL)
     assert step.payload["found"] == []
-    assert "No tool fits these words" in step.payload["text"]
+    assert "No tools match" in step.payload["text"]
 
 
 def test_the_prompt_mentions_that_there_are_more_tools(search_agent):
     snapshot = get_snapshot_cache().load_current("agent", search_agent.pk)
     hidden = len(snapshot.list_callable_tools()) - 2
     prompt = build_instructions("", snapshot, (), shown_tools=snapshot.list_shown_tools(()))
-    assert f"You can call {hidden} more tools than you are shown." in prompt
-    assert "more than you are shown" not in build_instructions("", snapshot, ())
+    assert f"You can call {hidden} more tools that aren't shown to you." in prompt
+    assert "aren't shown to you" not in build_instructions("", snapshot, ())
 
 
 @pytest.mark.parametrize("above", [0, 1000])

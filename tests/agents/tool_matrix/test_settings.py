@@ -20,9 +20,11 @@ from agents.tool_matrix.settings import (
     Setting,
     ToolKey,
     apply_changes,
+    find_inherited_rule,
     find_inherited_setting,
     find_overriding_rule,
     find_server_setting,
+    find_stricter_rule,
     list_changes,
     read_server_default,
     read_tool_setting,
@@ -189,3 +191,42 @@ def test_a_pattern_that_overrides_a_setting_is_named():
     saved = apply_changes(saved, MatrixChanges({KEYS[0]: Setting.OFF}))
     assert find_overriding_rule(KEYS[0], saved.policy, "deny") is None
     assert find_overriding_rule(KEYS[2], replace(saved.policy, mode="all"), "deny") is None
+
+
+ORGANIZATION_RULE = Rule("deny", "mcp", "drop_*")
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule"),
+    [(Setting.ALLOW, ORGANIZATION_RULE), (Setting.ASK, ORGANIZATION_RULE), (Setting.OFF, None)],
+)
+def test_a_stricter_rule_of_the_organization_is_found(setting, rule):
+    stored = replace(build_policy(), organization=Policy("all", (ORGANIZATION_RULE,)))
+    tool = ToolFacts("mcp", "drop_table", "mcp_web_drop_table", GITHUB)
+    assert find_stricter_rule(tool, stored, setting) == rule
+
+
+def test_a_condition_of_the_organization_overrides_no_setting():
+    rule = replace(ORGANIZATION_RULE, condition={"required": ["a"]})
+    stored = replace(build_policy(), organization=Policy("all", (rule,)))
+    tool = ToolFacts("mcp", "drop_table", "mcp_web_drop_table", GITHUB)
+    assert find_stricter_rule(tool, stored, Setting.ALLOW) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "rules", "expected"),
+    [
+        ("allowlist", (), None),
+        ("none", (Rule("allow", "mcp", "add*", GITHUB),), None),
+        ("denylist", (Rule("allow", "mcp", "add*", GITHUB),), None),
+        ("allowlist", (Rule("allow", "mcp", "add*", GITHUB),), 0),
+        ("allowlist", (Rule("allow", "mcp", "add", GITHUB),), None),
+        ("allowlist", (Rule("allow", "mcp", "*"), Rule("ask", "mcp", "a*", GITHUB)), 1),
+        ("allowlist", (Rule("ask", "mcp", "", GITHUB),), 0),
+        ("allowlist", (Rule("ask", "mcp", "", GITHUB), Rule("allow", "mcp", "*")), 1),
+    ],
+)
+def test_the_rule_of_an_inherited_value_is_found(mode, rules, expected):
+    key = ToolKey("mcp", GITHUB, "add")
+    rule = find_inherited_rule(key, Policy(mode, rules))
+    assert rule == (None if expected is None else rules[expected])

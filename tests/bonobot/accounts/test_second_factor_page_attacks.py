@@ -19,7 +19,7 @@ from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from tests import factories
 from tests.bonobot.accounts.software_passkey import SecurityKey
-from tests.bonobot.accounts.test_second_factor import PASSWORD, set_up_codes
+from tests.bonobot.accounts.test_second_factor import PASSWORD, build_code, set_up_codes
 from tests.bonobot.accounts.test_second_factor_passkey_attacks import (
     ADD,
     ASK,
@@ -257,6 +257,32 @@ def test_a_code_that_is_used_while_the_codes_are_viewed_stays_used(anna: User, n
         assert uses[0].result(10)
     codes.refresh_from_db()
     assert code not in codes.wrap().get_unused_codes()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", ["recovery_codes", "totp"])
+def test_a_factor_that_is_removed_while_its_code_is_checked_is_refused(
+    anna: User, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    secret = set_up_codes(sign_in())
+    factor = Authenticator.objects.get(type=kind)
+    code = build_code(secret, 1) if kind == "totp" else factor.wrap().get_unused_codes()[0]
+    wrapper = type(factor.wrap())
+    validate_code = wrapper.validate_code
+
+    def remove_and_validate(self: Any, text: str) -> bool:
+        if kind == "recovery_codes":
+            Authenticator.objects.filter(pk=factor.pk).delete()
+            return bool(validate_code(self, text))
+        is_valid = validate_code(self, text)
+        Authenticator.objects.filter(pk=factor.pk).delete()
+        return bool(is_valid)
+
+    monkeypatch.setattr(wrapper, "validate_code", remove_and_validate)
+    client = sign_in()
+    response = client.post(reverse("mfa_authenticate"), {"code": code}, secure=True)
+    assert response.status_code == 200
+    assert client.get(reverse("admin:index"), secure=True).status_code == 302
 
 
 def wait_until_done_or_blocked(use: Future[bool]) -> None:

@@ -7,7 +7,7 @@ from django.db import OperationalError
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from agents.console import settings_check
+from agents.console import doctor_checks
 from bonobot.accounts.roles import Role
 from bonobot.celery import app
 from bonobot.core.problems import Problem
@@ -206,7 +206,7 @@ def test_doctor_detects_the_scheduler_by_its_last_run(administrator):
 
 
 def list_states():
-    return {finding.name: finding.state for finding in settings_check.inspect_schedule()}
+    return {finding.name: finding.state for finding in doctor_checks.inspect_schedule()}
 
 
 def test_the_page_is_editable_only_for_platform_administrators():

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import httpx2
 import pytest
+from django.utils import timezone
 from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import Application
+from time_machine import travel
 
 from agents.models import Agent
 from bonobot.accounts.models import Token, User
@@ -180,3 +183,49 @@ def test_disabled_metadata_documents_arent_fetched_or_advertised(
     oauth_client.id = ID
     assert b"<code>document_unreadable</code>" in oauth_client.open_consent().content
     assert site.reads == 0
+
+
+def open_other_consent(person: User) -> Any:
+    """Return the consent page of the client in another browser; errors are cached for a minute."""
+    clear_cache()
+    oauth_client = OAuthClient(person)
+    oauth_client.id = ID
+    return oauth_client.open_consent()
+
+
+REMOVALS: dict[str, dict[str, Any]] = {
+    "404": {"status": 404},
+    "410": {"status": 410},
+    "a redirect": {"status": 302},
+    "a page": {"content_type": "text/html"},
+    "another client": {"document": DOCUMENT | {"client_id": "https://client.example.com/x"}},
+    "no redirect URIs": {"document": DOCUMENT | {"redirect_uris": []}},
+}
+
+
+@pytest.mark.parametrize("name", REMOVALS)
+def test_a_removed_document_refuses_new_authorizations_and_keeps_existing_ones(
+    site: Site, olga: User, helper: Agent, name: str
+) -> None:
+    oauth_client = OAuthClient(olga)
+    oauth_client.id = ID
+    tokens = oauth_client.authorize()
+    for field, value in REMOVALS[name].items():
+        setattr(site, field, value)
+    with travel(timezone.now() + timedelta(days=2), tick=False):
+        assert open_other_consent(olga).status_code == 400
+        assert oauth_client.refresh(tokens["refresh_token"]).status_code == 200
+        site.document, site.status, site.content_type = DOCUMENT, 200, "application/json"
+        assert open_other_consent(olga).status_code == 200
+
+
+@pytest.mark.parametrize(("days", "status"), [(2, 200), (7, 200), (9, 400)])
+def test_a_document_is_used_for_a_week_while_its_site_fails(
+    site: Site, olga: User, helper: Agent, days: int, status: int
+) -> None:
+    oauth_client = OAuthClient(olga)
+    oauth_client.id = ID
+    oauth_client.authorize()
+    site.status = 503
+    with travel(timezone.now() + timedelta(days=days), tick=False):
+        assert open_other_consent(olga).status_code == status

@@ -1,4 +1,4 @@
-"""Adding servers by form or from a preset, and configuring them, without revealing secrets."""
+"""Adding servers by form and configuring them, without revealing secrets."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
-from mcp_servers.models import Preset, Secret, Server
+from mcp_servers.models import Secret, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import admin_client, factories
@@ -262,73 +262,6 @@ def test_an_auditor_cant_change_a_configuration(
     assert "forbidden" in page
     server_with_secrets.refresh_from_db()
     assert server_with_secrets.name == "weather"
-
-
-@pytest.fixture
-def preset() -> Preset:
-    forecast: Preset = Preset.objects.create(
-        slug="forecast",
-        name="Forecast",
-        category="weather",
-        transport_type="http",
-        endpoint_config={"url": "https://${REGION}.example.com/mcp"},
-        auth_type="bearer_token",
-        auth_config={"token": "${TOKEN}"},
-        parameters=[
-            {
-                "name": "REGION",
-                "label": "Region",
-                "secret": False,
-                "required": True,
-                "default": "eu",
-            },
-            {"name": "TOKEN", "label": "Access token", "secret": True, "required": True},
-        ],
-    )
-    return forecast
-
-
-def test_the_gallery_shows_presets_by_category(
-    preset: Preset, browser: admin_client.AdminClient
-) -> None:
-    page = browser.get("mcp_servers_server_presets")
-    assert "Forecast" in page
-    assert "bonobot/presets/icons.svg#" in page
-    assert "Forecast" in browser.get("mcp_servers_server_presets", category="weather")
-    assert "Forecast" not in browser.get("mcp_servers_server_presets", category="other")
-    Preset.objects.update(category="")
-    page = browser.get("mcp_servers_server_presets", category="other")
-    assert "Forecast" in page
-    assert page.count('class="bb-chip" href="?category=other" aria-current="true"') == 1
-    assert 'href="?" aria-current="true"' not in page
-
-
-def test_an_operator_adds_a_server_from_a_preset(
-    preset: Preset, browser: admin_client.AdminClient
-) -> None:
-    assert "Access token" in browser.get("mcp_servers_server_preset", "forecast")
-    fields = {"name": "sky", "parameter-REGION": "us", "parameter-TOKEN": "sesam"}
-    browser.post("mcp_servers_server_preset", "forecast", **fields)
-    server = Server.objects.get()
-    assert (server.name, server.preset) == ("sky", preset)
-    assert server.endpoint_config == {"url": "https://us.example.com/mcp"}
-    assert get_secret_values(server) == {"token": "sesam"}
-
-
-def test_a_missing_value_is_reported_at_its_parameter(
-    preset: Preset, browser: admin_client.AdminClient
-) -> None:
-    page = browser.post("mcp_servers_server_preset", "forecast", name="sky")
-    assert "This field is required." in page
-    assert not Server.objects.exists()
-
-
-def test_a_preset_of_another_organization_isnt_found(
-    preset: Preset, browser: admin_client.AdminClient
-) -> None:
-    Preset.objects.update(organization=factories.create_organization("other"))
-    assert "Forecast" not in browser.get("mcp_servers_server_presets")
-    browser.get("mcp_servers_server_preset", "forecast", status=404)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Presets in the admin: the gallery, an organization's own presets, and saving a server as one."""
+"""Presets in the admin: an organization's own presets, and saving a server as one."""
 
 import re
 from typing import Any
@@ -7,8 +7,7 @@ import pytest
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from mcp_servers.models import Preset, Server
-from mcp_servers.presets.availability import enable_preset
+from mcp_servers.models import Preset
 from mcp_servers.presets.services import PresetSpec, create_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
@@ -56,50 +55,6 @@ def stdio_preset(acme: Organization) -> Preset:
 
 def get_own_presets() -> Any:
     return Preset.objects.filter(organization__isnull=False)
-
-
-def test_the_gallery_shows_requirements_and_replaced_packages_of_a_preset(
-    browser: admin_client.AdminClient,
-) -> None:
-    page = browser.get("mcp_servers_server_presets")
-    assert "@aws/mcp-server-s3" in page  # found by its search
-    text = admin_client.get_text(page)
-    assert (
-        text.index("Cloud AWS API") < text.index("AWS Lambda") < text.index("Communication Slack")
-    )
-    assert "needs a secret" in page
-    assert "launcher not allowed" not in page
-    assert "Replaces" in browser.get("mcp_servers_server_preset", "aws-lambda")
-    assert "with Bonobot&#x27;s own permissions" in browser.get(
-        "mcp_servers_server_preset", "aws-lambda"
-    )
-    assert "Sandbox" not in browser.get("mcp_servers_server_preset", "linear")
-
-
-def test_a_missing_launcher_is_explained_with_who_can_add_it(
-    acme: Organization, browser: admin_client.AdminClient, settings: Any
-) -> None:
-    settings.BONOBOT_LAUNCHERS = ("uvx",)
-    assert "launcher not allowed" in browser.get("mcp_servers_server_presets")
-    page = browser.get("mcp_servers_server_preset", "everything")
-    assert "A platform administrator must add it" in page
-    assert "Add it to the launchers" in admin_client.sign_in(acme, None).get(
-        "mcp_servers_server_preset", "everything"
-    )
-    browser.post("mcp_servers_server_preset", "everything", name="everything")
-    assert not Server.objects.exists()
-
-
-def test_a_folder_outside_the_allowed_ones_is_refused_at_its_field(
-    acme: Organization, browser: admin_client.AdminClient
-) -> None:
-    enable_preset(factories.build_administrator(acme), Preset.objects.get(slug="filesystem"))
-    page = browser.get("mcp_servers_server_preset", "filesystem")
-    assert "workspaces/acme" in page
-    fields = {"name": "files", "parameter-FOLDER": "/etc"}
-    page = browser.post("mcp_servers_server_preset", "filesystem", **fields)
-    assert "folder_not_allowed" in page.split('data-field="parameter-FOLDER"')[1]
-    assert not Server.objects.exists()
 
 
 def test_a_preset_of_the_organization_is_created_updated_and_deleted(

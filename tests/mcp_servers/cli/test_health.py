@@ -1,7 +1,7 @@
 """`bonobot mcp history`."""
 
 from bonobot.core.problems import Problem
-from mcp_servers.health.contacts import record_contact, record_failure
+from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.models import HealthCheck, Server
 from tests import admin_client
 

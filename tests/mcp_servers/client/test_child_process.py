@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import binary, integers, lists
 
-from mcp_servers.client import child_environment, child_process, stdio
+from mcp_servers.client import child_process, environment_rules, stdio
 from mcp_servers.client.child_process import (
     DEATH_SIGNAL,
     GROUP,
@@ -153,7 +153,7 @@ async def test_a_child_sees_its_declared_environment_and_the_minimum(
     assert environment["TZ"] == "Asia/Tokyo"
     assert not [value for value in environment.values() if "canary" in value]
     allowed = {
-        *child_environment.INHERITED_VARIABLES,
+        *environment_rules.INHERITED_VARIABLES,
         "LC_CTYPE",
         "PWD",
         "_",
@@ -165,10 +165,10 @@ def test_declared_variables_win_and_our_commands_are_last_on_the_path(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("PATH", "/somewhere")
-    built = child_environment.build_environment({"HOME": "/elsewhere"})
+    built = environment_rules.build_environment({"HOME": "/elsewhere"})
     assert built["HOME"] == "/elsewhere"
     assert built["PATH"] == f"/somewhere{os.pathsep}{Path(sys.executable).parent}"
-    assert child_environment.build_environment({"PATH": "/only"})["PATH"] == "/only"
+    assert environment_rules.build_environment({"PATH": "/only"})["PATH"] == "/only"
 
 
 def test_commands_are_found_where_the_child_would_look(tmp_path: Path):

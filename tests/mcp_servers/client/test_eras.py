@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.extensions import build_client_extensions
 from mcp_servers.client.host import Host, build_declared_capabilities
+from mcp_servers.client.mcp_extensions import build_client_extensions
 from mcp_servers.client.pool import ConnectionPool
 from tests import processes
 from tests.mcp_servers.client.endpoints import (

@@ -17,8 +17,12 @@ from bonobot.core.http import network_backend
 from mcp_servers.client import egress_proxy, sandbox
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
-from mcp_servers.client.sandbox import Sandbox, list_named_folders
-from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
+from mcp_servers.client.sandbox import (
+    Network,
+    Sandbox,
+    ServerSandboxUnavailable,
+    list_named_folders,
+)
 from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, failure, stdio, text_of
 
 CANARY = "canary-of-this-machine"

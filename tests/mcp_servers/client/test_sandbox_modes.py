@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 
-from mcp_servers.client import sandbox_modes
+from mcp_servers.client import sandbox
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
-from mcp_servers.client.sandbox_modes import (
+from mcp_servers.client.sandbox import (
     Kind,
     Network,
     ServerSandbox,
@@ -178,7 +178,7 @@ async def test_a_bubblewrapped_server_without_a_folder_starts_in_an_empty_one(
 WORKER = """
 import asyncio, sys
 from uuid import UUID
-from mcp_servers.client.sandbox_modes import ServerSandbox
+from mcp_servers.client.sandbox import ServerSandbox
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
 
@@ -222,13 +222,13 @@ async def test_a_grandchild_in_its_own_session_dies_with_a_killed_worker(
 
 @pytest.fixture
 def reset_detection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_modes, "_working", set())
+    monkeypatch.setattr(sandbox, "_working", set())
 
 
 async def test_a_server_isnt_started_in_a_weaker_sandbox(
     connections: ConnectionPool, kind: Kind, reset_detection: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "Operation not permitted")
+    monkeypatch.setattr(sandbox, "try_command", lambda *_: "Operation not permitted")
     endpoint = replace(stdio("sleep", "60"), sandbox_mode=ServerSandbox(kind=kind))
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert (error.code, error.sent, error.field) == (
@@ -252,7 +252,7 @@ def test_a_missing_tool_is_reported_with_its_package(
     kind: Kind, absent: str, package: str, reset_detection: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        sandbox_modes.shutil, "which", lambda tool: None if tool == absent else f"/bin/{tool}"
+        sandbox.shutil, "which", lambda tool: None if tool == absent else f"/bin/{tool}"
     )
     problem = find_sandbox_problem(kind)
     assert isinstance(problem, ServerSandboxUnavailable)
@@ -262,7 +262,7 @@ def test_a_missing_tool_is_reported_with_its_package(
 def test_on_other_systems_there_is_no_sandbox(
     reset_detection: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sandbox_modes.sys, "platform", "darwin")
+    monkeypatch.setattr(sandbox.sys, "platform", "darwin")
     assert "Linux" in str(find_sandbox_problem("bubblewrap"))
 
 
@@ -284,8 +284,8 @@ def test_the_kernel_setting_that_prevents_the_sandbox_is_reported(
 ):
     (tmp_path / switch).parent.mkdir(parents=True)
     (tmp_path / switch).write_text(f"{value}\n")
-    monkeypatch.setattr(sandbox_modes, "SYSCTL_FOLDER", tmp_path)
-    monkeypatch.setattr(sandbox_modes, "get_tool_path", lambda tool: shutil.which("false"))
+    monkeypatch.setattr(sandbox, "SYSCTL_FOLDER", tmp_path)
+    monkeypatch.setattr(sandbox, "get_tool_path", lambda tool: shutil.which("false"))
     problem = find_sandbox_problem("namespaces")
     assert problem is not None
     assert remedy in problem.remedy
@@ -298,12 +298,12 @@ def test_a_tool_that_fails_is_reported(
     def run(*args: object, **kwargs: object) -> None:
         raise error
 
-    monkeypatch.setattr(sandbox_modes.subprocess, "run", run)
+    monkeypatch.setattr(sandbox.subprocess, "run", run)
     assert type(error).__name__ in str(find_sandbox_problem("namespaces"))
 
 
 @pytest.mark.sandbox
 def test_the_available_sandbox_is_detected_once(kind: Kind, monkeypatch: pytest.MonkeyPatch):
     assert find_sandbox_problem(kind) is None
-    monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "again")
+    monkeypatch.setattr(sandbox, "try_command", lambda *_: "again")
     assert find_sandbox_problem(kind) is None

@@ -15,7 +15,6 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.discovery_triggers import get_discovery_lifetime
 from mcp_servers.health.check_delays import BACKOFF_LIMIT, compute_check_delay
 from mcp_servers.health.check_servers import (
     check_due_servers,
@@ -23,8 +22,9 @@ from mcp_servers.health.check_servers import (
     check_server_safely,
     claim_due_servers,
 )
-from mcp_servers.health.contacts import record_failure
+from mcp_servers.health.server_status import record_failure
 from mcp_servers.models import HealthCheck, Server
+from mcp_servers.rediscovery import get_discovery_lifetime
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, set_server_enabled
 from mcp_servers.subscriptions import leases

@@ -1,6 +1,7 @@
 """Our own attacks and benign texts: attacks by goal, in many languages and disguises.
 
-No rule matches one of these sentences as a whole; rules detect concepts (see other_languages.toml).
+No rule matches one of these sentences as a whole; rules detect concepts (see
+other_language_signals.toml).
 """
 
 import base64

@@ -1,1 +1,1 @@
-"""Django's SQLite backend with one write queue per process; see `write_queue`."""
+"""Django's SQLite backend with one write queue per process; see `base`."""

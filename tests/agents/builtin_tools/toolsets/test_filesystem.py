@@ -64,7 +64,7 @@ def test_files_are_written_listed_read_edited_found_and_deleted(home: Path, call
     assert call("search_files", {"name": "*.md"}).text == "notes/today.md"
     assert call("move_file", {"path": "notes", "to": "old"}).text == "Moved notes to old."
     assert call("file_info", {"path": "."}).text.splitlines()[-1] == (
-        "holds: 28 of 268,435,456 bytes, 2 of 10,000 files and folders"
+        "usage: 28 of 268,435,456 bytes, 2 of 10,000 files and folders"
     )
     assert call("make_folder", {"path": "a/b"}).text == "Created a/b."
     failed = call("delete_file", {"path": "old"})
@@ -89,7 +89,7 @@ def test_edits_are_applied_all_or_none(home: Path, call: Call):
         assert message in failed.text
         assert file.read_bytes() == b"\xef\xbb\xbfa = 1\r\nb = 1\r\n"
     assert (
-        "blanks only"
+        "only in whitespace"
         in call("edit_file", {"path": "code.py", "edits": [{"old": "a=1", "new": "x"}]}).remedy
     )
     call("edit_file", {"path": "code.py", "edits": [{"old": "= 1", "new": "= 2", "every": True}]})
@@ -129,7 +129,7 @@ def test_no_path_leaves_the_workspace_and_git_files_are_protected(
         assert (failed.outcome, failed.code) == ("error", code), (tool, arguments)
         assert failed.remedy
     assert call("search_files", {"text": "business"}).text == (
-        "Nothing was found.\n[2 files were left out: no text, too large, or refused]"
+        "Nothing was found.\n[2 files were skipped: not text, too large, or not readable]"
     )
     assert [entry.name for entry in tmp_path.iterdir() if entry.name == "secret"] == ["secret"]
     assert (tmp_path / "secret").read_text() == "nobody's business"

@@ -126,7 +126,7 @@ def test_without_a_sandbox_nothing_runs_and_the_reason_is_reported(home: Path, c
 
     with (
         patch("agents.builtin_tools.command_sandbox._seen", set()),
-        patch("mcp_servers.client.sandbox_modes._working", set()),
+        patch("mcp_servers.client.sandbox._working", set()),
         patch("shutil.which", find_nothing),
     ):
         outcome = call("run_shell", {"command": "touch ran"})

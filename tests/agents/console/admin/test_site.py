@@ -20,7 +20,7 @@ from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notification
 from bonobot.processes.process_status import ProcessStatus, write_statuses
-from mcp_servers.health.contacts import record_failure
+from mcp_servers.health.server_status import record_failure
 from mcp_servers.models import Server
 from tests import admin_client, factories
 from tests.screens import LISTS, create_objects

@@ -19,7 +19,7 @@ from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.core.problems import Forbidden
 from bonobot.ledger.models import AuditRow
-from mcp_servers.client.extensions import APP_MIME_TYPE, UI_EXTENSION
+from mcp_servers.client.mcp_extensions import APP_MIME_TYPE, UI_EXTENSION
 from tests import browser, factories
 from tests.agents.gateway.conftest import GatewayClient, token_of
 

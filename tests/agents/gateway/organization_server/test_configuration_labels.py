@@ -7,21 +7,28 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
+from agents.flow_labels.text_labels import label_endpoint_reader, label_row_reader
 from agents.models import Approval
 from agents.sessions import services as sessions
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
+from bonobot.ledger.usage.aggregation import UsageLine
+from bonobot.ledger.usage.report import UsageQuery, UsageReport, UsageReportEntry
 from mcp_servers.flow_labels.store_labels import clear_store_labels
-from mcp_servers.models import Server
+from mcp_servers.models import Definition, Server
 from tests import factories, rest
 from tests.agents.gateway.organization_server.conftest import PATH, Scene
-from tests.agents.labeled_stores import APPROVAL_REQUIRED, Caller
+from tests.agents.labeled_stores import APPROVAL_REQUIRED, Caller, declare_tool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+AGENT_PATH = "/mcp/agents/helper"
 WEB = {
     "name": "Ann was here",
     "transport_type": "http",
@@ -33,6 +40,8 @@ PRESET = {
     "endpoint_config": {"url": "https://a.example.com/mcp"},
 }
 CHANNEL = {"name": "Ann was here", "kind": "webhook", "url": "https://hooks.example.com/a"}
+PROVIDER = {"name": "Ann was here", "url": "https://a.example.com", "client_id": "a"}
+BUDGETS = {"budgets": [{"unit": "calls", "period": "day", "limit": 4_711}]}
 RULES = {"mode": "all", "deny": ["ann_was_here"]}
 
 # What a client writes, and where another client reads it.
@@ -88,8 +97,43 @@ WAYS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda client: client.put("tool-policy/draft", RULES),
         "tool-policy/draft",
     ),
+    "budgets of an agent": (
+        lambda client: client.put("agents/helper/budgets", BUDGETS),
+        "agents/helper/budgets",
+    ),
+    "the name of a token": (
+        lambda client: client.post("tokens", {"name": "Ann was here", "role": "member"}),
+        "tokens",
+    ),
+    "an identity provider": (
+        lambda client: client.post("identity-providers", PROVIDER),
+        "identity-providers",
+    ),
+    "the address of an invitation": (
+        lambda client: client.post("invitations", {"email": "ann@e.example", "role": "member"}),
+        "invitations",
+    ),
+    "the reason of a rejection": (
+        lambda client: client.post(
+            f"mcp-servers/{find_records().pk}/definitions/{find_tool().pk}/reject",
+            {"reason": "Ann was here", "digest": find_tool().digest},
+        ),
+        "mcp-servers/{records}/definitions/{tool}",
+    ),
+    "the reason of a denial": (
+        lambda client: client.post(
+            f"approvals/{Approval.objects.get().pk}/answer",
+            {"answer": "deny", "message": "Ann was here"},
+        ),
+        "approvals",
+    ),
+    "the name of a deleted agent": (lambda client: rename_and_delete(client), "deletions"),
     "the reason of a halt": (lambda client: halt_and_resume(client), "audit"),
     "a name in the audit log": (lambda client: client.post("mcp-servers", WEB), "audit"),
+    "a name in the export of servers": (
+        lambda client: client.post("mcp-servers", WEB),
+        "mcp-servers/export",
+    ),
     "a name in the exported audit log": (
         lambda client: client.post("mcp-servers", WEB),
         "audit/export",
@@ -102,8 +146,23 @@ def halt_and_resume(client: Any) -> Any:
     return client.post("organization/resume")
 
 
+def rename_and_delete(client: Any) -> Any:
+    assert client.post("agents", {"name": "Ann was here"}).status == 201
+    response = rest.as_administrator().delete("agents/ann-was-here")
+    response.status = 200 if response.status == 204 else response.status
+    return response
+
+
 def find_records() -> Server:
     return Server.objects.get(slug="records")
+
+
+def find_tool() -> Definition:
+    return find_records().definitions.get(name="pending")
+
+
+def fill_path(path: str) -> str:
+    return path.format(records=find_records().pk, tool=find_tool().pk)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -112,14 +171,32 @@ def test_a_client_gets_the_labels_of_a_name_or_configuration_it_reads(
     scene: Scene, way: str, has_labels: bool
 ) -> None:
     write, path = WAYS[way]
+    factories.create_approval(scene.world.helper)
+    declare_tool(scene.world.records, "pending", {"description": "Waits for a review."})
     if has_labels:
         scene.program.read_labeled_data()
     response = write(scene.rest)
     assert response.status in (200, 201), response
     reader, text = scene.world.issue_organization_token()
     scene.world.clear_caller_labels()
-    assert rest.RestClient(text).get(path).status == 200
+    assert rest.RestClient(text).get(fill_path(path)).status == 200
     assert reader.try_to_send() == (APPROVAL_REQUIRED if has_labels else "")
+
+
+def test_a_caller_without_a_session_gets_the_labels_of_the_reason_of_a_denial(
+    scene: Scene,
+) -> None:
+    rules = {"mode": "all", "ask": ["mcp_office_search_web"]}
+    assert rest.as_administrator().put("agents/helper/tool-policy", rules).status == 200
+    caller, _text = scene.world.issue_organization_token()
+    assert caller.use("mcp_office_search_web") == APPROVAL_REQUIRED
+    scene.program.read_labeled_data()
+    path = f"approvals/{Approval.objects.get().pk}/answer"
+    assert scene.rest.post(path, {"answer": "deny", "message": "Ann was here"}).status == 200
+    scene.world.clear_caller_labels()
+    assert caller.try_to_send() == ""
+    assert caller.use("mcp_office_search_web") == "approval_denied"
+    assert caller.try_to_send() == APPROVAL_REQUIRED
 
 
 def test_a_session_starts_with_the_labels_of_its_servers_names(scene: Scene) -> None:
@@ -147,7 +224,66 @@ def list_registry(scene: Scene, text: str) -> None:
     assert response.json()["servers"]
 
 
-@pytest.mark.parametrize("read", [list_tools, list_registry])
+def read_greeting(scene: Scene, text: str) -> None:
+    assert scene.gateway_client.modern(AGENT_PATH, "server/discover", token=text).result
+
+
+def list_tools_of_an_agent(scene: Scene, text: str) -> None:
+    assert scene.gateway_client.modern(AGENT_PATH, "tools/list", token=text).result
+
+
+def list_prompts_of_an_agent(scene: Scene, text: str) -> None:
+    assert scene.gateway_client.modern(AGENT_PATH, "prompts/list", token=text).result
+
+
+def get_tools_of_an_agent(scene: Scene, text: str) -> None:
+    assert rest.RestClient(text).get("agents/helper/tools").status == 200
+
+
+@pytest.mark.parametrize("group", ["agent", "server", "model"])
+def test_a_client_gets_the_labels_of_the_names_in_a_usage_report(scene: Scene, group: str) -> None:
+    ids = {"agent": str(scene.world.helper.pk), "server": str(scene.world.records.pk)}
+    scene.program.read_labeled_data()
+    for path in ("agents/helper", f"mcp-servers/{ids['server']}"):
+        assert scene.rest.patch(path, {"name": "Ann was here"}).status == 200
+    endpoint = {"name": "Ann was here", "kind": "offline", "model": "offline"}
+    assert scene.rest.post("model-endpoints", endpoint).status == 201
+    scene.world.clear_caller_labels()
+    reader, _text = scene.world.issue_organization_token()
+    line = UsageReportEntry(ids.get(group, ""), "Ann was here", "", UsageLine())
+    now = timezone.now()
+    report = UsageReport(UsageQuery(by=group), now, now, UsageLine(), [line], complete=True)
+    label_row_reader(reader.principal, "GET", [report])
+    assert reader.try_to_send() == APPROVAL_REQUIRED
+
+
+@pytest.mark.parametrize("read", [read_greeting, list_tools_of_an_agent, list_prompts_of_an_agent])
+def test_a_client_gets_the_labels_of_a_servers_name_at_an_agents_endpoint(
+    scene: Scene, read: Callable[[Scene, str], None]
+) -> None:
+    path = f"mcp-servers/{find_records().pk}"
+    reader, text = scene.world.issue_organization_token()
+    read(scene, text)
+    assert reader.try_to_send() == ""
+    scene.program.read_labeled_data()
+    assert scene.rest.patch(path, {"name": "Ann was here"}).status == 200
+    scene.world.clear_caller_labels()
+    read(scene, text)
+    assert reader.try_to_send() == APPROVAL_REQUIRED
+
+
+def test_a_token_reads_a_list_of_an_endpoint_with_a_fixed_number_of_queries(scene: Scene) -> None:
+    """Assignments, servers, and cells."""
+    counts = []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as queries:
+            label_endpoint_reader(scene.program.principal, agent_id=scene.world.helper.pk)
+        counts.append(len(queries))
+        scene.world.create_store(f"more{len(counts)}")
+    assert counts == [3, 3]
+
+
+@pytest.mark.parametrize("read", [list_tools, list_registry, get_tools_of_an_agent])
 def test_a_client_gets_the_labels_of_a_description_in_a_list(
     scene: Scene, read: Callable[[Scene, str], None]
 ) -> None:

@@ -42,7 +42,7 @@ def test_commands_are_parsed(text: str, expected: list[Command]) -> None:
         (f'/{TIME} {{"a": }}', "column 34"),
         (f"/{TIME} {{bad", "not JSON"),
         (f'\n/{TIME} {{"a": NaN}}', "NaN"),
-        (f"/{TIME} {{}} and more", "behind the JSON"),
+        (f"/{TIME} {{}} and more", "after the JSON"),
         (f'/{TIME} {{"a":' + "[" * 9_000, "not JSON"),
         ("/get_curent_time", f"Did you mean `/{TIME}`?"),
         ("/nope", "no tool named `nope`"),

@@ -21,7 +21,7 @@ def render_result(text: str, *, is_error: bool = False) -> str:
 def test_a_short_result_is_part_of_the_sentence() -> None:
     assert render_result("It is fine.") == "`tool` answered: It is fine."
     assert render_result('"quoted JSON"') == "`tool` answered: quoted JSON"
-    assert render_result("  ") == "`tool` answered with nothing."
+    assert render_result("  ") == "`tool` returned nothing."
 
 
 def test_a_longer_result_is_fenced_safely() -> None:

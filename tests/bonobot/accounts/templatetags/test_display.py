@@ -1,6 +1,11 @@
 """Template tags of the admin."""
 
-from bonobot.accounts.templatetags.display import maybe_json, monogram, outcome
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from bonobot.accounts.templatetags.display import age, maybe_json, monogram, outcome
 
 
 def test_a_monogram_has_the_first_letter_and_always_the_same_hue() -> None:
@@ -24,3 +29,11 @@ def test_an_outcome_has_an_icon_and_a_word() -> None:
 
 def test_a_result_of_too_many_levels_is_shown_as_text() -> None:
     assert str(maybe_json("[" * 2_000)) == "[" * 2_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5, "now"), (240, "4 min"), (3 * 3600 + 5, "3 h"), (2 * 86_400 + 5, "2 d")],
+)
+def test_an_age_fits_a_narrow_column(seconds: int, text: str) -> None:
+    assert age(timezone.now() - timedelta(seconds=seconds)) == text

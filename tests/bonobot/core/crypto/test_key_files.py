@@ -115,3 +115,11 @@ def test_a_pepper_that_replaces_a_lost_one_has_another_number() -> None:
 def test_invalid_peppers_are_refused(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`PEPPERS` must"):
         key_files.parse_peppers(value, name="PEPPERS")
+
+
+def test_missing_parents_of_a_private_folder_are_private_too(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    folder = key_files.ensure_private_folder(tmp_path / "workspaces" / "acme" / "files")
+    for created in (folder, folder.parent, folder.parent.parent):
+        assert stat.S_IMODE(created.stat().st_mode) == 0o700
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755

@@ -8,7 +8,7 @@ from django.contrib.admin import site
 from bonobot.accounts.roles import Role
 from bonobot.admin_pages import load_admin_pages
 from bonobot.core.documentation import pages
-from bonobot.core.documentation.links import LINKS, find_documentation
+from bonobot.core.documentation.learn_more import LINKS, find_documentation
 from tests import admin_client, factories
 from tests.screens import list_addresses
 

@@ -4,7 +4,7 @@ import time
 
 from django.utils import translation
 
-from bonobot.core.i18n.localization import localize_problem, localize_text
+from bonobot.core.i18n.localization import localize_names, localize_problem, localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 
@@ -63,3 +63,25 @@ def test_a_text_that_resembles_templates_is_matched_quickly() -> None:
         localize_text(hostile)
         localize_text("x" * 1_000_000)
         assert time.process_time() - started < 2
+
+
+def test_roles_and_flow_labels_are_translated_in_sentences() -> None:
+    role = format_message(
+        "Your role is {role}. An owner can give you a role that has this permission: {who_may}.",
+        role="auditor",
+        who_may="owner, operator",
+    )
+    labels = format_message(
+        "Seen outside a session: {seen}. Labels of the tool: {adds}.",
+        seen="private data, untrusted content",
+        adds="nothing",
+    )
+    with translation.override("de"):
+        for text in (localize_text(role), localize_text(str.__str__(role))):
+            assert "Auditor" in text
+            assert "Eigentümer, Betreiber" in text
+        for text in (localize_text(labels), localize_text(str.__str__(labels))):
+            assert "private Daten, nicht vertrauenswürdige Inhalte" in text
+            assert "nichts" in text
+        assert localize_names("owner, someone") == "Eigentümer, someone"
+    assert localize_names("owner, operator") == "owner, operator"

@@ -5,10 +5,7 @@ from uuid import UUID, uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
-from bonobot.ledger.audit.hash_chain import ChainTip
-from bonobot.ledger.budgets import BudgetBalance
-from bonobot.ledger.refusals import (
+from bonobot.ledger.admission_refusals import (
     ApprovalRefused,
     BudgetExhausted,
     BudgetReserved,
@@ -16,6 +13,9 @@ from bonobot.ledger.refusals import (
     RateLimited,
     StaleSnapshot,
 )
+from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
+from bonobot.ledger.audit.hash_chain import ChainTip
+from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.types import (
     Admission,
     AdmissionResult,

@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
+from bonobot.ledger.admission_refusals import StaleSnapshot
 from bonobot.ledger.audit import admin_changes
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
-from bonobot.ledger.refusals import StaleSnapshot
 from bonobot.ledger.types import (
     Admission,
     BudgetReservation,

@@ -10,10 +10,10 @@ import pytest
 from django.db import OperationalError
 
 from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger.admission_refusals import BudgetExhausted, StaleSnapshot
 from bonobot.ledger.audit import admin_changes
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, BudgetCell, FlowCell, Head, RateCell, StoreLabel
-from bonobot.ledger.refusals import BudgetExhausted, StaleSnapshot
 from bonobot.ledger.types import (
     Admission,
     BudgetReservation,

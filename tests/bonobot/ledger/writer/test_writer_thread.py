@@ -10,10 +10,7 @@ import pytest
 from django.db import transaction
 
 from bonobot.ledger import queries as ledger_queries
-from bonobot.ledger.audit import admin_changes
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
-from bonobot.ledger.models import ApprovalCell, AuditRow, FlowCell, Head
-from bonobot.ledger.refusals import (
+from bonobot.ledger.admission_refusals import (
     ApprovalRefused,
     AuditUnavailable,
     BudgetExhausted,
@@ -22,6 +19,9 @@ from bonobot.ledger.refusals import (
     Refusal,
     StaleSnapshot,
 )
+from bonobot.ledger.audit import admin_changes
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
+from bonobot.ledger.models import ApprovalCell, AuditRow, FlowCell, Head
 from bonobot.ledger.types import (
     Admission,
     ApprovalReference,

@@ -13,10 +13,10 @@ from django.conf import settings
 from django.db import OperationalError
 
 from agents.budgets.limits import build_charge
-from bonobot.core import cell_rate
+from bonobot.core import rate_limiter
+from bonobot.ledger.admission_refusals import AuditUnavailable
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.types import Admission
 from bonobot.ledger.writer import committer
 from bonobot.ledger.writer.writer_thread import LedgerWriter
@@ -122,7 +122,7 @@ def test_two_processes_with_twenty_clients_admit_no_more_than_the_rate_allows(
     script = f"""
 import asyncio, json, time
 from agents.budgets.limits import build_charge
-from bonobot.ledger.refusals import RateLimited
+from bonobot.ledger.admission_refusals import RateLimited
 
 rate = build_charge(organization, "organization", organization, {PER_MINUTE})
 
@@ -154,7 +154,7 @@ asyncio.run(main())
     outputs = [
         json.loads(process.communicate(timeout=WAIT_S + 2 * RATE_S)[0]) for process in processes
     ]
-    burst, interval = outputs[0]["burst"], cell_rate.compute_interval(PER_MINUTE)
+    burst, interval = outputs[0]["burst"], rate_limiter.compute_interval(PER_MINUTE)
     calls = [tuple(call) for output in outputs for call in output["calls"]]
     passed = sorted((started, ended) for started, ended, admitted in calls if admitted)
     denied_at = [started for started, _, admitted in calls if not admitted]

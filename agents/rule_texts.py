@@ -1,0 +1,183 @@
+"""Sentences about the rules that decide calls. No I/O.
+
+A decision names its rule by an ID, such as `policy:allowlist:ask mcp:send_*`. REST, audit entries,
+and the command line have the ID; screens show the sentence of `build_rule_text` with the ID beside
+it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.permission_errors import ACTION_TITLES
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import TranslatableMessage, format_message
+from bonobot.ledger.budgets import describe_budget_key
+
+Message = TranslatableMessage
+
+MODE_TITLES: Mapping[str, Any] = {
+    "none": _("None"),
+    "allowlist": _("Allowlist"),
+    "denylist": _("Denylist"),
+    "all": _("All"),
+}
+
+FLOW_TEXT = format_message(
+    "Private data and untrusted content were read, so calls with an external effect require "
+    "approval."
+)
+FIXED_TEXTS: Mapping[str, Message] = {
+    "agent:enabled": format_message("Only enabled agents can call tools."),
+    "approval": format_message("The call requires a valid approval."),
+    "arguments": format_message("The arguments must match the tool's input schema."),
+    "attachment:all": format_message("All tools of the server are selected for this agent."),
+    "attachment:allowed": format_message(
+        "Only the selected tools of the server can be called by this agent."
+    ),
+    "attachment:app_page": format_message("The page shows results of a tool of this agent."),
+    "attachment:enabled": format_message("The server or toolset must be enabled for this agent."),
+    "attachment:selected": format_message(
+        "Only the selected resources and prompts of the server can be used by this agent."
+    ),
+    "definition:approved": format_message("The definition is approved."),
+    "definition:changed": format_message("The definition changed after it was approved."),
+    "definition:gone": format_message("The server no longer declares it."),
+    "definition:instructions_changed": format_message(
+        "The instructions of the server changed after they were approved."
+    ),
+    "definition:pending": format_message("The definition is pending review."),
+    "definition:refused": format_message("The definition can't be used."),
+    "definition:rejected": format_message("The definition was rejected in a review."),
+    "definition:switch": format_message("The definition is disabled on its server."),
+    "flow": FLOW_TEXT,
+    "flow_labels": FLOW_TEXT,
+    "organization:four_eyes": format_message("Someone else must approve the call."),
+    "organization:halted": format_message("The organization's kill switch is enabled."),
+    "organization:none": format_message("No rule of the organization matches."),
+    "platform_admin": format_message("Only platform administrators have this permission."),
+    "policy:all": format_message(
+        "The policy's mode is All: approved tools of attached servers are allowed."
+    ),
+    "policy:allowlist": format_message(
+        "The policy's mode is Allowlist: only tools that a rule allows can be called."
+    ),
+    "policy:denylist": format_message(
+        "The policy's mode is Denylist: tools that no rule denies are allowed."
+    ),
+    "policy:none": format_message("The policy's mode is None: all tools are denied."),
+    "resolve": format_message("The agent must have a tool with this name."),
+    "server:enabled": format_message("Only enabled servers can be called."),
+    "session:depth": format_message("Agents can call each other only to a limited depth."),
+    "session:interrupted": format_message("The session was interrupted during the call."),
+}
+RATE_TEXTS: Mapping[str, Message] = {
+    "agent": format_message("The agent's rate limit applies."),
+    "global": format_message("The rate limit of all organizations applies."),
+    "organization": format_message("The organization's rate limit applies."),
+    "server": format_message("The server's rate limit applies."),
+    "token": format_message("The token's rate limit applies."),
+}
+# By owner and effect; `tools` is a message itself.
+TOOL_TEXTS: Mapping[tuple[str, str], Callable[..., Message]] = {
+    ("organization", "allow"): partial(
+        format_message, "A rule of the organization allows {tools}."
+    ),
+    ("organization", "ask"): partial(
+        format_message, "A rule of the organization requires approval for {tools}."
+    ),
+    ("organization", "deny"): partial(format_message, "A rule of the organization denies {tools}."),
+    ("policy", "allow"): partial(format_message, "A rule of the policy allows {tools}."),
+    ("policy", "ask"): partial(
+        format_message, "A rule of the policy requires approval for {tools}."
+    ),
+    ("policy", "deny"): partial(format_message, "A rule of the policy denies {tools}."),
+}
+TOOL_RULE = re.compile(
+    r"(?P<owner>organization|policy:\w+):(?P<effect>allow|ask|deny) (?P<source>\w+):"
+    r"(?P<pattern>.+?)(?P<condition> when its condition holds)?"
+)
+MIN_RATE_KEY_PARTS = 4  # `rate:{organization}:{scope}:{scope id}`
+
+
+def build_rule_text(rule: str) -> str:
+    """Return a sentence about a rule; blank for an ID without one, such as one of a plugin."""
+    if fixed_text := FIXED_TEXTS.get(rule):
+        return fixed_text
+    if match := TOOL_RULE.fullmatch(rule):
+        return _build_tool_text(match)
+    kind, _, rest = rule.partition(":")
+    build_text = _TEXT_BUILDERS.get(kind)
+    return build_text(rule, rest) if build_text and rest else ""
+
+
+def _build_tool_text(match: re.Match[str]) -> Message:
+    owner = match["owner"].partition(":")[0]
+    pattern = match["pattern"]
+    if pattern == "default" and match["source"] == "mcp":
+        tools = format_message("tools of the server that have no rule of their own")
+    elif match["condition"]:
+        tools = format_message(
+            "calls of `{pattern}` whose arguments meet its condition", pattern=pattern
+        )
+    elif any(char in pattern for char in "*?["):
+        tools = format_message("tools whose name matches `{pattern}`", pattern=pattern)
+    else:
+        tools = format_message("the tool `{name}`", name=pattern)
+    return TOOL_TEXTS[owner, match["effect"]](tools=tools)
+
+
+def _build_attachment_text(_rule: str, rest: str) -> str:
+    kind, _, pattern = rest.partition(":")
+    if kind == "denied":
+        return format_message(
+            "Tools whose name matches `{pattern}` aren't selected for this agent.", pattern=pattern
+        )
+    if kind == "selected":
+        return format_message("The selection `{pattern}` of this agent matches.", pattern=pattern)
+    return ""
+
+
+def _build_toolset_text(_rule: str, toolset: str) -> Message:
+    return format_message(
+        "The toolset `{toolset}` must be enabled for this agent.", toolset=toolset
+    )
+
+
+def _build_rate_text(rule: str, _rest: str) -> str:
+    parts = rule.split(":")
+    return RATE_TEXTS.get(parts[2], "") if len(parts) >= MIN_RATE_KEY_PARTS else ""
+
+
+def _build_budget_text(rule: str, _rest: str) -> Message:
+    return format_message("The {budget} limits the call.", budget=describe_budget_key(rule))
+
+
+def _build_flow_text(_rule: str, _rest: str) -> Message:
+    return FLOW_TEXT
+
+
+def _build_role_text(_rule: str, action: str) -> str:
+    if action not in list(Action):
+        return ""
+    return format_message(
+        "The role must have permission to {activity}.", activity=ACTION_TITLES[Action(action)]
+    )
+
+
+def _build_scope_text(_rule: str, scope: str) -> Message:
+    return format_message("The token must have the scope `{scope}`.", scope=scope)
+
+
+_TEXT_BUILDERS: Mapping[str, Callable[[str, str], str]] = {
+    "attachment": _build_attachment_text,
+    "budget": _build_budget_text,
+    "builtin": _build_toolset_text,
+    "flow": _build_flow_text,
+    "rate": _build_rate_text,
+    "role": _build_role_text,
+    "scope": _build_scope_text,
+}

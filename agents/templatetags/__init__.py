@@ -1,0 +1,1 @@
+"""Template filters for what this package shows."""

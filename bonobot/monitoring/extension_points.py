@@ -1,0 +1,92 @@
+"""What upper packages register for monitoring: gauges of rows, parts of the readiness report."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from django.utils import timezone
+
+from bonobot.core.extension_points import ExtensionList
+
+WAITING, WAITING_SECONDS = "bonobot_waiting", "bonobot_waiting_seconds"
+LEASES = "bonobot_leases"
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeFamily:
+    """A gauge: its name, help text and label names."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSample:
+    """A value of a gauge with its label values."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowGauges:
+    """The gauges of a package and the function that reads their samples from rows."""
+
+    families: tuple[GaugeFamily, ...]
+    collect: Callable[[], Iterable[GaugeSample]]
+
+
+_gauge_builders: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
+
+
+def register_row_gauges(build: Callable[[], RowGauges]) -> None:
+    _gauge_builders.register(build)
+
+
+def load_registered_gauges() -> list[RowGauges]:
+    return [build() for build in _gauge_builders]
+
+
+def build_backlog_samples(
+    queue: str, count: int, oldest_at: datetime | None
+) -> Iterator[GaugeSample]:
+    """Yield the number of waiting items of a queue and the age of the oldest in seconds."""
+    now = timezone.now()
+    yield GaugeSample(WAITING, (queue,), count)
+    wait_s = max((now - (oldest_at or now)).total_seconds(), 0)
+    yield GaugeSample(WAITING_SECONDS, (queue,), wait_s)
+
+
+def build_lease_samples(kind: str, count: int, expired: int) -> Iterator[GaugeSample]:
+    """Yield how many leases of a kind are held and how many have expired."""
+    yield GaugeSample(LEASES, (kind, "held"), count - expired)
+    yield GaugeSample(LEASES, (kind, "lapsed"), expired)
+
+
+State = Literal["ok", "failed"]
+
+
+@dataclass(frozen=True)
+class ReadinessPart:
+    """A part of the report and its state."""
+
+    name: str
+    state: State
+    detail: str
+
+
+_probes: ExtensionList[Callable[[], ReadinessPart]] = ExtensionList()
+
+
+def register_readiness_part(probe: Callable[[], ReadinessPart]) -> None:
+    """Register a probe; it may use the database and is called only if that is reachable."""
+    _probes.register(probe)
+
+
+def probe_registered_parts() -> Iterator[ReadinessPart]:
+    """Yield the results of the registered probes."""
+    for probe in _probes:
+        yield probe()

@@ -1,0 +1,325 @@
+"""Review the definitions of servers while they are added.
+
+Definitions without findings are preselected, and one button approves them. Suspicious and changed
+ones are listed with a link to their own review.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import ngettext
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.crypto.key_ring import seal, unseal
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.problems import Conflict, InvalidInput, Problem
+from mcp_servers.admin.add_servers import ServerDestination
+from mcp_servers.admin.definitions import TOOLS_FIRST, DefinitionRow, build_definition_row
+from mcp_servers.definition_reviews import approve_definitions, needs_own_review
+from mcp_servers.flow_labels.services import load_label_context
+from mcp_servers.models import Server
+
+MAX_SHOWN = 200
+SEPARATOR = "."
+FAILURES, MAX_KEPT = "import_failures", 5  # in the session
+FAILED_TEXT = "import_text"  # in the session, encrypted: the text of the last failures
+MAX_KEPT_CHARACTERS = 65_536
+AGAIN_PARAMETER, ALLOW_PARAMETER = "again", "allow"
+PRIVATE_ADDRESS, MISSING_VALUE = "private_address", "missing_value"
+INSTALLING = "server_installing"
+
+
+@dataclass(frozen=True)
+class NewDefinitions:
+    """The definitions of a server that are pending review.
+
+    `clean` are preselected, `others` need their own review, `hidden_count` are not shown.
+    """
+
+    clean: list[DefinitionRow]
+    others: list[DefinitionRow]
+    hidden_count: int
+
+
+def load_new_definitions(server: Server) -> NewDefinitions:
+    """Return the pending definitions of a server, at most `MAX_SHOWN`."""
+    pending = server.definitions.awaiting_review().order_by(TOOLS_FIRST, "kind", "name")
+    label_context = load_label_context(server)
+    rows = [build_definition_row(row, label_context) for row in pending[:MAX_SHOWN]]
+    return NewDefinitions(
+        clean=[item for item in rows if not needs_own_review(item.row)],
+        others=[item for item in rows if needs_own_review(item.row)],
+        hidden_count=max(0, pending.count() - MAX_SHOWN),
+    )
+
+
+def build_added_url(
+    destination: ServerDestination, servers: Sequence[Server], failures_key: str = ""
+) -> str:
+    """Return the URL of the page that connects and reviews added servers.
+
+    `failures_key` is the result of `save_failures`.
+    """
+    query = {"servers": SEPARATOR.join(server.pk.hex for server in servers)}
+    if failures_key:
+        query["failures"] = failures_key
+    return f"{destination.url('added')}?{urlencode(query)}"
+
+
+@dataclass(frozen=True)
+class FailedServer:
+    """A server of an import that wasn't added, and why; `exists` if it was added before."""
+
+    name: str
+    line: int
+    field: str
+    text: str
+    remedy: str
+    code: str
+    exists: bool = False
+
+    @classmethod
+    def from_problem(
+        cls, name: str, line: int, problem: Problem, *, exists: bool = False
+    ) -> "FailedServer":
+        """Return the failure with the texts of a problem."""
+        remedy = localize_text(problem.remedy) if problem.remedy else ""
+        text = localize_text(str(problem))
+        return cls(name, line, problem.field or "–", text, remedy, problem.code, exists)
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """The failures of an import with the same problem and the same remedy."""
+
+    failures: list[FailedServer]
+
+    @property
+    def is_private_address(self) -> bool:
+        """Whether one permission solves all of them."""
+        return self.failures[0].code == PRIVATE_ADDRESS
+
+    @property
+    def is_missing_value(self) -> bool:
+        """Whether each lacks a value, such as a token."""
+        return self.failures[0].code == MISSING_VALUE
+
+
+def group_failures(failures: Iterable[FailedServer]) -> list[FailureGroup]:
+    """Return the failures by problem and remedy, in the order of the first ones."""
+    groups: dict[tuple[str, str], list[FailedServer]] = {}
+    for failure in failures:
+        # The remedy names the value, which each has its own.
+        remedy = "" if failure.code == MISSING_VALUE else failure.remedy
+        groups.setdefault((failure.code, remedy), []).append(failure)
+    return [FailureGroup(members) for members in groups.values()]
+
+
+def save_failures(request: HttpRequest, failures: Sequence[FailedServer], text: str) -> str:
+    """Keep the failures of an import in the session, so that its page can be reloaded.
+
+    Returns their key, "" without failures. A session has those of the last `MAX_KEPT` imports,
+    and the text of the last one, to add its servers again.
+    """
+    if not failures:
+        return ""
+    key = secrets.token_hex(4)
+    kept = list(request.session.get(FAILURES, {}).items())[-(MAX_KEPT - 1) :]
+    request.session[FAILURES] = {**dict(kept), key: [asdict(failure) for failure in failures]}
+    is_short = len(text) <= MAX_KEPT_CHARACTERS
+    request.session[FAILED_TEXT] = {"key": key, "text": seal(text)} if is_short else {}
+    return key
+
+
+def _load_failures(request: HttpRequest, key: str) -> list[FailedServer]:
+    rows = request.session.get(FAILURES, {}).get(key, [])
+    return [FailedServer(**row) for row in rows]
+
+
+def load_failed_text(request: HttpRequest) -> tuple[str, list[FailedServer]]:
+    """Return the text of the import that is added again, and its failures; "" without one."""
+    key = request.GET.get(AGAIN_PARAMETER, "")
+    if not key or not _has_failed_text(request, key):
+        return "", []
+    return unseal(request.session[FAILED_TEXT]["text"]), _load_failures(request, key)
+
+
+def _has_failed_text(request: HttpRequest, key: str) -> bool:
+    return bool(request.session.get(FAILED_TEXT, {}).get("key") == key)
+
+
+def _build_again_url(request: HttpRequest, paste_url: str, key: str) -> str:
+    """Return the URL that previews the failed servers; that of the empty form without the text."""
+    if not key or not _has_failed_text(request, key):
+        return paste_url
+    return f"{paste_url}?{urlencode({AGAIN_PARAMETER: key})}"
+
+
+@dataclass(frozen=True)
+class AddedServer:
+    """An added server: `review` has its definitions, None as long as it wasn't discovered."""
+
+    server: Server
+    review: NewDefinitions | None
+
+    @property
+    def state(self) -> str:
+        """Return `connecting`, `attention` or `added`."""
+        if self.server.enabled and self.server.status_code:
+            return "attention"
+        return "connecting" if self.server.enabled and self.review is None else "added"
+
+    @property
+    def is_installing(self) -> bool:
+        """Return whether its package is being installed."""
+        return self.server.status_code == INSTALLING
+
+    @property
+    def tool_count(self) -> int | None:
+        """Return the number of definitions to review, None before they are known."""
+        if self.review is None:
+            return None
+        return len(self.review.clean) + len(self.review.others) + self.review.hidden_count
+
+
+def group_rows(rows: Iterable[AddedServer]) -> list[list[AddedServer]]:
+    """Return the servers that need attention by status and code, in the order of the first ones."""
+    groups: dict[tuple[str, str], list[AddedServer]] = {}
+    for row in rows:
+        groups.setdefault((row.server.status, row.server.status_code), []).append(row)
+    return list(groups.values())
+
+
+def show_added_servers(
+    request: HttpRequest, principal: Principal, destination: ServerDestination
+) -> HttpResponseBase:
+    """Connect added servers and show their definitions, or approve the selected ones.
+
+    Servers that have been discovered aren't contacted again, so the page can be reloaded.
+    """
+    principal.require(destination.needs)
+    servers = _load_servers(principal, request.GET.get("servers", ""))
+    if request.method == "POST":
+        _approve_selected(request, principal, servers)
+        failures_key = request.GET.get("failures", "")
+        is_finished = not failures_key and all(_is_ready(server) for server in servers)
+        return HttpResponseRedirect(
+            str(destination.onward)
+            if destination.onward and is_finished
+            else build_added_url(destination, servers, failures_key)
+        )
+    added_rows = [
+        AddedServer(server, load_new_definitions(server) if server.discovered_at else None)
+        for server in servers
+    ]
+    selected_count = sum(len(row.review.clean) for row in added_rows if row.review)
+    rows_by_state = {
+        state: [row for row in added_rows if row.state == state]
+        for state in ("attention", "connecting", "added")
+    }
+    failures_key = request.GET.get("failures", "")
+    kept = _load_failures(request, failures_key)
+    failures = [failure for failure in kept if not failure.exists]
+    paste_url = destination.url("paste")
+    may_approve = principal.may(Action.APPROVE_DEFINITIONS)
+    unknown_count = len(rows_by_state["connecting"])
+    return destination.render_page(
+        request,
+        "paste",
+        "servers/added.html",
+        rows=rows_by_state,
+        attention_groups=group_rows(rows_by_state["attention"]),
+        failure_groups=group_failures(failures),
+        existing_names=[failure.name for failure in kept if failure.exists],
+        paste_url=paste_url,
+        again_url=_build_again_url(request, paste_url, failures_key),
+        summary=_summarize(rows_by_state, len(failures), len(kept) - len(failures)),
+        attention_count=len(rows_by_state["attention"]) + len(failures),
+        selected=selected_count,
+        unknown=unknown_count,
+        may_approve=may_approve,
+        is_pending=may_approve and bool(unknown_count or selected_count),
+    )
+
+
+def _summarize(
+    rows: Mapping[str, Sequence[AddedServer]], failure_count: int, existing_count: int
+) -> str:
+    """Return how many servers have which result, such as "25 added, 25 need attention"."""
+    parts = []
+    if connecting := len(rows["connecting"]):
+        parts.append(_t("%(unknown)s connecting") % {"unknown": connecting})
+    parts.append(_t("%(n)s added") % {"n": len(rows["added"])})
+    if attention := len(rows["attention"]) + failure_count:
+        text = ngettext("%(n)s needs attention", "%(n)s need attention", attention)
+        parts.append(text % {"n": attention})
+    if existing_count:
+        text = ngettext("%(n)s exists already", "%(n)s exist already", existing_count)
+        parts.append(text % {"n": existing_count})
+    return ", ".join(parts)
+
+
+def _is_ready(server: Server) -> bool:
+    """Return whether a server is connected and none of its definitions is pending review."""
+    return (
+        server.discovered_at is not None
+        and not server.status_code
+        and not server.definitions.awaiting_review().exists()
+    )
+
+
+def _load_servers(principal: Principal, text: str) -> list[Server]:
+    try:
+        ids = [UUID(hex=part) for part in text.split(SEPARATOR) if part]
+    except ValueError:
+        raise InvalidInput("This isn't a list of server IDs.", field="servers") from None
+    rows = Server.objects.for_organization(principal.organization_id).filter(pk__in=ids)
+    by_id = {server.pk: server for server in rows}
+    return [by_id[pk] for pk in ids if pk in by_id]
+
+
+def _approve_selected(request: HttpRequest, principal: Principal, servers: list[Server]) -> None:
+    """Approve the posted definitions with the digests that the page showed."""
+    digests: dict[str, str] = {
+        pk: digest
+        for pk, _colon, digest in (entry.partition(":") for entry in request.POST.getlist("seen"))
+    }
+    if not digests:
+        raise InvalidInput(
+            "Nothing is selected.", field="seen", remedy="Select the definitions to approve."
+        )
+    approved, skipped_names = 0, list[str]()
+    for server in servers:
+        rows = server.definitions.values_list("pk", flat=True)
+        shown_digests: dict[UUID, str] = {pk: digests[str(pk)] for pk in rows if str(pk) in digests}
+        if not shown_digests:
+            continue
+        try:
+            result = approve_definitions(principal, server, shown_digests)
+        except Conflict:
+            skipped_names += [str(row) for row in server.definitions.filter(pk__in=shown_digests)]
+        else:
+            approved += len(result.approved)
+            skipped_names += result.skipped
+    _add_messages(request, approved, skipped_names)
+
+
+def _add_messages(request: HttpRequest, approved: int, skipped_names: list[str]) -> None:
+    values: dict[str, Any] = {"n": approved}
+    if approved:
+        text = ngettext("%(n)d definition approved.", "%(n)d definitions approved.", approved)
+        messages.success(request, text % values)
+    if skipped_names:
+        text = _t(
+            "Not approved because they changed or are rejected: %(names)s. Review them again."
+        )
+        messages.warning(request, text % {"names": ", ".join(skipped_names[:10])})

@@ -1,0 +1,55 @@
+"""What people see of an agent's configuration and built-in tools without permission to change."""
+
+import pytest
+
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.services import AgentSpec, update_agent
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme():
+    return factories.create_organization()
+
+
+@pytest.fixture
+def helper(acme):
+    agent = factories.create_agent(acme, instructions="Answer politely.")
+    administrator = factories.build_administrator(acme)
+    set_budgets(administrator, agent, [BudgetLine("calls", "day", 1_500)])
+    update_agent(
+        administrator, agent, AgentSpec(name=agent.name, builtin_tools={"notes": {}, "fetch": {}})
+    )
+    return agent
+
+
+@pytest.fixture
+def auditor(acme):
+    return admin_client.sign_in(acme, Role.AUDITOR)
+
+
+def get_content(page: str) -> str:
+    """Return the part of a page that belongs to the agent."""
+    return page[page.index('class="bb"') :]
+
+
+def test_the_configuration_is_shown_as_values(auditor, helper):
+    page = get_content(auditor.get("agents_agent_configuration", helper.pk))
+    for control in ("<input", "<textarea", "<select", "<fieldset"):
+        assert control not in page.partition("</main>")[0]
+    text = admin_client.get_text(page)
+    for value in ("Answer politely.", "0 of 1,500 used", "3,600", "Enabled Yes", "Model Offline"):
+        assert value in text
+
+
+def test_toolsets_are_shown_as_values(auditor, helper):
+    page = get_content(auditor.get("agents_agent_builtin", helper.pk))
+    assert "kit-notes" not in page
+    assert "workspace_mib" not in page
+    text = admin_client.get_text(page)
+    assert "2 of 7 enabled" in text
+    assert "10,000" in text
+    assert "Methods GET, HEAD" in text

@@ -1,0 +1,143 @@
+"""The editor of a policy: rules by effect, what they match, and what changes decide."""
+
+import pytest
+
+from agents.admin.policy_editor import (
+    build_policy_editor,
+    load_organization_scope,
+    load_scope,
+)
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
+from agents.services import attach_server
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.definition_reviews import approve_definitions
+from tests import admin_client, factories
+from tests.agents.audit_history import history
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LARGE = {"properties": {"a": {"minimum": 20_000}}, "required": ["a"]}
+
+
+@pytest.fixture
+def acme():
+    yield factories.create_organization()
+    get_writer().close()
+
+
+@pytest.fixture
+def administrator(acme):
+    return factories.build_administrator(acme)
+
+
+@pytest.fixture
+def server(acme, administrator):
+    new_server = admin_client.create_web_server(acme)
+    for name in ("add", "drop_one", "drop_two"):
+        admin_client.declare_tool(new_server, name)
+    approve_definitions(administrator, new_server)
+    return new_server
+
+
+@pytest.fixture
+def helper(acme, administrator, server):
+    agent = factories.create_agent(acme)
+    attach_server(administrator, agent, server)
+    admin_client.sign_in(acme, Role.OWNER).get("agents_agent_policy", agent.pk)  # names the tools
+    return agent
+
+
+def list_rows(editor):
+    return [
+        (rule.effect, rule.tool, rule.state, str(rule.was), rule.matches)
+        for group in editor.groups
+        for rule in group.rules
+    ]
+
+
+def test_rules_are_grouped_by_effect_with_their_matches_and_calls(helper, server):
+    history(helper, 3, server, "drop_one")
+    spec = PolicySpec(
+        "all",
+        deny=("mcp_web_drop_*",),
+        ask=(RuleSpec("mcp_web_add", LARGE),),
+        allow=("mcp_web:default",),
+    )
+    editor = build_policy_editor(load_scope(helper), spec, spec)
+    assert list_rows(editor) == [
+        ("deny", "mcp_web_drop_*", "", "", 2),
+        ("ask", "mcp_web_add", "", "", 1),
+        ("allow", "mcp_web:default", "", "", 0),
+    ]
+    deny, ask, allow = (group.rules[0] for group in editor.groups)
+    assert (deny.calls, deny.pattern, deny.server_name) == (3, "drop_*", "web")
+    assert ask.words == "a ≥ 20,000"
+    assert allow.is_default
+    assert editor.changes == editor.changed_tools == ()
+    assert editor.counts["deny"] == 2
+
+
+def test_changes_say_what_they_decide(helper, server):
+    history(helper, 2, server, "drop_two")
+    stored = PolicySpec("all", ask=("mcp_web_add", "mcp_web_drop_one"))
+    draft = PolicySpec("denylist", deny=("mcp_web_drop_*",), ask=(RuleSpec("mcp_web_add", LARGE),))
+    editor = build_policy_editor(load_scope(helper), stored, draft)
+    assert list_rows(editor) == [
+        ("deny", "mcp_web_drop_*", "new", "", 2),
+        ("ask", "mcp_web_add", "changed", "always", 1),
+        ("ask", "mcp_web_drop_one", "removed", "", 1),
+    ]
+    assert editor.changes == (
+        "mode: All to Denylist",
+        "mcp_web_add: was always",
+        "mcp_web_drop_*: new deny",
+        "mcp_web_drop_one: ask removed",
+    )
+    assert [(tool.name, tool.before, tool.after, tool.calls) for tool in editor.changed_tools] == [
+        ("drop_two", "allow", "deny", 2),
+        ("add", "ask", "allow", 0),
+        ("drop_one", "ask", "deny", 0),
+    ]
+    assert (editor.newly["deny"], editor.newly["allow"], editor.changed_calls) == (2, 1, 2)
+
+
+def test_an_invalid_rule_is_marked_and_changes_nothing(helper):
+    stored, draft = PolicySpec("all"), PolicySpec("all", deny=("mcp_nowhere_*", "mcp_web_add"))
+    editor = build_policy_editor(load_scope(helper), stored, draft)
+    problems = {rule.tool: rule.problem for rule in editor.groups[0].rules}
+    assert problems["mcp_nowhere_*"].code == "rule_unknown_server"
+    assert problems["mcp_web_add"] is None
+    assert editor.problem
+    assert editor.changed_tools == ()
+
+
+def test_only_deny_and_ask_rules_of_the_organization_count_for_agents(acme, server):
+    stored, draft = PolicySpec("none"), PolicySpec("none", deny=("mcp_web_drop_*",))
+    editor = build_policy_editor(load_organization_scope(acme), stored, draft)
+    assert editor.counts["deny"] == 2
+    assert {tool.after for tool in editor.changed_tools} == {"deny"}
+
+
+def test_the_preview_shows_rules_and_effect_and_saves_nothing(acme, helper):
+    owner = admin_client.sign_in(acme, Role.OWNER, "olga")
+    fields = {"mode": "all", "deny": "mcp_web_drop_*"}
+    agent_page = owner.post("agents_agent_policy_preview", helper.pk, **fields)
+    organization_page = owner.post("organization_policy_preview", **fields)
+    for page in (agent_page, organization_page):
+        assert 'data-part="policy-changes" data-count="1"' in page
+        text = admin_client.get_text(page)
+        assert "2 tools change their decision" in text
+        assert "mcp_web_drop_*: new deny" in text
+    assert load_policy_spec(helper) == load_policy_spec(acme) == PolicySpec("all")
+
+
+def test_an_auditor_sees_values_without_controls(acme, helper, administrator):
+    set_policy(administrator, helper, PolicySpec("denylist", deny=("mcp_web_add",)))
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    page = auditor.get("agents_agent_policy", helper.pk)
+    assert "<fieldset" not in page
+    assert 'name="mode"' not in page
+    assert "data-edit-rule" not in page
+    text = admin_client.get_text(page)
+    assert "Mode Denylist" in text
+    assert "Deny 1 Calls are denied" in text

@@ -1,0 +1,203 @@
+"""Pairs of shipped presets that share a folder: programs in it, and links that replace parts of it.
+
+The fixtures and the real programs are those of `test_preset_attacks`.
+"""
+
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from django.conf import settings as django_settings
+
+from agents.calls.pipeline import CallOutcome
+from agents.models import Agent
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Server
+from tests.agents.test_preset_attacks import CANARY, KUBECONFIG, Start, secrets, start, workspace
+from tests.agents.test_preset_pairs import create_repository, repository, run_git
+
+__all__ = ["repository", "secrets", "start", "workspace"]
+
+pytestmark = [
+    pytest.mark.sandbox,
+    pytest.mark.npm,
+    pytest.mark.sdk1,
+    pytest.mark.django_db(transaction=True),
+]
+Call = Callable[..., CallOutcome]
+
+# What a program in a shared folder tries; `{secret}` is a file with the canary. The folder `host`
+# holds a copy of `cat` with the set-user-ID bit that the host's administrator left there.
+ATTEMPTS = {
+    "a symbolic link": "ln -s {secret} link; cat link",
+    "a hard link": "ln {secret} hard; cat hard",
+    "the root of another process": "cat /proc/1/root{secret} /proc/self/root{secret}",
+    "folders of other processes": "for one in /proc/[0-9]*; do cat $one/root{secret}; done",
+    "memory and environment of other processes": "cat /proc/[0-9]*/environ; cat /proc/1/mem",
+    "inherited files": "for one in /proc/self/fd/*; do timeout 1 cat $one </dev/null; done",
+    "another mount": "unshare --user --map-root-user --mount mount --bind / host; cat {secret}",
+    "namespaces of the host": "nsenter --target 1 --all cat {secret}",
+    "a new root": "unshare --user --map-root-user chroot /proc/1/root cat {secret}",
+    "an own set-user-ID file": "cp /bin/cat own; chmod 4755 own; ./own {secret} /etc/shadow",
+    "a set-group-ID folder": "mkdir group; chmod 2777 group; cp /bin/cat group/x; group/x {secret}",
+    "a set-user-ID file of the host": "{folder}/host/cat {secret} /etc/shadow",
+    "a device": "mknod disk b 8 0; cat disk; mknod memory c 1 1; cat memory; cat /dev/mem",
+    "folders above": "ls {folder}/../..; cat {folder}/../../canary {folder}/../../others/canary",
+    "a handler of core dumps": "echo '|{folder}/x' >/proc/sys/kernel/core_pattern; kill -SEGV $$",
+    "a release agent": "mkdir c; mount -t cgroup none c; echo {folder}/x >c/release_agent",
+    "jobs of the host": "echo '* * * * * root id' >/etc/cron.d/canary; touch /var/spool/cron/x",
+    "the loopback": "exec 3<>/dev/tcp/127.0.0.1/{port}; cat <&3",
+    "sockets of the host": "find /run /var/run /tmp -type s; cat /run/docker.sock",
+    "signals": "kill -KILL -1",
+}
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    """Listen on the loopback and return the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def write_program(folder: Path, command: str, found: Path) -> Path:
+    """Write a program that runs a command in a folder and reports that it ran."""
+    program = folder / "attempt.sh"
+    program.write_text(f"#!/bin/bash\ncd {folder}\necho ran >{found}\n({command}) >>{found} 2>&1\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+def test_no_program_in_a_shared_folder_reaches_the_host(
+    start: Start,
+    call: Call,
+    workspace: Path,
+    repository: Path,
+    secrets: list[Path],
+    listener: int,
+    helper: Agent,
+) -> None:
+    """One server writes the programs, and Git runs each in a repository of its own."""
+    Agent.objects.filter(pk=helper.pk).update(calls_per_minute=1_000)
+    start("filesystem", FOLDER=str(workspace))
+    start("git", REPOSITORY=str(repository))
+    ran, leaks = set[str](), dict[str, str]()
+    for number, (name, command) in enumerate(ATTEMPTS.items()):
+        folder = repository / str(number)
+        own_repository = create_repository(folder / "repository")
+        (folder / "host").mkdir()
+        shutil.copy("/bin/cat", folder / "host" / "cat")
+        (folder / "host" / "cat").chmod(0o4755)
+        found = folder / "found"
+        values = {"secret": secrets[0], "folder": folder, "port": listener}
+        program = write_program(folder, command.format(**values), found)
+        config = own_repository / ".git" / "config"
+        text = f"{config.read_text()}[core]\nfsmonitor = {program}\n"
+        call("mcp_filesystem_write_file", {"path": str(config), "content": text})
+        with suppress(Problem):  # a server that was killed is started again
+            call("mcp_git_git_status", {"repo_path": str(own_repository)})
+        output = found.read_text(errors="replace") if found.exists() else ""
+        if output.startswith("ran"):
+            ran.add(name)
+        is_root_entry = any(line.startswith("root:") for line in output.splitlines())
+        if CANARY in output or "BONOBOT_" in output or is_root_entry:
+            leaks[name] = output
+    assert leaks == {}
+    assert ran == {*ATTEMPTS}
+    assert not Path("/etc/cron.d/canary").exists()
+    assert not Path("/var/spool/cron/x").exists()
+
+
+def test_a_set_user_id_file_is_out_of_reach_of_other_users(
+    start: Start, call: Call, repository: Path
+) -> None:
+    """It has the owner of Bonobot's files, so no other user of the host may run it."""
+    data_folder = Path(django_settings.BONOBOT_VAR)
+    program = write_program(repository, "cp /bin/sh own; chmod 4755 own", repository / "found")
+    config = repository / ".git" / "config"
+    config.write_text(f"{config.read_text()}[core]\nfsmonitor = {program}\n")
+    start("git", REPOSITORY=str(repository))
+    call("mcp_git_git_status", {"repo_path": str(repository)})
+    assert (repository / "found").read_text().startswith("ran")
+    assert (repository / "own").stat().st_mode & stat.S_ISUID
+    assert stat.S_IMODE(data_folder.stat().st_mode) == 0o700
+
+
+# A folder or file below the repository, the preset that gets it, and a call that would read the
+# canary if the link that replaces it led to the other organization's folder.
+REPLACED: dict[str, tuple[str, str, str, Callable[[Path], tuple[str, dict[str, object]]]]] = {
+    "filesystem": (
+        "filesystem",
+        "FOLDER",
+        "part",
+        lambda path: ("read_text_file", {"path": str(path / "canary")}),
+    ),
+    "filesystem, by the folder of others": (
+        "filesystem",
+        "FOLDER",
+        "part",
+        lambda path: ("list_directory", {"path": str(path)}),
+    ),
+    "git": (
+        "git",
+        "REPOSITORY",
+        "part",
+        lambda path: ("git_log", {"repo_path": str(path)}),
+    ),
+    "sqlite": (
+        "sqlite",
+        "DATABASE",
+        "part/canary",
+        lambda path: ("read_query", {"query": "SELECT * FROM sqlite_master"}),
+    ),
+    "memory": ("memory", "MEMORY_FILE", "part/canary", lambda path: ("read_graph", {})),
+    "kubernetes": (
+        "kubernetes",
+        "KUBECONFIG",
+        "part/canary",
+        lambda path: ("configuration_view", {}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_link_that_replaces_a_folder_after_the_server_was_added_leads_nowhere(
+    start: Start, call: Call, repository: Path, secrets: list[Path], name: str
+) -> None:
+    slug, parameter, path, build_call = REPLACED[name]
+    part, target = repository / "part", secrets[1].parent
+    part.mkdir()
+    if slug == "kubernetes":
+        (part / "canary").write_text(KUBECONFIG.format(script="x"))
+    if slug == "git":
+        create_repository(part)
+    server = start(slug, **{parameter: str(repository / path)})
+    replace_by_link(repository, part, target)
+    tool, arguments = build_call(repository / path)
+    outputs = []
+    for _ in range(2):  # in the running server, and after its next start
+        try:
+            outputs.append(call(f"mcp_{slug}_{tool}", arguments).text)
+        except (Problem, UpstreamError) as problem:
+            outputs.append(str(problem))
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
+    assert CANARY not in "".join(outputs)
+    assert not has_new_files(target)
+    assert Server.objects.filter(pk=server.pk).exists()
+
+
+def replace_by_link(repository: Path, part: Path, target: Path) -> None:
+    """Replace a folder by a link, as a checkout does."""
+    shutil.rmtree(part)
+    part.symlink_to(target)
+    run_git("-C", str(repository), "add", "part")
+
+
+def has_new_files(target: Path) -> bool:
+    return [file.name for file in target.iterdir()] != ["canary"]

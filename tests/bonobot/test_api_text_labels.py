@@ -1,0 +1,104 @@
+"""Each GET route whose response has a text that a labeled token wrote labels its reader."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+import pytest_django
+from django.db import transaction
+
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import create_token
+from bonobot.ledger.models import FlowCell
+from mcp_servers.flow_labels.held_labels import HELD_LABELS, load_token_labels
+from mcp_servers.flow_labels.ledger_keys import build_flow_key
+from tests import factories, rest
+from tests.bonobot.test_api_matrix import OPERATIONS, fill_path
+from tests.inventory import create_everything
+from tests.screens import share_rows
+
+SUFFIX = "zqword"  # at the end of the names of all objects
+# The names of objects by the parameter of their ID, those with a name of their own.
+NAMES = {
+    "agent_id": "helper",
+    "endpoint_id": "Spare",
+    "preset_id": "Ours",
+    "issuer_id": "Login",
+    "provider_id": "ID",
+    "channel_id": "Pager",
+    "invitation_id": "anna",
+    "token_id": "reader",
+}
+# Routes that show only the names of people, which no token can write.
+PEOPLE = ("members", "members/<str:member_id>", "agents/<str:agent_id>/members")
+# Here, the agent's name is in the source of the workflow, so its author wrote it.
+COPIES = {("workflows/<str:workflow_id>/versions", "agent_id")}
+READS = [route for route, method in OPERATIONS if method == "GET" and route not in PEOPLE]
+
+
+class LabeledOrganization(NamedTuple):
+    """An organization with one of everything, and a client that reads it."""
+
+    acme: Organization
+    ids: dict[str, str]
+    token_id: str
+    client: rest.RestClient
+
+    def find_names(self, route: str) -> set[str]:
+        """Return the parameters of the objects whose names a route's response has."""
+        response = self.client.get(fill_path(route, self.ids))
+        body = response.text if response.status == 200 else ""
+        return {parameter for parameter, name in NAMES.items() if f"{name}{SUFFIX}" in body}
+
+
+@pytest.fixture(scope="module")
+def shared_organization(
+    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> Iterator[LabeledOrganization]:
+    """Fill an organization for all tests of this module."""
+    with share_rows(django_db_blocker):
+        acme = factories.create_organization()
+        ids = create_everything(acme, SUFFIX)
+        administrator = factories.build_administrator(acme)
+        token, text = create_token(administrator, name=f"reader{SUFFIX}", role=Role.OWNER)
+        client = rest.RestClient(text)
+        yield LabeledOrganization(acme, ids | {"token_id": str(token.pk)}, str(token.pk), client)
+
+
+@contextmanager
+def roll_back() -> Iterator[None]:
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("route", READS)
+def test_a_token_that_reads_a_labeled_name_holds_its_labels(
+    shared_organization: LabeledOrganization, route: str
+) -> None:
+    acme, token_id = shared_organization.acme, shared_organization.token_id
+    with roll_back():
+        names = shared_organization.find_names(route)
+        assert load_token_labels(acme.pk, token_id) == 0
+    unlabeled = set()
+    for parameter in names:
+        if (route, parameter) in COPIES:
+            continue
+        with roll_back():
+            key = build_flow_key(acme.pk, "text", shared_organization.ids[parameter])
+            FlowCell.objects.create(key=key, organization_id=acme.pk, labels=HELD_LABELS)
+            shared_organization.find_names(route)
+            if load_token_labels(acme.pk, token_id) != HELD_LABELS:
+                unlabeled.add(parameter)
+    assert unlabeled == set()
+
+
+def test_names_of_all_kinds_are_in_some_response(
+    shared_organization: LabeledOrganization,
+) -> None:
+    with roll_back():
+        found = {name for route in READS for name in shared_organization.find_names(route)}
+    assert found == {*NAMES}
