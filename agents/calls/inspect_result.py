@@ -18,7 +18,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_sorted_json
 from bonobot.core.text.masking import build_searchable_text
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.scanning.hidden_characters import has_suspicious_characters
+from mcp_servers.scanning.hidden_characters import SUSPICIOUS_ASCII
 from mcp_servers.schemas.subprocess_pool import find_output_violation
 
 MAX_INLINE_SIZE = 16_384
@@ -31,7 +31,7 @@ VIOLATION_META_KEY = "bonobot/outputSchemaViolation"
 class RenderedResult(NamedTuple):
     """A result's text, the result without secrets, its audit details, and whether it is visible.
 
-    It is visible if it has no character that may be hidden.
+    It is visible if it is ASCII without control characters, so nothing in it may be hidden.
     """
 
     text: ResultText
@@ -114,6 +114,7 @@ def _render_result(
     is_visible = (
         redacted is result
         and searchable_text is not None
-        and not has_suspicious_characters(searchable_text.text)
+        and searchable_text.text.isascii()
+        and SUSPICIOUS_ASCII.search(searchable_text.text) is None
     )
     return RenderedResult(text, redacted, audit_details, is_visible)

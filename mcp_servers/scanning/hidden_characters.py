@@ -93,7 +93,8 @@ _FLAG = (
 # One class finds candidates quickly; the rules then match whole sequences first: flags before tags,
 # terminal sequences before control characters.
 _SUSPICIOUS = re.compile(f"[{''.join(_CLASSES.values())}\U0001f3f4]")
-_SUSPICIOUS_ASCII = re.compile(f"[{_CLASSES['control_character']}]")
+# The candidates in ASCII.
+SUSPICIOUS_ASCII = re.compile(f"[{_CLASSES['control_character']}]")
 _SUSPICIOUS_RUNS = re.compile(f"{TERMINAL_SEQUENCE}|[{''.join(_CLASSES.values())}]+")
 _RULES = re.compile(
     f"(?P<flag>{_FLAG})|(?P<ansi_escape>{TERMINAL_SEQUENCE})|"
@@ -153,7 +154,7 @@ def strip_suspicious_characters(text: str) -> str:
 
 
 def _choose_pattern(text: str) -> re.Pattern[str]:
-    return _SUSPICIOUS_ASCII if text.isascii() else _SUSPICIOUS
+    return SUSPICIOUS_ASCII if text.isascii() else _SUSPICIOUS
 
 
 def _iterate_hidden(text: str) -> Iterator[HiddenRun]:

@@ -47,6 +47,10 @@ MAX_UNREAD_BYTES = 64 * 1024
 MAX_UNREAD_S = 1.0
 # Set by the client alone.
 OWN_HEADERS = frozenset({"connection", "content-length", "host", "transfer-encoding"})
+# Headers of most requests, whose lines are kept. Their values are never credentials.
+REPEATED_HEADERS = frozenset(
+    {"Accept", "Content-Type", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name"}
+)
 
 
 PROTOCOL = b"HTTP/1."
@@ -296,15 +300,22 @@ def encode_header_lines(headers: Mapping[str, str]) -> dict[str, bytes]:
 
     Raises `httpx2.LocalProtocolError`, without quoting them, for headers that can't be sent.
     """
-    return dict(map(_encode_header_line, headers, headers.values()))
+    return dict(
+        _encode_repeated_line(name, value)
+        if name in REPEATED_HEADERS
+        else _encode_header_line(name, value)
+        for name, value in headers.items()
+    )
 
 
-@lru_cache(maxsize=1024)  # most requests have the same headers
 def _encode_header_line(name: str, value: str) -> tuple[str, bytes]:
     key = name.lower()
     if key in OWN_HEADERS or not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
         raise httpx2.LocalProtocolError("a header can't be sent")
     return key, f"{name}: {value}\r\n".encode("ascii")
+
+
+_encode_repeated_line = lru_cache(maxsize=1024)(_encode_header_line)
 
 
 class HttpConnection(asyncio.Protocol):

@@ -71,6 +71,7 @@ def test_results_that_match_and_errors_are_not_marked(
     ("structured", "is_visible"),
     [
         ({"structuredContent": {"degrees": 21}}, True),
+        ({"structuredContent": {"degrees": 21, "list": ["a\nb"]}}, True),
         ({"structuredContent": {"degrees": 21, "list": ["a\u200bb"]}}, False),
         ({"structuredContent": {"degrees": 21, "a\u200bb": 1}}, False),
         ({"structuredContent": {"degrees": 21, "list": ["a\x1b[8mb"]}}, False),
