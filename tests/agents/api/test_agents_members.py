@@ -97,5 +97,5 @@ def test_the_list_uses_the_same_queries_for_any_number_of_members(
     operator.put(path, {"members": list(members)})
     new_members = [factories.create_member(acme, Role.MEMBER, f"m{n}").label for n in range(6)]
     operator.put(path, {"members": [*members, *new_members]})
-    with django_assert_num_queries(4):  # the token, the agent, the members, their names
+    with django_assert_num_queries(5):  # the token, the agent, its labels, the members, their names
         assert len(list_usernames(operator.get(path))) == 8

@@ -184,7 +184,8 @@ def test_the_list_uses_the_same_queries_for_any_number_of_sessions(
 ):
     for _ in range(10):
         operator.post("agents/helper/sessions", START_BODY)
-    with django_assert_num_queries(3):  # the token, the sessions with their agents, their labels
+    # The token, the sessions with their agents, the labels of the sessions and of the agents.
+    with django_assert_num_queries(4):
         assert len(operator.get("sessions").json["results"]) == 10
 
 

@@ -161,7 +161,7 @@ def test_the_list_uses_the_same_queries_for_any_number_of_definitions(
         Definition.objects.create(
             organization=acme, server=server, kind="tool", name=f"t{number}", digest="d", payload={}
         )
-    with django_assert_num_queries(3):  # the token, the server, the definitions
+    with django_assert_num_queries(5):  # the token, the server, the definitions, the labels of both
         assert len(reviewer.get(f"{path}/tools").json["results"]) == 22
 
 
