@@ -252,7 +252,8 @@ class BonobotAdminSite(AdminSite):
         context = super().each_context(request)
         context |= {
             "styles": [
-                static(f"bonobot/{name}.css") for name in ("admin", "shell", "records", "matrix")
+                static(f"bonobot/{name}.css")
+                for name in ("admin", "shell", "records", "matrix", "servers", "policy")
             ],
             "scripts": [
                 static(f"bonobot/{name}.js")
