@@ -218,4 +218,6 @@ def test_slow_discoveries_and_checks_dont_block_sessions(
         return silent.connections >= 2 * limit
 
     eventually(is_flooded, within=30)
-    assert Server.objects.due_for_check().count() >= FLOOD - 2 * limit
+    # A check that ended meanwhile, by its timeout, made room for another one.
+    due = Server.objects.due_for_check().count()
+    assert due >= FLOOD - 2 * limit - HealthCheck.objects.count()
