@@ -211,6 +211,10 @@ def waiting_agent(acme):
     return agent
 
 
+# The last output of a chat that waits for a line.
+PROMPT = r"> \Z"
+
+
 class Terminal:
     """A chat in a separate process, with a terminal."""
 
@@ -258,16 +262,17 @@ class Terminal:
 
 def test_ctrl_c_cancels_the_turn_and_not_the_chat(waiting_agent):
     terminal = Terminal("helper")
-    terminal.wait_for("> ")
+    terminal.wait_for(PROMPT)
     terminal.type('/mcp_workshop_wait {"seconds": 600}\n')
     eventually(Step.objects.filter(kind="call").exists, within=30)
     terminal.type("\x03")
-    terminal.wait_for(r"Canceled\.")
+    terminal.wait_for(rf"Canceled\.\s+{PROMPT}")
     terminal.type("hello\n")
     terminal.wait_for("language model")
-    terminal.wait_for("> ")
+    eventually(Session.objects.filter(status=Session.Status.DONE).exists, within=30)
+    terminal.wait_for(PROMPT)
     terminal.type("\x0c")  # Ctrl-L draws the prompt again
-    terminal.wait_for("> ")
+    terminal.wait_for(PROMPT)
     terminal.type("\x04")
     assert terminal.wait_for_exit() == 0
     statuses = Session.objects.values_list("status", flat=True)
