@@ -190,12 +190,12 @@ class ToolSelection:
 
     part: ToolSection
     rows: list[Definition]
-    ticked: frozenset[str]
+    selected_names: frozenset[str]
 
     @property
     def count(self) -> int:
         """Return how many definitions are selected."""
-        return sum(row.name in self.ticked for row in self.rows)
+        return sum(row.name in self.selected_names for row in self.rows)
 
 
 @dataclass
@@ -242,18 +242,18 @@ class ServerSelection:
         return build_selections(self.rows, self.agent_server, self.posted, str(self.server.pk))
 
     @property
-    def offers_more(self) -> bool:
+    def has_other_definitions(self) -> bool:
         """Return whether the server has resources or prompts."""
         return any(selection.rows for selection in self.selections)
 
     @property
-    def asked(self) -> bool:
+    def is_discovered(self) -> bool:
         return self.server.discovered_at is not None or bool(self.rows)
 
     @property
-    def to_ask(self) -> bool:
+    def needs_discovery(self) -> bool:
         """Return whether the server must be discovered before anything can be selected."""
-        return not self.asked and self.server.enabled and self.posted is None
+        return not self.is_discovered and self.server.enabled and self.posted is None
 
     def save(self, visit: ObjectRequest) -> int | None:
         """Save the posted form; return the number of definitions, or None for all."""
@@ -296,7 +296,7 @@ class ServerSelection:
         stored_globs = (
             getattr(self.agent_server, selection.part.column) if self.agent_server else []
         )
-        globs = build_globs(selection.ticked, names, stored_globs)
+        globs = build_globs(selection.selected_names, names, stored_globs)
         return clean_patterns(globs, names, field=field_name)
 
 
@@ -322,7 +322,7 @@ def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     [selection] = _load_selections(visit, [str(selection.server.pk)])
     selection.problem = discovery.problem
     return render_fragment(
-        visit.request, "agents/pick_server.html", agent=visit.object, one=selection
+        visit.request, "agents/pick_server.html", agent=visit.object, selection=selection
     )
 
 
@@ -364,7 +364,7 @@ def _render_tool_picker(
     visit: ObjectRequest, selections: list[ServerSelection]
 ) -> HttpResponseBase:
     return replace(visit, page="servers").render_tab(
-        "agents/pick_tools.html", agent=visit.object, picked=selections
+        "agents/pick_tools.html", agent=visit.object, selections=selections
     )
 
 

@@ -137,7 +137,7 @@ def _describe_pending_verification(
     ):
         return {}
     is_waiting = datetime.now(UTC) - datetime.fromisoformat(requested["at"]) < START_TIMEOUT
-    return {"asked": True, "running": is_waiting, "stalled": not is_waiting}
+    return {"requested": True, "running": is_waiting, "stalled": not is_waiting}
 
 
 def build_filter_urls(
@@ -168,7 +168,7 @@ def build_filter_panel(principal: Principal, query: str) -> dict[str, Any]:
             {
                 "row": row,
                 "mine": str(row.owner_id) == principal.id,
-                "here": row.query == current_query,
+                "is_current": row.query == current_query,
                 "may_remove": can_delete_filter(principal, row),
             }
             for row in rows

@@ -50,7 +50,7 @@ class ToolsetOptionRow:
 class ToolsetRow:
     """A toolset as the form shows it; `locked` if only a platform administrator may enable it."""
 
-    kit: Toolset
+    toolset: Toolset
     on: bool
     locked: bool
     tools: tuple[str, ...]
@@ -78,9 +78,9 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab(
         "agents/builtin_tools.html",
         agent=agent,
-        kits=toolsets,
-        enabled_kits=sum(row.on for row in toolsets),
-        place=workspace,
+        toolsets=toolsets,
+        enabled_count=sum(row.on for row in toolsets),
+        workspace=workspace,
         workspace_labels=[LABEL_NAMES[label] for label in workspace["labels"]],
         stores=[
             (STORE_NAMES[store.name], [LABEL_NAMES[label] for label in store.labels])
@@ -120,7 +120,7 @@ def _build_toolset_rows(agent: Agent, *, may_grant: bool) -> list[ToolsetRow]:
     sandbox_fault = find_sandbox_fault()
     return [
         ToolsetRow(
-            kit=toolset,
+            toolset=toolset,
             on=toolset.name in enabled_options,
             locked=toolset.restricted and not may_grant and toolset.name not in enabled_options,
             tools=tuple(

@@ -58,7 +58,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
         agent=agent,
         tool=tool,
         explanation=explanation,
-        typed=arguments_text,
+        arguments_text=arguments_text,
         schema=json.dumps(tool.input_schema, indent=2, ensure_ascii=False),
         problem=problem,
         status=problem.status if problem else 200,

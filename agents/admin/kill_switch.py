@@ -57,10 +57,10 @@ def _render_confirmation(visit: ObjectRequest) -> HttpResponseBase | None:
         title=_t("Disable %(name)s?") % {"name": visit.object},
         object=visit.object,
         opts=visit.admin.opts,
-        reach=impact,
+        impact=impact,
         is_agent=visit.admin.__class__ is AgentAdmin,
         address=visit.url("toggle"),
-        kept=visit.url(),
+        cancel_url=visit.url(),
     )
 
 
@@ -88,7 +88,7 @@ def show_kill_switch(request: HttpRequest) -> HttpResponseBase:
         request,
         "kill_switch.html",
         title=_t("Kill switch"),
-        reach=load_impact(organization),
+        impact=load_impact(organization),
         reason_length=MAX_REASON_LENGTH,
-        who=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
+        allowed_roles=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
     )

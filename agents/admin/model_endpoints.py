@@ -311,7 +311,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
             opts=self.opts,
             object=endpoint,
             endpoint=endpoint,
-            trial=test_result,
+            test_result=test_result,
             problem=problem,
         )
 

@@ -69,11 +69,11 @@ def show_notes(visit: ObjectRequest) -> HttpResponseBase:
         "agents/notes.html",
         agent=agent,
         form=form,
-        chosen=selected_note,
+        selected_note=selected_note,
         query=query,
         paged=paginator.get_page(visit.request.GET.get("page")),
-        words={label: LABEL_NAMES[label] for label in NOTE_LABELS},
-        switched_on=NOTES_TOOLSET in agent.builtin_tools,
+        label_names={label: LABEL_NAMES[label] for label in NOTE_LABELS},
+        notes_enabled=NOTES_TOOLSET in agent.builtin_tools,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
     )
 

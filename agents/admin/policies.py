@@ -147,7 +147,7 @@ class PolicyFormData:
     """A policy as the page shows it: rules of single tools, and patterns, one per line."""
 
     mode: str
-    ruled: tuple[ToolRuleRow, ...]
+    tool_rules: tuple[ToolRuleRow, ...]
     patterns: tuple[tuple[str, Any, str], ...]
     conditions: tuple[ConditionRow, ...]
 
@@ -159,7 +159,7 @@ def build_form_data(
     rules = collect_tool_rules(policy, tools)
     return PolicyFormData(
         mode=policy.mode,
-        ruled=tuple(ToolRuleRow(tool, rules.get(tool.name, "")) for tool in shown_tools),
+        tool_rules=tuple(ToolRuleRow(tool, rules.get(tool.name, "")) for tool in shown_tools),
         patterns=_build_pattern_fields(
             {e: "\n".join(_list_other_entries(policy, rules, e)) for e in EFFECTS}
         ),
@@ -179,7 +179,7 @@ def parse_form_data(
     rules = {tool.name: posted.get(f"rule-{tool.name}", "") for tool in tools}
     return PolicyFormData(
         mode=posted.get("mode", ""),
-        ruled=tuple(ToolRuleRow(tool, rules[tool.name]) for tool in shown_tools),
+        tool_rules=tuple(ToolRuleRow(tool, rules[tool.name]) for tool in shown_tools),
         patterns=_build_pattern_fields({effect: posted.get(effect, "") for effect in EFFECTS}),
         conditions=tuple(_parse_condition_rows(posted)),
     )
@@ -304,26 +304,26 @@ BUILTIN_GROUP = "builtin"
 class ToolGroup:
     """The tools of a server, or the built-in ones: counts by decision, and the loaded rows.
 
-    `chosen` is the rule that was posted for the whole group.
+    `posted_rule` is the rule that was posted for the whole group.
     """
 
     key: str
     title: str
     total: int
     allowed: int
-    asked: int
-    ruled: tuple[ToolRuleRow, ...]
-    chosen: str = ""
+    ask_count: int
+    tool_rules: tuple[ToolRuleRow, ...]
+    posted_rule: str = ""
 
     @property
     def folded(self) -> bool:
         """Return whether its rows are loaded when it is opened."""
-        return not self.ruled
+        return not self.tool_rules
 
     @property
     def rest(self) -> int:
         """Return how many rows are not loaded."""
-        return self.total - len(self.ruled)
+        return self.total - len(self.tool_rules)
 
 
 def get_group_key(tool: SnapshotTool) -> str:
@@ -349,9 +349,9 @@ def build_tool_groups(
             title=group_tools[0].facts.server_name or _t("Built-in tools"),
             total=len(group_tools),
             allowed=sum(tool.decision.allowed for tool in group_tools),
-            asked=sum(tool.decision.verdict == "ask" for tool in group_tools),
-            ruled=tuple(row for row in tool_rules if get_group_key(row.tool) == key),
-            chosen=posted.get(f"all-{key}", ""),
+            ask_count=sum(tool.decision.verdict == "ask" for tool in group_tools),
+            tool_rules=tuple(row for row in tool_rules if get_group_key(row.tool) == key),
+            posted_rule=posted.get(f"all-{key}", ""),
         )
         for key, group_tools in (
             (key, tuple(members)) for key, members in groupby(tools, get_group_key)
@@ -401,19 +401,19 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
         agent=agent,
         draft=form_data,
         editor=build_policy_editor(load_agent_scope(snapshot, agent), stored_policy, draft_policy),
-        groups=build_tool_groups(matching_tools, form_data.ruled, posted),
+        groups=build_tool_groups(matching_tools, form_data.tool_rules, posted),
         preview_query=f"?{urlencode({'q': search_text})}",
         tool_names=[tool.name for tool in tools[:MAX_SUGGESTED]],
-        found=len(matching_tools),
+        match_count=len(matching_tools),
         many=len(tools) > PAGE_SIZE,
         q=search_text,
         total=len(tools),
         **FORM_CHOICES,
         problem=problem,
-        tried=simulation,
-        lack=find_no_tools_reason(snapshot),
+        simulation=simulation,
+        no_tools_reason=find_no_tools_reason(snapshot),
         allowed=sum(tool.decision.allowed for tool in tools),
-        asked=sum(tool.decision.verdict == "ask" for tool in tools),
+        ask_count=sum(tool.decision.verdict == "ask" for tool in tools),
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
         may_try=visit.principal.may(Action.VIEW_AUDIT),
         status=problem.status if problem else 200,
@@ -505,7 +505,7 @@ def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
         visit.request,
         "agents/policy_rows.html",
         agent=agent,
-        ruled=build_form_data(load_policy_spec(agent), tools, list(page)).ruled,
+        tool_rules=build_form_data(load_policy_spec(agent), tools, list(page)).tool_rules,
         choices=EFFECT_CHOICES,
         group=query.get("group", ""),
         paged=page,
@@ -547,7 +547,7 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
         **FORM_CHOICES,
         problem=problem,
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
-        who=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
+        allowed_roles=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
         status=problem.status if problem else 200,
     )
 

@@ -111,8 +111,8 @@ def _process_form(
         "editor": build_policy_editor(load_scope(owner), stored_policy, policy),
         "is_simulation": True,
         "may_try": True,
-        "tried": simulation,
-        "shadow": simulate_shadow_policy(
+        "simulation": simulation,
+        "shadow_simulation": simulate_shadow_policy(
             principal, owner, max_rows=MAX_SHADOW_ROWS, max_seconds=MAX_SHADOW_S
         ),
         "problem": problem,

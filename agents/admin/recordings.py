@@ -169,7 +169,7 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
         ],
         form=form,
         mode=posted.get("mode", "") if posted is not None else policy.mode,
-        words=_list_policy_fields(policy, posted),
+        rule_lines=_list_policy_fields(policy, posted),
         modes=MODES,
         problem=problem,
         status=problem.status if problem else 200,
@@ -194,8 +194,8 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab(
         "agents/replayed_recording.html",
         agent=visit.object,
-        made=recording_replay,
-        what=_describe_changes(recording_replay),
+        replay=recording_replay,
+        changes=_describe_changes(recording_replay),
         open=recording_replay.finished_at is None,
         sides=summarize_transcripts(recorded_transcript, replayed_transcript)
         if replayed_transcript

@@ -325,8 +325,8 @@ def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
         server=server,
         kind=kind_slug,
         title_of_kind=title,
-        offers=definitions,
-        offer=definition,
+        definitions=definitions,
+        definition=definition,
         inputs=inputs,
         uri=_build_uri(definition, inputs) if definition and kind_slug == "resources" else "",
         outcome=outcome,
@@ -334,7 +334,7 @@ def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
         pieces=list(extract_content_parts(outcome.result))
         if outcome and not outcome.is_error
         else [],
-        waits=definition is not None and definition.state in ("pending", "changed"),
+        needs_review=definition is not None and definition.state in ("pending", "changed"),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )
 
@@ -478,7 +478,7 @@ def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
         outcome=outcome,
         problem=problem,
         parts=_list_result_parts(outcome) if outcome else [],
-        waits=tool is not None and tool.state in ("pending", "changed"),
+        needs_review=tool is not None and tool.state in ("pending", "changed"),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )
 

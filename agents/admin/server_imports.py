@@ -375,7 +375,7 @@ def _render_page(
         selected=sum(row.selected for row in rows),
         private=[row for row in rows if row.planned.private and not row.problems],
         shares=server_import.shares if server_import else (),
-        beside=server_import.overrides if server_import else None,
+        overrides=server_import.overrides if server_import else None,
         problem=problem,
     )
 

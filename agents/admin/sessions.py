@@ -134,15 +134,15 @@ def show_session(visit: ObjectRequest) -> HttpResponseBase:
         "sessions/session.html",
         session=session,
         facts=load_session_facts(session),
-        talk=(
+        session_steps=(
             load_latest_steps(session, visit.principal)
             if after_seq is None
             else load_steps(session, visit.principal, after_seq)
         ),
         grants=session.grants.all(),
         may_run=sessions.can_run_agent(visit.principal, session.agent),
-        recorded=(recorded := _find_recording_id(visit)),
-        may_record=not recorded
+        recording_id=(recording_id := _find_recording_id(visit)),
+        may_record=not recording_id
         and visit.principal.may(Action.MANAGE_AGENTS)
         and session.status in FINISHED_STATUSES,
     )
@@ -156,7 +156,7 @@ def show_steps(visit: ObjectRequest) -> HttpResponseBase:
         visit.request,
         "sessions/steps.html",
         session=session,
-        talk=load_steps(session, visit.principal, _parse_after(visit) or 0),
+        session_steps=load_steps(session, visit.principal, _parse_after(visit) or 0),
         facts=load_session_facts(session),
         may_run=sessions.can_run_agent(visit.principal, session.agent),
     )
@@ -370,16 +370,18 @@ def show_chat(visit: ObjectRequest) -> HttpResponseBase:
         "agents/chat.html",
         agent=agent,
         session=selected_session,
-        talk=load_latest_steps(selected_session, visit.principal) if selected_session else None,
+        session_steps=load_latest_steps(selected_session, visit.principal)
+        if selected_session
+        else None,
         facts=load_session_facts(selected_session) if selected_session else None,
-        recent=visible_sessions.order_by("-created_at")[:RECENT_SESSIONS],
+        recent_sessions=visible_sessions.order_by("-created_at")[:RECENT_SESSIONS],
         may_run=sessions.can_run_agent(visit.principal, agent),
         selectable_endpoints=[
             endpoint
             for endpoint in list_selectable_endpoints(visit.principal, agent)
             if endpoint.pk != agent.model_endpoint_id
         ],
-        lack=find_no_tools_reason(get_snapshot_cache().load_current("agent", agent.pk)),
+        no_tools_reason=find_no_tools_reason(get_snapshot_cache().load_current("agent", agent.pk)),
     )
 
 

@@ -116,7 +116,7 @@ def _render_matrix(
         total=len(tools),
         has_servers=bool(snapshot.servers),
         disabled=sum(not tool.facts.granted for tool in snapshot.tools.values()),
-        found=len(found_tools),
+        match_count=len(found_tools),
         q=search_text,
         is_complete=is_complete and not search_text,
         positions=POSITIONS,

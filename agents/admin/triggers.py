@@ -103,7 +103,10 @@ def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
                 else redirect_to_page(visit, "triggers")
             )
     return visit.render_tab(
-        "workflows/triggers.html", **_build_context(visit), form=form, chosen=selected_trigger
+        "workflows/triggers.html",
+        **_build_context(visit),
+        form=form,
+        selected_trigger=selected_trigger,
     )
 
 

@@ -56,8 +56,8 @@ def build_dashboard(
         ),
         "activity": CallActivity(organization_id, range_slug),
         "ranges": RANGES,
-        "recent": sessions.order_by("-created_at")[:MAX_ITEMS],
-        "begun": progress,
+        "recent_sessions": sessions.order_by("-created_at")[:MAX_ITEMS],
+        "setup": progress,
         "is_setup_short": sum(not step.over for step in progress.steps) < MAX_OPEN_STEPS,
     }
 

@@ -59,7 +59,7 @@ def show_organization_clients(request: HttpRequest) -> HttpResponseBase:
         return HttpResponseRedirect(reverse("admin:oauth_clients"))
     clients = authorized_clients.list_authorized_clients(principal)
     return render_screen(
-        request, "oauth_clients/list.html", title=_("OAuth clients"), programs=clients
+        request, "oauth_clients/list.html", title=_("OAuth clients"), clients=clients
     )
 
 

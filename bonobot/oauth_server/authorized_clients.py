@@ -37,18 +37,18 @@ class AuthorizedClient:
 
     client_id: str
     registered_at: datetime | None
-    let_in: tuple[ClientGrant, ...]
+    grants: tuple[ClientGrant, ...]
 
     @property
     def name(self) -> str:
         """The client's name for itself; untrusted text."""
-        return self.let_in[0].grant.client or self.client_id
+        return self.grants[0].grant.client or self.client_id
 
     @property
     def last_used_at(self) -> datetime | None:
         times = [
             client_grant.grant.last_used_at
-            for client_grant in self.let_in
+            for client_grant in self.grants
             if client_grant.grant.last_used_at
         ]
         return max(times, default=None)
@@ -174,7 +174,7 @@ class ConsentOption:
     """What a user can grant in one organization: one of `roles`, lowest first, and agents."""
 
     organization: Organization
-    place: str
+    resource_name: str
     roles: tuple[Role, ...]
     agents: tuple[tuple[str, str], ...] = ()
     fixed_agents: tuple[UUID, ...] = ()

@@ -213,9 +213,9 @@ def _render_consent_page(
         "oauth_server/consent.html",
         authorization_request.destination.sources,
         problem=problem,
-        wanted=authorization_request,
-        offer=option,
-        others=[
+        authorization_request=authorization_request,
+        option=option,
+        other_organizations=[
             other_option.organization for other_option in options if other_option is not option
         ],
         query=_build_query(request),

@@ -240,7 +240,7 @@ class DefinitionRow:
     def advice_tone(self) -> str:
         if self.safe:
             return "good"
-        return "bad" if self.held or self.risk == ToolRisk.DESTRUCTIVE else "warn"
+        return "bad" if self.is_flagged or self.risk == ToolRisk.DESTRUCTIVE else "warn"
 
     @property
     def seen(self) -> str:
@@ -258,7 +258,7 @@ class DefinitionRow:
         return self.waits or self.row.state == Definition.State.REJECTED
 
     @property
-    def held(self) -> bool:
+    def is_flagged(self) -> bool:
         """Whether it is pending review with findings, so it must be approved individually."""
         return self.waits and bool(self.row.findings)
 
@@ -383,11 +383,11 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         kind=kind,
         state=state,
         q=text,
-        waiting_here=[item for item in items if item.waits and not item.held],
-        safe_here=[item for item in items if item.safe],
-        new_here=sum(item.waits and not item.row.pinned_digest for item in items),
-        changed_here=sum(item.waits and bool(item.row.pinned_digest) for item in items),
-        held_here=[item for item in items if item.held],
+        approvable_items=[item for item in items if item.waits and not item.is_flagged],
+        safe_items=[item for item in items if item.safe],
+        new_count=sum(item.waits and not item.row.pinned_digest for item in items),
+        changed_count=sum(item.waits and bool(item.row.pinned_digest) for item in items),
+        flagged_items=[item for item in items if item.is_flagged],
         waiting_total=server.definitions.awaiting_review().count(),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),

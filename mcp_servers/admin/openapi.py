@@ -153,7 +153,7 @@ def build_operation_picker(outline: DocumentOutline, selected: Collection[str]) 
         "preview": preview,
         "rows": rows,
         "tags": tags,
-        "ticked": sum(1 for _one, is_selected in rows if is_selected),
+        "selected_count": sum(is_selected for _operation, is_selected in rows),
     }
 
 
@@ -294,7 +294,7 @@ class OperationParametersWidget(forms.Widget):
         """Render the rows with the project's templates."""
         context = {
             "rows": list(value or ()),
-            "spare": [{"in": "query"}],
+            "empty_rows": [{"in": "query"}],
             "places": PARAMETER_LOCATIONS,
             "types": TYPE_NAMES,
         }
@@ -485,7 +485,7 @@ def add_declared_api(
         "servers/declare.html",
         form=form,
         operation=operation,
-        sent=build_example_request(request),
+        example=build_example_request(request),
     )
 
 
@@ -500,7 +500,7 @@ def render_operation_preview(request: HttpRequest, principal: Principal) -> Http
     """Render the request that the operation in the form would send, without sending it."""
     principal.require(Action.MANAGE_SERVERS)
     return render_fragment(
-        request, "servers/operation_sent.html", sent=build_example_request(request)
+        request, "servers/operation_sent.html", example=build_example_request(request)
     )
 
 

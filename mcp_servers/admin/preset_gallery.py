@@ -240,13 +240,13 @@ def add_by_preset(
         preset=preset,
         about=preset_catalog.localize_description(preset),
         transport=Server.Transport(preset.transport_type).label,
-        signs_in=Server.Auth(preset.auth_type).label,
+        sign_in_text=Server.Auth(preset.auth_type).label,
         form=form,
         may_start=_can_start(preset, list_allowed_launchers()),
         may_use=can_use(principal, preset),
         switch=build_preset_switch(principal, preset),
         folders=_list_allowed_folders(principal, preset),
-        box=_describe_sandbox(preset),
+        sandbox=_describe_sandbox(preset),
     )
 
 

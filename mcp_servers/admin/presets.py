@@ -92,7 +92,7 @@ class PresetParametersWidget(forms.Widget):
         rows = list(value or ())
         context = {
             "rows": rows,
-            "spare": [{"required": True}],
+            "empty_rows": [{"required": True}],
             "kinds": [(kind, KIND_NAMES[kind]) for kind in PARAMETER_KINDS],
             "bare": not rows,
         }

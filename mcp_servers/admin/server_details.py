@@ -119,7 +119,7 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
         operation=form,
         name=name,
         url=url,
-        sent=_build_example_request(visit, stored_operation, url),
+        example=_build_example_request(visit, stored_operation, url),
     )
 
 
@@ -133,7 +133,9 @@ def show_operation_removal(visit: ObjectRequest) -> HttpResponseBase:
         delete_operation(visit.principal, server, name)
         messages.success(visit.request, _t("%(name)s was deleted.") % {"name": name})
         return _redirect_to_server(visit)
-    return visit.render_tab("servers/remove_operation.html", server=server, one=stored_operation)
+    return visit.render_tab(
+        "servers/remove_operation.html", server=server, operation=stored_operation
+    )
 
 
 def _build_example_request(
@@ -177,7 +179,7 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
         "servers/overview.html",
         server=server,
         counts=[(title, counts[kind], visit.url(tab)) for kind, title, tab in KIND_NAMES],
-        waiting=counts["waiting"],
+        review_count=counts["waiting"],
         refused=counts["refused"],
         endpoint=mask_endpoint_config(server),
         auth=mask_auth_config(server),
@@ -229,7 +231,7 @@ def connect_server(visit: ObjectRequest) -> HttpResponseBase:
         "servers/connected.html",
         server=visit.object,
         problem=attempt.problem,
-        found=attempt.result,
+        discovery=attempt.result,
         summary=summarize_discovery(attempt.result) if attempt.result else "",
         url=visit.url(),
         definitions_url=visit.url("definitions"),
@@ -315,10 +317,10 @@ def show_credentials(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab(
         "servers/credentials.html",
         server=server,
-        held=credentials,
+        credentials=credentials,
         public=[(name, _format_value(value)) for name, value in public.items()],
         configured=auth["configured"],
-        signing=build_sign_in_panel(visit),
+        sign_in_panel=build_sign_in_panel(visit),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
         replaceable=any(credential.may_replace for credential in credentials),
     )
@@ -400,7 +402,7 @@ def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
         "servers/data_labels.html",
         server=server,
         labels=[LABEL_NAMES[label] for label in get_store_labels(server)],
-        written=written_labels,
+        written_labels=written_labels,
         may_clear=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_audit=visit.principal.may(Action.VIEW_AUDIT),
     )

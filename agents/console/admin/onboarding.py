@@ -201,11 +201,11 @@ def show_onboarding(request: HttpRequest) -> HttpResponseBase:
         request,
         "first_run.html",
         title=_("First steps"),
-        begun=progress,
+        setup=progress,
         step=step,
         onward=progress.find_step_after(step.slug) if step else None,
         form=form,
-        trial=test_result,
+        test_result=test_result,
         problem=problem,
         ways=[(view_name, _build_action_url(view_name)) for view_name in ADD_SERVER_VIEWS],
         **_build_step_context(request, principal, step),
@@ -293,7 +293,7 @@ def _build_step_context(
             "connecting": request.GET.get("connect", ""),
         }
     if step.slug == "approve":
-        return {"waiting": _list_pending_definitions(principal)}
+        return {"reviews": _list_pending_definitions(principal)}
     if step.slug == "model":
         return {"endpoints": ModelEndpoint.objects.for_organization(organization_id)[:MAX_SERVERS]}
     if step.slug == "ask":
@@ -320,7 +320,7 @@ def _list_pending_definitions(
         (
             server,
             definition_rows,
-            sum(not definition_row.held for definition_row in definition_rows),
+            sum(not definition_row.is_flagged for definition_row in definition_rows),
         )
         for server, definition_rows in rows_by_server.items()
     ]

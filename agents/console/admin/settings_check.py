@@ -54,11 +54,11 @@ def show_settings_check(request: HttpRequest) -> HttpResponseBase:
         raise Forbidden("This action isn't available here.", rule="platform_admin", remedy=remedy)
     if FRAGMENT_HEADER in request.headers:
         return render_fragment(
-            request, "settings_check/results.html", found=_build_findings_context()
+            request, "settings_check/results.html", check_results=_build_findings_context()
         )
     context = _build_findings_context() if "look" in request.GET else None
     return render_screen(
-        request, "settings_check/page.html", title=_("Settings check"), found=context
+        request, "settings_check/page.html", title=_("Settings check"), check_results=context
     )
 
 
@@ -68,9 +68,9 @@ def _build_findings_context() -> dict[str, object]:
         for finding in run_settings_checks()
     ]
     return {
-        "wrong": [finding for finding in findings if finding.state != "ok"],
-        "fine": [finding for finding in findings if finding.state == "ok"],
-        "deployment": _list_deployment_warnings(),
+        "problems": [finding for finding in findings if finding.state != "ok"],
+        "passed": [finding for finding in findings if finding.state == "ok"],
+        "deployment_warnings": _list_deployment_warnings(),
     }
 
 

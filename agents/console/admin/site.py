@@ -129,7 +129,7 @@ class BonobotAdminSite(AdminSite):
             "title": _("Sign in"),
             "app_path": request.get_full_path(),
             "username": request.user.get_username(),
-            "lack": access_problem,
+            "access_problem": access_problem,
             "providers": list_announced_providers(),
             "onward": request.GET.get("next", ""),
             **(extra_context or {}),
@@ -229,7 +229,7 @@ class BonobotAdminSite(AdminSite):
         return render_fragment(
             request,
             "palette.html",
-            found=search_palette(resolve_principal(request), navigation, query),
+            results=search_palette(resolve_principal(request), navigation, query),
             documentation=search_documentation(query),
         )
 

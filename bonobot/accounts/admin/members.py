@@ -213,7 +213,9 @@ class MembershipAdmin(ServiceFormAdmin):
         context = extra_context or {}
         if self.can_perform(request, self.needs_to_change):
             rows = query_open_invitations(self.get_principal(request))[:MAX_INVITED_SHOWN]
-            context |= {"invited": [{"row": row, "badge": render_state_badge(row)} for row in rows]}
+            context |= {
+                "invitations": [{"row": row, "badge": render_state_badge(row)} for row in rows]
+            }
         return super().changelist_view(request, context)
 
     @action(description=_("Reset second factor"), permissions=["change"])
@@ -244,7 +246,7 @@ class MembershipAdmin(ServiceFormAdmin):
                 request,
                 "people/password_link.html",
                 title=_("Password reset links"),
-                handed=unmailed,
+                reset_links=unmailed,
                 opts=self.opts,
             )
         text = ngettext("%(n)d link sent.", "%(n)d links sent.", len(links))

@@ -127,7 +127,7 @@ def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
         status=problem.status,
         problem=problem,
         request_id=request_id.get(),
-        came_from=_read_referrer_path(request),
+        previous_url=_read_referrer_path(request),
     )
 
 

@@ -274,8 +274,8 @@ class ScopedAdmin(ModelAdmin):
         """
         restorable_models = {kind.model for kind in list_restorable_kinds()}
         notes = {
-            "removing": self.delete_note,
-            "hindering": self.delete_obstacle_note,
+            "delete_note": self.delete_note,
+            "obstacle_note": self.delete_obstacle_note,
             "restorable": self.opts.label_lower in restorable_models,
             # Part of the form's version: a change in the meantime must be confirmed, too.
             "last_change": describe_last_change(request, object_id),

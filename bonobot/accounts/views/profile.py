@@ -149,8 +149,8 @@ def show_sessions(request: HttpRequest) -> HttpResponseBase:
         title=_("Active sessions"),
         sessions=sessions[: profiles.MAX_SESSIONS_SHOWN],
         more=max(0, len(sessions) - profiles.MAX_SESSIONS_SHOWN),
-        others=sum(session.session_key != current_session_key for session in sessions),
-        here=current_session_key,
+        other_count=sum(session.session_key != current_session_key for session in sessions),
+        current_session_key=current_session_key,
     )
 
 

@@ -47,7 +47,7 @@ def get_form_fields(owner, agent):
     response = owner.client.get(admin_client.build_url("agents_agent_policy", agent.pk))
     draft = response.context["draft"]
     fields = {"mode": draft.mode, **{effect: text for effect, _, text in draft.patterns}}
-    fields |= {f"rule-{row.tool.name}": row.rule for row in draft.ruled}
+    fields |= {f"rule-{row.tool.name}": row.rule for row in draft.tool_rules}
     return fields | {
         "when-effect": [row.effect for row in draft.conditions],
         "when-tool": [row.tool for row in draft.conditions],
