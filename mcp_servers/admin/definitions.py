@@ -388,7 +388,6 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         new_count=sum(item.waits and not item.row.pinned_digest for item in items),
         changed_count=sum(item.waits and bool(item.row.pinned_digest) for item in items),
         flagged_items=[item for item in items if item.is_flagged],
-        waiting_total=server.definitions.awaiting_review().count(),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
     )

@@ -207,7 +207,6 @@ def show_onboarding(request: HttpRequest) -> HttpResponseBase:
         form=form,
         test_result=test_result,
         problem=problem,
-        ways=[(view_name, _build_action_url(view_name)) for view_name in ADD_SERVER_VIEWS],
         **_build_step_context(request, principal, step),
     )
 

@@ -12,7 +12,6 @@ from django.core.management import call_command
 from django.test import Client, TestCase
 from django.urls import reverse
 
-from bonobot.accounts import tasks
 from bonobot.accounts.account_change_emails import SENTENCES
 from bonobot.accounts.models import Identity, Organization, Provider, Token, User
 from bonobot.accounts.roles import Role, TokenScope
@@ -23,23 +22,11 @@ from bonobot.accounts.tokens import services as tokens
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.bonobot.accounts.test_second_factor import PASSWORD, set_up_codes, sign_in
-from tests.own_cache import clear_cache
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("account_mail")]
 
 EMAIL, NEW_EMAIL = "anna@example.com", "anna@new.example.com"
 NEW = "another-long-one-for-tests"
-
-
-@pytest.fixture(autouse=True)
-def _mail(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Configure a mail server and run its jobs immediately."""
-    settings.BONOBOT_EMAIL_URL = "smtp://localhost"
-    for task in (tasks.send_account_change_email, tasks.send_reset_review_email):
-        monkeypatch.setattr(task, "delay", task)
-    clear_cache()
-    yield
-    clear_cache()
 
 
 @pytest.fixture

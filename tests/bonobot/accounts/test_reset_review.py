@@ -1,9 +1,8 @@
 """The link that is mailed after a password reset: what it shows, what it ends, and its limits."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
@@ -13,7 +12,6 @@ from django.test import Client, TestCase
 from django.urls import reverse
 from time_machine import travel
 
-from bonobot.accounts import tasks
 from bonobot.accounts.models import Identity, Organization, User
 from bonobot.accounts.password_reset import build_reset_link
 from bonobot.accounts.reset_review import build_review_link
@@ -24,22 +22,10 @@ from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 from tests.bonobot.accounts.test_account_change_emails import create_provider
 from tests.bonobot.accounts.test_sign_in_attacks import NEW, is_link_valid, reset_password
-from tests.own_cache import clear_cache
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("account_mail")]
 
 EMAIL = "anna@example.com"
-
-
-@pytest.fixture(autouse=True)
-def _mail(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Configure a mail server and run its jobs immediately."""
-    settings.BONOBOT_EMAIL_URL = "smtp://localhost"
-    for task in (tasks.send_account_change_email, tasks.send_reset_review_email):
-        monkeypatch.setattr(task, "delay", task)
-    clear_cache()
-    yield
-    clear_cache()
 
 
 @pytest.fixture
