@@ -22,10 +22,9 @@ from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
-from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.definition_reviews import approve_definitions
-from mcp_servers.discovery import run_discovery
+from mcp_servers.discovery import discover_servers
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, set_server_enabled
@@ -89,11 +88,7 @@ def create_demo_organization() -> DemoOrganization:
             model_endpoint=endpoint,
         ),
     )
-    problems = [
-        f"{demo_server.name} {problem}"
-        for demo_server in _list_servers()
-        if (problem := _set_up_server(principal, agent, demo_server)) is not None
-    ]
+    problems = _set_up_servers(principal, agent)
     set_policy(principal, agent, PolicySpec("allowlist", allow=_select_allowed_rules(agent)))
     # The servers' own settings, so that the switches of the agent's tools change them.
     servers = agent.agent_servers.filter(server__slug__in=OPEN_SERVERS)
@@ -148,24 +143,28 @@ def _find_repository() -> Path | None:
     return next((folder for folder in folders if (folder / ".git").exists()), None)
 
 
-def _set_up_server(principal: Principal, agent: Agent, demo_server: _DemoServer) -> str | None:
-    """Create, discover, approve and attach one server; return the problem, if any."""
-    if find_spec(demo_server.module) is None:
-        return f"isn't installed. It comes with: {INSTALL_COMMAND}"
-    try:
-        server = _create_demo_server(principal, demo_server)
-    except Problem as problem:
-        return f"can't be added: {problem}"
-    error = None
-    try:
-        get_runtime().call(run_discovery, server.pk, actor=principal.actor)
-        approve_definitions(principal, server)
-    except Problem as problem:
-        error = f"can't be used: {problem}"
-    attach_server(principal, agent, server)
-    if not demo_server.enabled:
-        set_server_enabled(principal, server, enabled=False)
-    return error
+def _set_up_servers(principal: Principal, agent: Agent) -> list[str]:
+    """Create, discover, approve and attach the servers; return the problems."""
+    created: dict[Server, _DemoServer] = {}
+    problems = []
+    for demo_server in _list_servers():
+        if find_spec(demo_server.module) is None:
+            problems.append(f"{demo_server.name} isn't installed. It comes with: {INSTALL_COMMAND}")
+            continue
+        try:
+            created[_create_demo_server(principal, demo_server)] = demo_server
+        except Problem as problem:
+            problems.append(f"{demo_server.name} can't be added: {problem}")
+    for attempt in discover_servers([*created], actor=principal.actor):
+        server, demo_server = attempt.server, created[attempt.server]
+        if attempt.problem:
+            problems.append(f"{demo_server.name} can't be used: {attempt.problem}")
+        else:
+            approve_definitions(principal, server)
+        attach_server(principal, agent, server)
+        if not demo_server.enabled:
+            set_server_enabled(principal, server, enabled=False)
+    return problems
 
 
 def _create_demo_server(principal: Principal, demo_server: _DemoServer) -> Server:

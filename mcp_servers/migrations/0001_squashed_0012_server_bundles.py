@@ -14,8 +14,17 @@ class Migration(BatchedMigration):
 
     initial = True
 
+    # Libraries and small apps come first: for each change, Django builds the classes of related models
+    # again, which takes most of the time of a first start once this app's models exist.
     dependencies = [
         ('tenancy', '0001_squashed_0006_issuer_help_text'),
+        ('ledger', '0001_squashed_0003_rename_models'),
+        ('notices', '0001_squashed_0003_rename_fields'),
+        ('admin', '0003_logentry_add_action_flag_choices'),
+        ('account', '0009_emailaddress_unique_primary_email'),
+        ('django_celery_beat', '0019_alter_periodictasks_options'),
+        ('mfa', '0003_authenticator_type_uniq'),
+        ('usersessions', '0001_initial'),
     ]
 
     operations = [
