@@ -4,11 +4,11 @@
     .venv/bin/python -m benchmarks.bench_gateway
 
 Everything is on in Bonobot: policy with a condition, pinned definition, checked arguments, rates,
-budget, flow labels, durable audit, result scan. One process each; rounds of the three alternate in
-one run, at 1, 8 and 32 connections, no two calls with the same arguments, modern era. The table
-gives calls a second, milliseconds at the median and at the 99th of a hundred, processor
-milliseconds a call (of the process that is measured, from /proc), and its memory. The load
-generator and the upstream run on the same machine.
+budget, flow labels, durable audit, result scan. One process each, and two web processes that share
+a port; rounds of all of them alternate in one run, at 1, 8 and 32 connections, no two calls with
+the same arguments, modern era. The table gives calls a second, milliseconds at the median and at
+the 99th of a hundred, processor milliseconds a call (of the processes that are measured, from
+/proc), and their memory. The load generator and the upstream run on the same machine.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ START_S = 60.0
 
 @dataclass
 class Target:
-    """What is called: a process, its address, and what was measured of it."""
+    """What is called: its processes, its address, and what was measured of it."""
 
     name: str
-    pid: int
+    pids: tuple[int, ...]
     port: int
     path: str
     tool: str
@@ -58,14 +58,18 @@ class Target:
 
     @property
     def processor_s(self) -> float:
-        """Seconds of processor time so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """Seconds of processor time of all processes so far."""
+        ticks = 0
+        for pid in self.pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS
 
     @property
     def megabytes(self) -> float:
-        """Memory that the process holds."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE / 1e6
+        """Memory that all processes hold."""
+        pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids)
+        return sum(pages) * PAGE / 1e6
 
 
 def measure() -> None:
@@ -82,10 +86,11 @@ def measure() -> None:
     from bonobot.ledger.writer.writer_thread import close_writer
     from bonobot.processes.programs import build_web_process
 
-    ports = [_free_port() for _ in range(3)]
+    ports = [_free_port() for _ in range(4)]
     url = f"http://127.0.0.1:{ports[0]}/mcp"
     peers = (sys.executable, "-m", "benchmarks.gateway_peers")
     web = build_web_process("127.0.0.1", ports[2]).command  # as `bonobot web` starts it
+    two = build_web_process("127.0.0.1", ports[3], reuse_port=True).command  # as `up --web 2` does
     with _running(*peers, "upstream", str(ports[0]), port=ports[0]) as upstream:
         boss, agent, _ = furnished(url)
         _, token = create_token(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
@@ -94,13 +99,16 @@ def measure() -> None:
         with (
             _running(*peers, "relay", str(ports[1]), url, port=ports[1]) as relay,
             _running(*web, "--log-level", "warning", port=ports[2]) as bonobot,
+            _running(*two, "--log-level", "warning", port=ports[3]) as first,
+            _running(*two, "--log-level", "warning", port=ports[3]) as second,
         ):
+            path, tool = f"/mcp/agents/{agent.slug}", "mcp_web_echo"
             targets = [
-                Target("direct", upstream, ports[0], "/mcp", "echo"),
-                Target("bare relay", relay, ports[1], "/mcp", "echo"),
-                Target("Bonobot", bonobot, ports[2], f"/mcp/agents/{agent.slug}", "mcp_web_echo"),
+                Target("direct", (upstream,), ports[0], "/mcp", "echo"),
+                Target("bare relay", (relay,), ports[1], "/mcp", "echo"),
+                Target("Bonobot", (bonobot,), ports[2], path, tool, token),
+                Target("Bonobot × 2", (first, second), ports[3], path, tool, token),
             ]
-            targets[2].token = token
             asyncio.run(_rounds(targets))
             for target in targets:
                 for at_once in CONNECTIONS:
@@ -222,7 +230,7 @@ def test_calls_through_the_gateway() -> None:
 def main() -> None:
     """Measure what there is and print the table."""
     console = Console(width=110)
-    table = Table(title="One process each: calls through the gateway")
+    table = Table(title="Calls through the gateway")
     titles = ("database", "through", "connections", "calls/s", "p50 ms", "p99 ms")
     for title in (*titles, "processor ms", "MB", "load"):
         table.add_column(title, justify="left" if title in titles[:2] else "right")

@@ -18,6 +18,7 @@ import httpx2
 
 from benchmarks.bench_gateway import _free_port, _running
 from benchmarks.upstream_server import META, arguments
+from bonobot.processes.programs import build_web_process
 from tests.large_organization import LargeOrganization
 from tests.servers.raw_http_server import MODERN
 
@@ -32,14 +33,13 @@ def figures(town: LargeOrganization) -> Iterator[tuple[Any, ...]]:
 
     upstream, port = _free_port(), _free_port()
     peers = (sys.executable, "-m", "benchmarks.gateway_peers", "upstream", str(upstream))
-    web = (sys.executable, "-m", "uvicorn", "bonobot.asgi:application", "--lifespan", "on")
+    web = build_web_process("127.0.0.1", port).command
     with _running(*peers, port=upstream), _furnished(town, upstream) as (took, token):
         yield "discovery of a server", took
         runtime.close_runtime()
         close_writer()
-        quiet = ("--log-level", "warning", "--no-access-log", "--port", str(port))
         os.environ.pop("BENCH_GROWTH", None)
-        with _running(*web, *quiet, port=port), _client(port, token) as client:
+        with _running(*web, "--log-level", "warning", port=port), _client(port, token) as client:
             yield from _asked(client, f"/mcp/agents/{town.agent.slug}")
 
 

@@ -104,7 +104,7 @@ def load_web() -> None:
     """Import and compute what a web process needs before its first request."""
     import bonobot.asgi  # sets up Django for the imports below
 
-    for name in ("bonobot.processes.http_protocol", "uvicorn.main", "uvicorn.loops.asyncio"):
+    for name in ("bonobot.processes.http_protocol", "uvicorn", "uvicorn.loops.asyncio"):
         importlib.import_module(name)
     bonobot.asgi.prepare_management_tools()
     load_migrations()
@@ -133,7 +133,10 @@ def load_migrations() -> None:
     MigrationLoader(None)
 
 
-LOADERS: dict[str, Callable[[], None]] = {"uvicorn": load_web, "celery": load_worker}
+LOADERS: dict[str, Callable[[], None]] = {
+    "bonobot.processes.run_web_process": load_web,
+    "celery": load_worker,
+}
 
 
 def run_parent(orders: Connection, module: str, env: dict[str, str], cwd: str, log: str) -> None:

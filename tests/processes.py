@@ -15,7 +15,7 @@ from pathlib import Path
 from django.db import connection
 
 from bonobot.jobs.queues import QUEUE_NAMES
-from bonobot.processes.programs import HTTP_PROTOCOL
+from bonobot.processes.programs import build_web_process
 from bonobot.processes.supervisor import build_parent_death_hook
 from tests.environment import VAR
 from tests.fork_server import ForkedProcess, can_fork, fork_module
@@ -84,7 +84,7 @@ class Process:
 
 @dataclass
 class Web(Process):
-    """A running uvicorn."""
+    """A running web process."""
 
     port: int = 0
 
@@ -205,16 +205,14 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
 def start_web(
     folder: Path, name: str, *, port: int = 0, extra: Mapping[str, str] | None = None
 ) -> Web:
-    """Start uvicorn, on a port of its own without `port`, and return it when /healthz answers."""
+    """Start a web process, on a port of its own without `port`; return it when /healthz answers."""
     held = None if port else _find_held_port()
     port = held.number if held else port
     extra = extra or {}
     started = _start_product(
         name,
         [
-            *(sys.executable, "-m", "uvicorn", "bonobot.asgi:application"),
-            *("--host", "127.0.0.1", "--port", str(port), "--lifespan", "on"),
-            *("--http", HTTP_PROTOCOL, "--ws", "none", "--timeout-graceful-shutdown", "5"),
+            *build_web_process("127.0.0.1", port).command,
         ],
         folder,
         build_environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **extra}),

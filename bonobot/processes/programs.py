@@ -23,19 +23,18 @@ ROOT_WARNING = "ignore:You're running the worker with superuser privileges"
 LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
 # Checks run separately (`bonobot check`): Celery's would load all URLs and pages in each worker.
 CELERY_ARGUMENTS = ("--quiet", "--skip-checks", "--app", "bonobot")
+MAX_WEB_PROCESSES = 64
 
 
-HTTP_PROTOCOL = "bonobot.processes.http_protocol:Protocol"
-
-
-def build_web_process(host: str, port: int) -> ProcessSpec:
-    """Return the web process, which serves HTTP."""
+def build_web_process(
+    host: str, port: int, *, name: str = "web", reuse_port: bool = False
+) -> ProcessSpec:
+    """Return the web process, which serves HTTP; with `reuse_port`, others share its port."""
     return ProcessSpec(
-        "web",
+        name,
         build_python_command(
-            *("uvicorn", "bonobot.asgi:application", "--host", host, "--port", str(port)),
-            *("--lifespan", "on", "--no-access-log", "--no-server-header"),
-            *("--http", HTTP_PROTOCOL, "--ws", "none", "--timeout-graceful-shutdown", "5"),
+            *("bonobot.processes.run_web_process", "--host", host, "--port", str(port)),
+            *(("--reuse-port",) if reuse_port else ()),
         ),
     )
 
@@ -67,13 +66,13 @@ def build_beat_process() -> ProcessSpec:
     )
 
 
-def list_processes(host: str, port: int, *, with_worker: bool) -> tuple[ProcessSpec, ...]:
+def list_processes(
+    host: str, port: int, *, web_count: int = 1, with_worker: bool
+) -> tuple[ProcessSpec, ...]:
     """Return the processes of `bonobot up` in start order; they stop in reverse."""
-    return (
-        (build_web_process(host, port), build_worker_process(with_beat=True))
-        if with_worker
-        else (build_web_process(host, port),)
-    )
+    names = [f"web{number}" for number in range(1, web_count + 1)] if web_count > 1 else ["web"]
+    web = [build_web_process(host, port, name=name, reuse_port=web_count > 1) for name in names]
+    return (*web, build_worker_process(with_beat=True)) if with_worker else (*web,)
 
 
 def replace_current_process(program: ProcessSpec) -> NoReturn:
@@ -109,6 +108,18 @@ def build_browser_url(host: str, port: int) -> str:
     """Return the URL for a browser on this machine."""
     name = LOOPBACK_ADDRESSES.get(host, host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def parse_web_count(text: str) -> int:
+    """Return a valid number of web processes; raises `ArgumentTypeError`."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= MAX_WEB_PROCESSES:
+        raise ArgumentTypeError(
+            f"{text!r} isn't a valid number of processes: choose one from 1 to {MAX_WEB_PROCESSES}"
+        )
+    if int(text) > 1 and not sys.platform.startswith("linux"):
+        # Elsewhere, one of the processes would get all connections.
+        raise ArgumentTypeError("only Linux distributes connections among several web processes")
+    return int(text)
 
 
 def parse_port(text: str) -> int:

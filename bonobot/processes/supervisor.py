@@ -157,10 +157,11 @@ class ProcessSupervisor:
         """The states of the programs, in their order."""
         return [child.status for child in self._children]
 
-    def describe_ended_process(self, name: str) -> str:
-        """Return how a program ended, blank while it runs."""
+    def describe_ended_process(self, prefix: str) -> str:
+        """Return how a program whose name has this prefix ended; blank while all of them run."""
         for child in self._children:
-            if child.program.name != name:
+            name = child.program.name
+            if not name.startswith(prefix):
                 continue
             if child.last_end and not child.is_started:
                 return f"`{name}` ended ({child.last_end})"

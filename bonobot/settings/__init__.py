@@ -301,7 +301,13 @@ CACHES: dict[str, dict[str, Any]] = {
         "KEY_PREFIX": BONOBOT_REDIS_PREFIX,
     }
     if REDIS_URL
-    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    # Shared by the web processes of this host: it counts failed attempts with second factors.
+    else {
+        "BACKEND": "django.core.cache.backends.filebased.FileBasedCache",
+        "LOCATION": BONOBOT_VAR / "cache",
+        # More counters than this would delete some of them.
+        "OPTIONS": {"MAX_ENTRIES": 100_000},
+    }
 }
 
 # --- Work (Celery) ------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from bonobot.processes.programs import (
     build_local_environment,
     list_processes,
     parse_port,
+    parse_web_count,
 )
 from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor
 from bonobot.processes.supervisor import format_process_names as listed
@@ -54,7 +55,14 @@ class Command(BaseCommand):
             action="store_true",
             help="Don't create a demo organization in an empty database",
         )
-        parser.add_argument("--no-worker", action="store_true", help="Only start the web process")
+        parser.add_argument(
+            "--web",
+            type=parse_web_count,
+            default=1,
+            metavar="N",
+            help="Number of web processes, which share the port (default: 1; more than 1 on Linux)",
+        )
+        parser.add_argument("--no-worker", action="store_true", help="Only start web processes")
 
     def handle(self, **options: Any) -> None:
         """Run until a signal comes; a problem is shown and becomes exit status 1."""
@@ -74,7 +82,9 @@ class Command(BaseCommand):
         host, port = options["host"], options["port"]
         require_free_port(host, port)
         login = self.prepare_database(demo=not options["no_demo"])
-        programs = list_processes(host, port, with_worker=not options["no_worker"])
+        programs = list_processes(
+            host, port, web_count=options["web"], with_worker=not options["no_worker"]
+        )
         with self.build_supervisor(programs, host, port) as supervisor:
             problem = "not ready"
             try:

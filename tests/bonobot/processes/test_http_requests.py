@@ -15,8 +15,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from bonobot.processes.http_protocol import MAX_PIPELINED, Protocol
-from bonobot.processes.programs import HTTP_PROTOCOL
-from bonobot.processes.programs import build_web_process as program
+from bonobot.processes.run_web_process import HTTP_PROTOCOL, build_config
 from tests.processes import Web
 
 # Method, path, query, headers, body.
@@ -163,8 +162,8 @@ def test_pipelined_requests_take_little_memory(
 
 
 def test_the_process_is_started_with_this_protocol() -> None:
-    command = " ".join(program("127.0.0.1", 1).command)
-    assert f"--http {HTTP_PROTOCOL} --ws none" in command
+    config = build_config("127.0.0.1", 1)
+    assert (config.http, config.ws) == (HTTP_PROTOCOL, "none")
 
 
 def mutate_requests(mutations: random.Random) -> bytes:

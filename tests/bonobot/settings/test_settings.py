@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.cache.backends.filebased import FileBasedCache
 from django.core.exceptions import ImproperlyConfigured
 
 from bonobot import settings
@@ -46,7 +47,7 @@ def test_the_defaults_are_local_and_private(var: Path) -> None:
     assert values["DEBUG"] is False
     assert values["ALLOWED_HOSTS"] == ["localhost", "127.0.0.1", "[::1]"]
     assert values["DATABASES"]["default"]["NAME"] == var / "bonobot.sqlite3"
-    assert values["CACHES"]["default"]["BACKEND"].endswith("LocMemCache")
+    assert values["CACHES"]["default"]["BACKEND"].endswith("FileBasedCache")
     assert values["CELERY_BROKER_URL"].startswith("filesystem://")
     assert values["BONOBOT_URL"] == "http://127.0.0.1:8000"
     assert values["SESSION_COOKIE_SECURE"] is False
@@ -90,6 +91,15 @@ def test_configured_keys_are_used_and_none_is_created(
     assert values["FIELD_ENCRYPTION_KEY"] == [new, old]
     assert values["BONOBOT_TOKEN_PEPPERS"] == {1: "p" * 40, 2: "q" * 40}
     assert not (var / "keys").exists()
+
+
+def test_without_redis_the_processes_of_a_host_share_a_private_cache(var: Path) -> None:
+    options = load_settings()["CACHES"]["default"]
+    assert options["LOCATION"] == var / "cache"
+    here, there = (FileBasedCache(options["LOCATION"], options) for _ in range(2))
+    here.set("failed_attempts", 3)
+    assert there.get("failed_attempts") == 3
+    assert read_mode(var / "cache") == 0o700
 
 
 def test_the_filesystem_broker_is_fast_and_private(var: Path) -> None:

@@ -34,7 +34,16 @@ from tests.wait import eventually
 pytestmark = pytest.mark.worker
 START_TIMEOUT_S = 90
 # A word in the command line of each process.
-PROGRAMS = {"web": " uvicorn ", "worker": " worker "}
+PROGRAMS = {"web": "run_web_process", "worker": " worker "}
+
+
+def answers_within(port: int, timeout_s: float) -> bool:
+    """Return whether a new connection gets an answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=timeout_s):
+            return True
+    except TimeoutError:
+        return False
 
 
 class Up:
@@ -188,6 +197,31 @@ def test_a_process_that_dies_is_restarted_and_reported(prepared_runner: Up) -> N
     assert read_statuses(prepared_runner.folder / "var") == []
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shares the port")
+def test_two_web_processes_share_the_port_and_one_serves_alone(prepared_runner: Up) -> None:
+    process = prepared_runner.start_and_wait("--web", "2", "--no-worker")
+    assert "Ctrl-C stops web1 and web2" in process.log()
+    log = process.log
+    eventually(lambda: log().count("Application startup complete") == 2, within=START_TIMEOUT_S)
+    web1, web2 = list_children(process.pid)
+    assert all("--reuse-port" in command(pid) for pid in (web1, web2))
+    os.kill(web1, signal.SIGSTOP)  # a stopped process can't answer, so that the other one does
+    try:
+        answers = [answers_within(prepared_runner.port, 0.5) for _ in range(12)]
+    finally:
+        os.kill(web1, signal.SIGCONT)
+    assert {True, False} == set(answers), "the kernel gives connections to both"
+    os.kill(web1, signal.SIGKILL)
+    eventually(lambda: "`web1` ended (killed by SIGKILL). It is restarted" in process.log())
+    eventually(lambda: log().count("Application startup complete") == 3, within=START_TIMEOUT_S)
+    statuses = read_statuses(prepared_runner.folder / "var")
+    assert [(status.name, status.restarts) for status in statuses] == [("web1", 1), ("web2", 0)]
+    assert all(prepared_runner.get("/healthz") for _ in range(12))
+    os.kill(process.pid, signal.SIGINT)
+    assert process.popen.wait(40) == 0
+    assert "Traceback" not in process.log()
+
+
 def test_a_web_process_that_ends_before_it_is_ready_ends_the_others(prepared_runner: Up) -> None:
     process, pids = prepared_runner.start_until_loading()
     os.kill(pids["web"], signal.SIGKILL)
@@ -214,6 +248,21 @@ def test_the_processes_die_when_up_is_killed(prepared_runner: Up) -> None:
     process, pids = prepared_runner.start_until_loading()
     os.kill(process.pid, signal.SIGKILL)
     eventually(lambda: not any(map(is_running, pids.values())))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "65", "two", "", "1.5", "²"])
+def test_a_wrong_number_of_web_processes_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="choose one from 1 to 64"):
+        programs.parse_web_count(text)
+
+
+def test_several_web_processes_are_refused_where_the_port_is_not_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert programs.parse_web_count("1") == 1
+    with pytest.raises(ArgumentTypeError, match="only Linux"):
+        programs.parse_web_count("2")
 
 
 def test_a_busy_port_is_refused_before_anything_starts(runner: Up) -> None:
