@@ -17,6 +17,7 @@ class AgentsConfig(AppConfig):
         from agents.builtin_tools.extension_points import register_tool_source
         from agents.sessions.extension_points import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
+        from bonobot.accounts.email_kinds import EmailKind, register_email_kind
         from bonobot.accounts.extension_points import (
             register_join_hook,
             register_read_hook,
@@ -34,6 +35,10 @@ class AgentsConfig(AppConfig):
         self._register_restorable_kinds()
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
+        register_email_kind(
+            "access_request_answered",
+            EmailKind(LazyFunction("agents.access_requests.services.build_answer_email")),
+        )
         register_read_hook(LazyFunction("agents.flow_labels.text_labels.label_row_reader"))
         register_token_change_hook(
             LazyFunction("agents.flow_labels.text_labels.label_changed_object")
