@@ -17,13 +17,12 @@ class AgentsConfig(AppConfig):
         from agents.builtin_tools.extension_points import register_tool_source
         from agents.sessions.extension_points import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
+        from bonobot.accounts.email_kinds import EmailKind, register_email_kind
         from bonobot.accounts.extension_points import (
             register_join_hook,
-            register_read_hook,
             register_token_snippets,
         )
         from bonobot.core.extension_points import LazyFunction
-        from bonobot.ledger.audit.admin_changes import register_token_change_hook
         from bonobot.monitoring.extension_points import register_readiness_part, register_row_gauges
         from bonobot.oauth_server.protected_resources import (
             ProtectedResources,
@@ -32,11 +31,12 @@ class AgentsConfig(AppConfig):
         from mcp_servers.extension_points import register_attached_agents, register_server_panel
 
         self._register_restorable_kinds()
+        self._register_label_hooks()
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
-        register_read_hook(LazyFunction("agents.flow_labels.text_labels.label_row_reader"))
-        register_token_change_hook(
-            LazyFunction("agents.flow_labels.text_labels.label_changed_object")
+        register_email_kind(
+            "access_request_answered",
+            EmailKind(LazyFunction("agents.access_requests.services.build_answer_email")),
         )
         register_join_hook(LazyFunction("agents.services.grant_invited_agents"))
         register_protected_resources(
@@ -54,6 +54,19 @@ class AgentsConfig(AppConfig):
             "workflow", LazyFunction("agents.workflows.workflow_tool.build_workflow_tool")
         )
         register_workflow_executor(LazyFunction("agents.workflows.executor.execute_workflow"))
+
+    def _register_label_hooks(self) -> None:
+        from bonobot.accounts.extension_points import register_read_hook, register_response_hook
+        from bonobot.core.extension_points import LazyFunction
+        from bonobot.ledger.audit.admin_changes import register_token_change_hook
+
+        register_read_hook(LazyFunction("agents.flow_labels.text_labels.label_row_reader"))
+        register_response_hook(
+            LazyFunction("agents.flow_labels.error_labels.label_response_reader")
+        )
+        register_token_change_hook(
+            LazyFunction("agents.flow_labels.text_labels.label_changed_object")
+        )
 
     def _register_restorable_kinds(self) -> None:
         from bonobot.accounts.deletions.kinds import RestorableKind, register_restorable_kind

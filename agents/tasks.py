@@ -80,9 +80,3 @@ def send_budget_alerts() -> int:
     Returns their number.
     """
     return budget_alerts.notify_spent_budgets()
-
-
-@shared_task
-def send_access_request_answer(access_request_id: str) -> None:
-    """Mail the person who made an access request that it was answered."""
-    access_requests.send_answer_email(UUID(access_request_id))

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
-from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -16,11 +15,11 @@ from agents.flow_labels.text_labels import label_text
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
 from agents.page_wakeups import wake_pages
-from bonobot.accounts import email_delivery
+from bonobot.accounts.account_emails import queue_email
+from bonobot.accounts.email_kinds import EmailContent
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
-from bonobot.core.celery_tasks import enqueue_task_on_commit
 from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
@@ -35,7 +34,7 @@ ANSWERS: tuple[Answer, ...] = ("approve", "deny")
 # Answering needs one of these. Who may approve calls but not manage agents, such as a reviewer,
 # approves with the permissions of an operator, limited to what was requested.
 NEEDS_TO_ANSWER = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
-SEND_ANSWER = "agents.tasks.send_access_request_answer"
+REQUEST_ANSWERED = "access_request_answered"
 SYSTEM = Actor(kind="system", id="access_requests", label="access requests")
 
 
@@ -114,7 +113,7 @@ def answer_access_request(
         if is_approved:
             provisioner = _build_provisioner(principal, access_request)
             details["provisioned"] = provision_access(provisioner, access_request)
-        enqueue_task_on_commit(SEND_ANSWER, str(access_request.pk))
+        _queue_answer_email(access_request)
         wake_pages(access_request.organization_id)
     return AccessRequest.objects.select_related("agent").get(pk=access_request.pk)
 
@@ -318,31 +317,28 @@ def _notify_approvers(access_request: AccessRequest) -> None:
     )
 
 
-def send_answer_email(access_request_id: UUID) -> bool:
-    """Mail the answer; return False if there is no mail server or no address."""
-    access_request = AccessRequest.objects.filter(
-        pk=access_request_id, requested_by_kind="user", answered_at__isnull=False
-    ).first()
-    if access_request is None or not email_delivery.can_send():
-        return False
-    users = User.objects.filter(pk=access_request.requested_by_id, is_active=True)
-    user = users.exclude(email="").first()
-    if user is None:
-        return False
-    is_approved = access_request.state == AccessRequest.State.APPROVED
-    with email_delivery.override_language(user):
-        values = {
-            "target": make_visible(access_request.target, 120),
-            "who": make_visible(access_request.answered_by, 120),
-        }
-        subject = (
-            _t("Your request for %(target)s was approved")
-            if is_approved
-            else _t("Your request for %(target)s was denied")
-        )
-        paragraphs = [_t("Answered by %(who)s.") % values]
-        if access_request.message:
-            paragraphs.append(make_visible(access_request.message, 2_000))
-        paragraphs.append(build_page_url(access_request))
-        email_delivery.send_email(user.email, subject % values, paragraphs)
-    return True
+def _queue_answer_email(access_request: AccessRequest) -> None:
+    if access_request.requested_by_kind == "user":
+        for user in User.objects.filter(pk=access_request.requested_by_id):
+            queue_email(user, REQUEST_ANSWERED, access_request=str(access_request.pk))
+
+
+def build_answer_email(user: User, access_request: str) -> EmailContent | None:
+    """Build the email about the answer; None if the request or the account is gone."""
+    row = AccessRequest.objects.filter(pk=access_request, answered_at__isnull=False).first()
+    if row is None or not user.is_active:
+        return None
+    values = {
+        "target": make_visible(row.target, 120),
+        "who": make_visible(row.answered_by, 120),
+    }
+    subject = (
+        _t("Your request for %(target)s was approved")
+        if row.state == AccessRequest.State.APPROVED
+        else _t("Your request for %(target)s was denied")
+    )
+    paragraphs = [_t("Answered by %(who)s.") % values]
+    if row.message:
+        paragraphs.append(make_visible(row.message, 2_000))
+    paragraphs.append(build_page_url(row))
+    return EmailContent(subject % values, paragraphs)

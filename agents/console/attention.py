@@ -214,6 +214,24 @@ def describe_notifications(failed: int) -> Iterator[AttentionItem]:
         )
 
 
+def describe_account_emails(count: int) -> Iterator[AttentionItem]:
+    """Yield an item for emails to people that weren't delivered at the first attempt."""
+    if count:
+        yield AttentionItem(
+            "notifications_off",
+            "bad",
+            ngettext(
+                "%(n)s undelivered email about an account",
+                "%(n)s undelivered emails about accounts",
+                count,
+            )
+            % {"n": f"{count:,}"},
+            _("Check the mail server."),
+            reverse("admin:settings_check"),
+            _("Check settings"),
+        )
+
+
 def describe_processes(processes: Iterable[ProcessStatus]) -> Iterator[AttentionItem]:
     """Yield an item for each process of `bonobot up` that ended."""
     titles = {

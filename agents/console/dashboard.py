@@ -23,6 +23,7 @@ from agents.console.onboarding import OnboardingProgress, load_onboarding_progre
 from agents.console.pending_counts import PendingCounts
 from agents.models import AccessRequest, Approval, Budget, Session
 from agents.models.approvals import PersonRequestQuerySet
+from bonobot.accounts.models import AccountEmail
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.processes.process_status import ProcessStatus, read_statuses
@@ -79,6 +80,9 @@ def _list_attention(
     )
     return chain(
         attention.describe_processes(_list_ended_processes(principal)),
+        attention.describe_account_emails(
+            AccountEmail.objects.undelivered().count() if principal.platform_admin else 0
+        ),
         attention.describe_approvals(
             _list_pending_approvals(organization_id),
             pending.calls,

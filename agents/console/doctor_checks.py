@@ -25,7 +25,7 @@ from agents.builtin_tools.command_sandbox import find_sandbox_fault as fault_of_
 from agents.builtin_tools.toolset_options import SANDBOXED_TOOLSETS
 from agents.models import Agent
 from bonobot.accounts.external_issuers.jwks import IssuerAddress, IssuerUnreachable, get_jwks_cache
-from bonobot.accounts.models import Issuer, Organization
+from bonobot.accounts.models import AccountEmail, Issuer, Organization
 from bonobot.core.crypto.key_files import list_exposed_key_files
 from bonobot.core.db.database_url import MIN_SQLITE_VERSION
 from bonobot.core.i18n.messages import format_message
@@ -321,6 +321,23 @@ def inspect_change_listeners() -> Iterator[SettingsFinding]:
         )
 
 
+def inspect_account_emails() -> Iterator[SettingsFinding]:
+    """Check that emails to people about their accounts are delivered."""
+    undelivered = AccountEmail.objects.undelivered()
+    latest = undelivered.order_by("-created_at").first()
+    if latest is None:
+        yield SettingsFinding("account emails", "ok", format_message("none undelivered"))
+        return
+    detail = format_message(
+        "{count} not delivered, {failed} of them finally: {error}",
+        count=undelivered.count(),
+        failed=undelivered.given_up().count(),
+        error=latest.error,
+    )
+    fix = format_message("Check `BONOBOT_EMAIL_URL` and the mail server. Bonobot tries for a week.")
+    yield SettingsFinding("account emails", "warning", detail, fix)
+
+
 def inspect_external_issuers() -> Iterator[SettingsFinding]:
     """Check that external issuers publish their keys."""
     for row in Issuer.objects.enabled().order_by("name"):
@@ -569,6 +586,7 @@ INSPECTIONS: tuple[Callable[[], Iterator[SettingsFinding]], ...] = (
     inspect_supervised_processes,
     inspect_schedule,
     inspect_change_listeners,
+    inspect_account_emails,
     inspect_external_issuers,
     inspect_launchers,
     inspect_process_isolation,
@@ -582,6 +600,7 @@ DATABASE_INSPECTIONS = (
     inspect_clock,
     inspect_schedule,
     inspect_change_listeners,
+    inspect_account_emails,
     inspect_external_issuers,
 )
 

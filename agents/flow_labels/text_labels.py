@@ -90,6 +90,8 @@ _TEXT_ID_FIELDS: dict[type[Any], tuple[str, ...]] = {
     WorkflowRun: ("workflow_id",),
     WorkflowVersion: ("workflow_id",),
 }
+# Rows that have labels of their own.
+LABELED_MODELS = tuple(model for model, fields in _TEXT_ID_FIELDS.items() if "pk" in fields)
 # Types of objects, in the audit log, whose names, configuration, or messages have labels.
 NAMED_KINDS = frozenset(
     {"agent", "mcp_preset", "mcp_server", "modelendpoint", "notice_channel", "organization"}
@@ -234,7 +236,7 @@ def _label_content_reader(principal: Principal, contents: Iterable[Any]) -> None
         else:
             continue
         if labels:
-            add_reader_labels(principal, labels, [*_iterate_keys(principal)], source)
+            add_token_labels(principal, labels, source)
 
 
 def _list_reported_ids(principal: Principal, report: UsageReport) -> set[UUID | str]:
@@ -268,7 +270,7 @@ def label_text_reader(principal: Principal, *rows: Any) -> None:
     if labels:
         source: Any = next(row for row in rows if isinstance(row, (Note, *_TEXT_ID_FIELDS)))
         name = LabelOrigin(source._meta.model_name, str(source.pk), str(source)[:255])
-        add_reader_labels(principal, labels, [*_iterate_keys(principal)], name)
+        add_token_labels(principal, labels, name)
 
 
 def label_list_reader(principal: Principal, kind: str, text_ids: Collection[UUID | str]) -> None:
@@ -276,7 +278,12 @@ def label_list_reader(principal: Principal, kind: str, text_ids: Collection[UUID
     if principal.kind != "token" or not text_ids:
         return
     if labels := _load_text_labels(principal.organization_id, text_ids):
-        add_reader_labels(principal, labels, [*_iterate_keys(principal)], LabelOrigin(kind, "", ""))
+        add_token_labels(principal, labels, LabelOrigin(kind, "", ""))
+
+
+def add_token_labels(principal: Principal, labels: int, source: LabelOrigin) -> None:
+    """Add labels of texts to a token that reads them, and to the agents that it is limited to."""
+    add_reader_labels(principal, labels, [*_iterate_keys(principal)], source)
 
 
 def _iterate_text_ids(rows: Iterable[Any]) -> Iterator[UUID | str]:

@@ -13,6 +13,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
+from agents.flow_labels.error_labels import label_response_reader
 from agents.gateway.authentication import AuthenticatedClient, get_current_client
 from agents.gateway.catalog import Declaration, build_page
 from agents.gateway.change_notifications import ChangeStreams, compute_list_digest
@@ -24,7 +25,7 @@ from agents.gateway.client_request import (
 )
 from agents.gateway.client_sessions import GatewaySessionStore, build_modern_request
 from agents.gateway.era_translation import translate_declaration, translate_result
-from agents.gateway.errors import build_mcp_error, build_unknown_name_error
+from agents.gateway.errors import build_mcp_error, build_unknown_name_error, has_problem
 from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
 from agents.gateway.organization_server.handlers import OrganizationHandlers
@@ -32,6 +33,7 @@ from agents.gateway.resource_subscriptions import is_readable, watch_resources
 from agents.gateway.search_view import SearchViewHandlers, find_view_schema, has_search_view
 from bonobot import __version__
 from bonobot.core.api.exception_handler import to_problem
+from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import mcp_operations, tracing
 from mcp_servers.client.jsonrpc import MODERN_VERSION
 from mcp_servers.client.protocol_versions import SERVER_INFO, omit_tasks_extension
@@ -148,13 +150,20 @@ class GatewayDispatcher:
                 caller = await caller.refresh_if_changed()
             inbound = build_request(caller)
             if tracing.TracingState.is_observing_mcp or not inbound.is_modern:
-                return await self._answer_observed(inbound, handler)
-            return self._complete_result(inbound, await handler(inbound))
-        except MCPError:
+                result = await self._answer_observed(inbound, handler)
+            else:
+                result = self._complete_result(inbound, await handler(inbound))
+        except MCPError as error:
+            await _label_reader(caller, [error.error.message, error.error.data])
             raise
         except Exception as error:
             # The SDK would send an unexpected exception's text to the client.
-            raise build_mcp_error(to_problem(error)) from error
+            mcp_error = build_mcp_error(to_problem(error))
+            await _label_reader(caller, [mcp_error.error.message, mcp_error.error.data])
+            raise mcp_error from error
+        if has_problem(result):
+            await _label_reader(caller, result)
+        return result
 
     async def _answer_observed(self, inbound: GatewayRequest, handler: Handler) -> dict[str, Any]:
         """Return the result of a request that OpenTelemetry or a session tracks."""
@@ -264,6 +273,12 @@ class GatewayDispatcher:
         self.sessions.remove_watch(inbound, inbound.get_text("uri"))
         await self.sessions.save_session(inbound)
         return {}
+
+
+async def _label_reader(caller: AuthenticatedClient, response: Any) -> None:
+    """Add the labels of the texts that an error quotes to the token of the caller."""
+    if caller.principal.kind == "token":
+        await get_runtime().run_orm(label_response_reader, caller.principal, response)
 
 
 _UNOBSERVED: AbstractContextManager[None] = nullcontext()

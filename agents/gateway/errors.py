@@ -34,6 +34,13 @@ def build_refusal_result(problem: Problem) -> dict[str, Any]:
     return _build_error_result(_format_problem(problem), _build_problem_data(problem))
 
 
+def has_problem(result: dict[str, Any]) -> bool:
+    """Return whether a result, or that of a task, is a problem."""
+    inner = result.get("result")
+    parts = (result, inner if isinstance(inner, dict) else {})
+    return any(PROBLEM_META_KEY in (part.get("_meta") or {}) for part in parts)
+
+
 def build_failure_result(outcome: CallOutcome) -> dict[str, Any]:
     """Return an outcome without a result as a failed tool result."""
     details = {"code": outcome.code, "remedy": outcome.remedy, "call_id": str(outcome.call_id)}

@@ -32,6 +32,7 @@ from agents.calls.settle_call import (
     describe_unknown_outcome,
 )
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
+from agents.flow_labels.error_labels import label_session_with_error
 from agents.images import extract_images, store_images
 from agents.llm.result_frames import build_frame
 from agents.models import Approval, PendingCall, Session, Step
@@ -313,6 +314,8 @@ async def _finish_call(
     kept_fields = {name: step.payload[name] for name in kept_names if name in step.payload}
     state, cost_microusd = Step.State.FAILED, 0
     if isinstance(outcome, Problem):
+        actor, session = caller.principal.actor, caller.session
+        await get_runtime().run_orm(label_session_with_error, actor, session, outcome)
         text = f"{outcome} {outcome.remedy}".strip()
         result_fields: dict[str, Any] = {"text": text, "code": outcome.code, "rule": outcome.rule}
     else:

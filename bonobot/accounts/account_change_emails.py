@@ -1,20 +1,19 @@
 """Email people when the way they sign in changes, so that they notice a change by somebody else.
 
-A worker sends the emails after the change is committed. A change of the email address is announced
+The emails are queued with the change. A change of the email address is announced
 at the old and the new address.
 """
 
-from functools import partial
-
-from django.db import transaction
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_noop
 
-from bonobot.accounts import email_delivery
+from bonobot.accounts.account_emails import queue_email
+from bonobot.accounts.email_kinds import EmailContent
 from bonobot.accounts.models import User
 from bonobot.core.text.untrusted_text import make_visible
 
 MAX_NAME_SHOWN = 100
+SIGN_IN_CHANGED = "sign_in_changed"
 
 # What happened, by the code of the change. `method` is the name of a passkey or a provider.
 SENTENCES = {
@@ -42,33 +41,24 @@ SENTENCES = {
 
 
 def announce_change(user: User, change: str, *, method: str = "", old_email: str = "") -> None:
-    """Enqueue emails about a change, a code of `SENTENCES`, if mail can be sent."""
-    # The tasks module imports this one.
-    from bonobot.accounts.tasks import send_account_change_email
-
-    if not email_delivery.can_send():
-        return
+    """Queue emails about a change, a code of `SENTENCES`, if mail can be sent."""
     for address in sorted({user.email, old_email} - {""}):
-        transaction.on_commit(
-            partial(send_account_change_email.delay, str(user.pk), change, address, method)
-        )
+        queue_email(user, SIGN_IN_CHANGED, address=address, change=change, method=method)
 
 
 def announce_email_change(user: User, old_email: str) -> None:
-    """Enqueue emails to the old and the new address."""
+    """Queue emails to the old and the new address."""
     change = "email_changed" if user.email and old_email else "email_added"
     announce_change(user, change if user.email else "email_removed", old_email=old_email)
 
 
-def send_change_email(user: User, change: str, address: str, method: str) -> None:
-    """Mail one address that a change happened; raises `ServiceUnavailable`."""
+def build_change_email(user: User, change: str, method: str) -> EmailContent:
+    """Build the email about a change."""
     values = {"name": user.get_username(), "method": make_visible(method, MAX_NAME_SHOWN)}
-    with email_delivery.override_language(user):
-        email_delivery.send_email(
-            address,
-            _t("Your sign-in to Bonobot was changed"),
-            (
-                _t(SENTENCES[change]) % values,
-                _t("If this wasn't you, contact an administrator immediately."),
-            ),
-        )
+    return EmailContent(
+        _t("Your sign-in to Bonobot was changed"),
+        (
+            _t(SENTENCES[change]) % values,
+            _t("If this wasn't you, contact an administrator immediately."),
+        ),
+    )

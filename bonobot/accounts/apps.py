@@ -3,6 +3,12 @@
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
+EMAIL_BUILDERS = {
+    "sign_in_changed": "account_change_emails.build_change_email",
+    "reset_review": "reset_review.build_review_email",
+    "second_factor_reset": "second_factor.build_second_factor_reset_email",
+}
+
 
 class AccountsConfig(AppConfig):
     """Users, organizations, roles and tokens."""
@@ -13,15 +19,20 @@ class AccountsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the command line principal and the signal handlers for second factors."""
+        """Register the command line principal, emails, and signal handlers of second factors."""
         from django.apps import apps
 
+        from bonobot.accounts.email_kinds import LINK_DELAYS_MIN, EmailKind, register_email_kind
         from bonobot.core.cli.command_environment import register_command_principal
         from bonobot.core.extension_points import LazyFunction
 
         register_command_principal(
             LazyFunction("bonobot.accounts.cli.principals.build_command_principal")
         )
+        for kind, path in EMAIL_BUILDERS.items():
+            register_email_kind(kind, EmailKind(LazyFunction(f"bonobot.accounts.{path}")))
+        build_reset_email = LazyFunction("bonobot.accounts.password_reset.build_reset_email")
+        register_email_kind("password_reset_link", EmailKind(build_reset_email, LINK_DELAYS_MIN))
         if apps.is_installed("allauth.mfa"):  # not for commands that only read rows
             from allauth.mfa import signals  # models, which need the apps
 

@@ -24,14 +24,15 @@ def can_send() -> bool:
     return bool(settings.BONOBOT_EMAIL_URL)
 
 
-def send_email(to: str, subject: str, paragraphs: Sequence[str]) -> None:
+def send_email(to: str, subject: str, paragraphs: Sequence[str], *, message_id: str = "") -> None:
     """Send a message; raises `ServiceUnavailable` (code `email_unavailable`)."""
+    headers = {"Auto-Submitted": "auto-generated"}
     message = EmailMessage(
         subject=" ".join(make_visible(subject, MAX_SUBJECT_LENGTH).split()),
         body="\n\n".join(map(str, paragraphs)) + "\n",
         from_email=settings.BONOBOT_EMAIL_FROM,
         to=[to],
-        headers={"Auto-Submitted": "auto-generated"},
+        headers=headers | ({"Message-ID": message_id} if message_id else {}),
     )
     try:
         message.send()

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 JoinHook = Callable[["Invitation", "User"], None]
 ReadHook = Callable[["Principal", str, Sequence[Any]], None]
+ResponseHook = Callable[["Principal", Any], None]
 
 # Called in the transaction in which a user joins an organization.
 join_hooks: ExtensionList[JoinHook] = ExtensionList()
 # Called with the method and the rows before a REST response is sent.
 read_hooks: ExtensionList[ReadHook] = ExtensionList()
+
+# Called with the body of a REST response that is an error or the response to a write.
+response_hooks: ExtensionList[ResponseHook] = ExtensionList()
 
 
 def register_join_hook(hook: JoinHook) -> None:
@@ -30,6 +34,11 @@ def register_join_hook(hook: JoinHook) -> None:
 def register_read_hook(hook: ReadHook) -> None:
     """Register a function to call when a principal reads rows over REST."""
     read_hooks.register(hook)
+
+
+def register_response_hook(hook: ResponseHook) -> None:
+    """Register a function to call with errors and responses to writes over REST."""
+    response_hooks.register(hook)
 
 
 # Takes a token and its text; returns the context of the panel shown with it.

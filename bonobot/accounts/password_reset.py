@@ -21,14 +21,18 @@ from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email_delivery
 from bonobot.accounts.account_change_emails import announce_change
+from bonobot.accounts.account_emails import queue_email
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.email_addresses import get_address_number
+from bonobot.accounts.email_kinds import EmailContent
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.second_factor import record_own_change, require_account_control
 from bonobot.accounts.tokens.services import end_user_grants
 from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import record_change
+
+RESET_LINK = "password_reset_link"
 
 
 class ResetTokenGenerator(PasswordResetTokenGenerator):
@@ -48,18 +52,17 @@ def list_reset_accounts(email: str, client_address: str) -> list[UUID]:
     return [user.pk for user in PasswordResetForm().get_users(email)]
 
 
-def send_reset_emails(accounts: Iterable[UUID | str]) -> int:
-    """Mail a link to each active account with an email address; return their number."""
-    users = User.objects.filter(pk__in=list(accounts), is_active=True).exclude(email="")
-    for user in users:
-        with email_delivery.override_language(user):
-            _send_reset_email(user)
-    return len(users)
+def queue_reset_emails(accounts: Iterable[UUID | str]) -> None:
+    """Queue an email with a link for each active account with an email address."""
+    for user in User.objects.filter(pk__in=list(accounts), is_active=True):
+        queue_email(user, RESET_LINK)
 
 
-def _send_reset_email(user: User) -> None:
-    email_delivery.send_email(
-        user.email,
+def build_reset_email(user: User) -> EmailContent | None:
+    """Build the email with a link; None if the account is disabled."""
+    if not user.is_active:
+        return None
+    return EmailContent(
         _t("New password for Bonobot"),
         (
             _t("Open this link to set a new password for %(name)s:")
@@ -89,7 +92,9 @@ def send_reset_link(principal: Principal, user: User) -> str:
     _record_change(principal, user, "password_reset_link_created", mailed=can_mail)
     if not can_mail:
         return build_reset_link(user)
-    send_reset_emails([user.pk])
+    with email_delivery.override_language(user):
+        if content := build_reset_email(user):
+            email_delivery.send_email(user.email, content.subject, content.paragraphs)
     return ""
 
 

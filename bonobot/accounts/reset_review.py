@@ -8,7 +8,6 @@ never removes a second factor, because access to the mailbox alone must not be e
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 
 from allauth.mfa.models import Authenticator
 from django.core import signing
@@ -18,6 +17,8 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import ngettext
 
 from bonobot.accounts import email_delivery
+from bonobot.accounts.account_emails import queue_email
+from bonobot.accounts.email_kinds import EmailContent
 from bonobot.accounts.models import Identity, Token, User
 from bonobot.accounts.profiles import list_sessions
 from bonobot.accounts.second_factor import end_sessions, record_own_change
@@ -27,6 +28,7 @@ from bonobot.core.problems import NotFound
 
 REVIEW_LINK_SALT = "reset_review"
 REVIEW_LINK_DAYS = 7
+RESET_REVIEW = "reset_review"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +43,27 @@ class ResetReview:
 
 
 def announce_reset(user: User) -> None:
-    """Enqueue an email about a password reset, if mail can be sent."""
-    # The tasks module imports this one.
-    from bonobot.accounts.tasks import send_reset_review_email
-
-    if user.email and email_delivery.can_send():
-        transaction.on_commit(partial(send_reset_review_email.delay, str(user.pk)))
+    """Queue an email about a password reset, if mail can be sent."""
+    queue_email(user, RESET_REVIEW)
 
 
-def send_review_email(user: User) -> None:
-    """Mail a user that their password was reset; raises `ServiceUnavailable`."""
-    with email_delivery.override_language(user):
-        email_delivery.send_email(
-            user.email,
-            _t("Your password for Bonobot was reset"),
-            (
-                _t("The password of the account %(name)s was reset.") % {"name": user.username},
-                _t("All sessions and the access of authorized clients were ended."),
-                _describe_remaining_access(user),
-                _t("If somebody else may have known the old password, review your account:"),
-                build_review_link(user),
-                _t("The link expires in %(days)s days, and when the password changes again.")
-                % {"days": REVIEW_LINK_DAYS},
-                _t("If this wasn't you, contact an administrator immediately."),
-            ),
-        )
+def build_review_email(user: User) -> EmailContent | None:
+    """Build the email about a password reset; None if the account is disabled."""
+    if not user.is_active:
+        return None
+    return EmailContent(
+        _t("Your password for Bonobot was reset"),
+        (
+            _t("The password of the account %(name)s was reset.") % {"name": user.username},
+            _t("All sessions and the access of authorized clients were ended."),
+            _describe_remaining_access(user),
+            _t("If somebody else may have known the old password, review your account:"),
+            build_review_link(user),
+            _t("The link expires in %(days)s days, and when the password changes again.")
+            % {"days": REVIEW_LINK_DAYS},
+            _t("If this wasn't you, contact an administrator immediately."),
+        ),
+    )
 
 
 def _describe_remaining_access(user: User) -> str:

@@ -11,11 +11,11 @@ from allauth.core import context
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
-from django.db import transaction
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email_delivery
 from bonobot.accounts.account_change_emails import announce_change
+from bonobot.accounts.account_emails import queue_email
+from bonobot.accounts.email_kinds import EmailContent
 from bonobot.accounts.models import FactorSecret, Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -24,6 +24,7 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 
 STRONG_TYPES = (Authenticator.Type.TOTP, Authenticator.Type.WEBAUTHN)
+SECOND_FACTOR_RESET = "second_factor_reset"
 SECRET_FIELDS = ("secret", "seed")  # keys of allauth's data that hold a secret
 
 
@@ -84,31 +85,22 @@ def reset_second_factor(principal: Principal, user: User) -> None:
     ):
         Authenticator.objects.filter(user=user).delete()
         FactorSecret.objects.filter(user=user).delete()
+        queue_email(user, SECOND_FACTOR_RESET)
     end_sessions(user)
-    transaction.on_commit(lambda: notify_second_factor_reset(user))
 
 
-def notify_second_factor_reset(user: User) -> None:
-    """Enqueue an email about the reset of a second factor, if mail can be sent."""
-    # The tasks module imports this one.
-    from bonobot.accounts.tasks import send_factor_reset_email
-
-    if user.email and email_delivery.can_send():
-        send_factor_reset_email.delay(str(user.pk))
-
-
-def send_second_factor_reset_email(user: User) -> None:
-    """Mail a user that their second factor was reset; raises `ServiceUnavailable`."""
-    with email_delivery.override_language(user):
-        email_delivery.send_email(
-            user.email,
-            _t("Your second factor on Bonobot was reset"),
-            (
-                _t("An administrator reset the second factor of the account %(name)s.")
-                % {"name": user.get_username()},
-                _t("If this wasn't you, contact an administrator immediately."),
-            ),
-        )
+def build_second_factor_reset_email(user: User) -> EmailContent | None:
+    """Build the email about a reset of the second factor; None if the account is disabled."""
+    if not user.is_active:
+        return None
+    return EmailContent(
+        _t("Your second factor on Bonobot was reset"),
+        (
+            _t("An administrator reset the second factor of the account %(name)s.")
+            % {"name": user.get_username()},
+            _t("If this wasn't you, contact an administrator immediately."),
+        ),
+    )
 
 
 def end_sessions(user: User, *, except_key: str = "") -> None:

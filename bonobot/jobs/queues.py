@@ -57,11 +57,9 @@ QUEUES = (
         "emails and webhooks",
         (
             "bonobot.notifications.tasks.send_due_notifications",
-            "bonobot.accounts.tasks.send_account_change_email",
+            "bonobot.accounts.tasks.send_due_account_emails",
             "bonobot.accounts.tasks.send_factor_reset_email",
             "bonobot.accounts.tasks.send_password_resets",
-            "bonobot.accounts.tasks.send_reset_review_email",
-            "agents.tasks.send_access_request_answer",
         ),
     ),
     TaskQueue(

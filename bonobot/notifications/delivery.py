@@ -1,19 +1,15 @@
-"""Deliver notifications: claim, send, retry and give up.
-
-A claim advances `next_attempt_at` by a conditional UPDATE, so that one process delivers. If it
-dies, the notification is due again after the lease, with the same id.
-"""
+"""Deliver notifications: claim, send, retry and give up."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid4
 
-from django.db.models import F
 from django.utils import timezone
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.db.outbox import RETRY_DELAYS_MIN, claim_row, compute_retry_delay
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
 from bonobot.core.runtime import get_runtime
@@ -23,20 +19,9 @@ from bonobot.notifications import webhooks
 from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.notify import NotificationSubject, build_notification
 
-CLAIM_LEASE = timedelta(minutes=5)
-RETRY_DELAYS_MIN = (1, 5, 15, 60, 180, 360, 720)
 MAX_ATTEMPTS = len(RETRY_DELAYS_MIN) + 1
 BATCH_SIZE = 50
 RETENTION = timedelta(days=30)
-
-
-def compute_retry_delay(attempts: int) -> timedelta | None:
-    """Return the delay after this many failed attempts; None to give up."""
-    return (
-        timedelta(minutes=RETRY_DELAYS_MIN[attempts - 1])
-        if attempts <= len(RETRY_DELAYS_MIN)
-        else None
-    )
 
 
 def claim_due_notifications(limit: int = BATCH_SIZE) -> list[Notification]:
@@ -49,14 +34,7 @@ def claim_due_notifications(limit: int = BATCH_SIZE) -> list[Notification]:
 
 def claim_notification(notice: Notification) -> bool:
     """Claim a waiting notification; return whether this process got it."""
-    claimable = Notification.objects.filter(
-        pk=notice.pk, state=Notification.State.WAITING, next_attempt_at=notice.next_attempt_at
-    )
-    lease_end = timezone.now() + CLAIM_LEASE
-    if not claimable.update(next_attempt_at=lease_end, attempts=F("attempts") + 1):
-        return False
-    notice.next_attempt_at, notice.attempts = lease_end, notice.attempts + 1
-    return True
+    return claim_row(Notification.objects.filter(state=Notification.State.WAITING), notice)
 
 
 def settle_notification(notice: Notification, error: str) -> None:

@@ -9,6 +9,7 @@ SCHEDULED_TASKS = (
     ("check due servers", "mcp_servers.tasks.check_due_servers", 10),
     ("sweep", "agents.tasks.sweep", 10),
     ("deliver notifications", "bonobot.notifications.tasks.send_due_notifications", 10),
+    ("send account emails", "bonobot.accounts.tasks.send_due_account_emails", 30),
     ("run due workflows", "agents.tasks.run_due_workflows", 10),
     ("count usage", "bonobot.ledger.tasks.count_usage", 60),
     ("export audit checkpoints", "bonobot.ledger.tasks.export_signed_checkpoints", 60),

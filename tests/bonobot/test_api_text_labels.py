@@ -1,8 +1,12 @@
-"""Each GET route whose response has a text that a labeled token wrote labels its reader."""
+"""Each route whose response has a text that a labeled token wrote labels its reader.
 
+For writes, these are the errors that name an object, conflicts that show what changed, and results.
+"""
+
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import pytest_django
@@ -35,6 +39,7 @@ NAMES = {
 PEOPLE = ("members", "members/<str:member_id>", "agents/<str:agent_id>/members")
 # Here, the agent's name is in the source of the workflow, so its author wrote it.
 COPIES = {("workflows/<str:workflow_id>/versions", "agent_id")}
+WRITES = [(route, method) for route, method in OPERATIONS if method != "GET"]
 READS = [route for route, method in OPERATIONS if method == "GET" and route not in PEOPLE]
 
 
@@ -64,6 +69,13 @@ def shared_organization(
         token, text = create_token(administrator, name=f"reader{SUFFIX}", role=Role.OWNER)
         client = rest.RestClient(text)
         yield LabeledOrganization(acme, ids | {"token_id": str(token.pk)}, str(token.pk), client)
+
+
+# Bodies with which writes fail: without values, and for an outdated version.
+FAILING_BODIES: list[Any] = [{}, {"version": "outdated"}]
+# Those of new objects, whose name is taken, and which need other fields.
+NAME_FIELDS = ("name", "slug", "email", "title")
+COMPLETE = {"kind": "offline", "model": "offline", "text": "x", "role": "member"}
 
 
 @contextmanager
@@ -101,3 +113,60 @@ def test_names_of_all_kinds_are_in_some_response(
     with roll_back():
         found = {name for route in READS for name in shared_organization.find_names(route)}
     assert found == {*NAMES}
+
+
+def list_bodies(route: str, method: str) -> list[Any]:
+    """Return bodies with which a write fails."""
+    if method != "POST" or "<" in route:
+        return FAILING_BODIES
+    names = [f"{name}{SUFFIX}" for name in (*NAMES.values(), "tell", "spare")]
+    return [*FAILING_BODIES, *(COMPLETE | dict.fromkeys(NAME_FIELDS, name) for name in names)]
+
+
+def is_uuid(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-f-]{36}", text) is not None
+
+
+def write_and_check_labels(organization: LabeledOrganization, route: str, method: str) -> int:
+    """Write with each body; return how many responses had a name.
+
+    Each of these must give its reader the labels that all names have.
+    """
+    count = 0
+    for body in list_bodies(route, method):
+        with roll_back():
+            for row_id in filter(is_uuid, {*organization.ids.values()}):
+                key = build_flow_key(organization.acme.pk, "text", row_id)
+                fields = {"organization_id": organization.acme.pk, "labels": HELD_LABELS}
+                FlowCell.objects.get_or_create(key=key, defaults=fields)
+            headers = {"If-Match": '"outdated"'} if method == "DELETE" else {}
+            path = fill_path(route, organization.ids)
+            response = organization.client.send(method, path, body, **headers)
+            if SUFFIX in response.text.lower():
+                count += 1
+                labels = load_token_labels(organization.acme.pk, organization.token_id)
+                assert labels == HELD_LABELS, (body, response)
+    return count
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("route", "method"), WRITES)
+def test_a_token_that_reads_a_labeled_name_in_a_response_to_a_write_holds_its_labels(
+    shared_organization: LabeledOrganization, route: str, method: str
+) -> None:
+    write_and_check_labels(shared_organization, route, method)
+
+
+@pytest.mark.parametrize(
+    ("route", "method"),
+    [
+        ("agents/<str:agent_id>/tool-policy/draft/enforce", "POST"),
+        ("agents/<str:agent_id>/notes/<str:note_id>", "PATCH"),
+        ("identity-providers/<str:provider_id>/check", "POST"),
+    ],
+)
+def test_errors_of_writes_have_names(
+    shared_organization: LabeledOrganization, route: str, method: str
+) -> None:
+    """Otherwise, the test above checks nothing."""
+    assert write_and_check_labels(shared_organization, route, method)

@@ -29,7 +29,7 @@ from rest_framework.views import APIView
 from bonobot.accounts.api import idempotency_keys
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.extension_points import read_hooks
+from bonobot.accounts.extension_points import read_hooks, response_hooks
 from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.principals import Principal
@@ -349,6 +349,7 @@ class ResourceView(GenericAPIView):
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Select the fields of a sparse response, and store the response to a claimed key."""
+        self._report_response(response)
         if self._selected_fields is not None and response.status_code == HTTPStatus.OK:
             response.data = api_serializers.select_fields(response.data, self._selected_fields)
             response.content_type = api_serializers.SPARSE_JSON
@@ -363,6 +364,15 @@ class ResourceView(GenericAPIView):
                 # The work is done, so respond; the claim stays and prevents a repeat.
                 logger.exception("The answer to an idempotent write could not be kept")
         return response
+
+    def _report_response(self, response: Any) -> None:
+        """Call the hooks of upper packages for an error or the response to a write."""
+        is_success = response.status_code < HTTPStatus.BAD_REQUEST
+        principal: Principal | None = getattr(self.request, "bonobot_principal", None)
+        if principal is None or (self.request.method in SAFE_METHODS and is_success):
+            return
+        for hook in response_hooks:
+            hook(principal, getattr(response, "data", None))
 
     @classmethod
     def is_open_to(cls, principal: Principal, method: str) -> bool:

@@ -1,5 +1,6 @@
 """Models of organizations, users, tokens, invitations and identity providers."""
 
+from bonobot.accounts.models.account_emails import AccountEmail
 from bonobot.accounts.models.deletions import Deletion
 from bonobot.accounts.models.external_issuers import Issuer
 from bonobot.accounts.models.idempotency import StoredResponse
@@ -16,6 +17,7 @@ from bonobot.accounts.models.sign_in import Attempts, FactorSecret
 from bonobot.accounts.models.tokens import Token, TokenQuerySet
 
 __all__ = [
+    "AccountEmail",
     "Attempts",
     "Deletion",
     "FactorSecret",

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from bonobot.accounts import tasks
 from tests.own_cache import clear_cache
 
 
@@ -16,11 +15,9 @@ def _clear_attempts() -> None:
 
 
 @pytest.fixture
-def account_mail(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Configure a mail server, and run the jobs that mail people about their account at once."""
+def account_mail(settings: Any) -> Iterator[None]:
+    """Configure a mail server."""
     settings.BONOBOT_EMAIL_URL = "smtp://localhost"
-    for task in (tasks.send_account_change_email, tasks.send_reset_review_email):
-        monkeypatch.setattr(task, "delay", task)
     clear_cache()
     yield
     clear_cache()

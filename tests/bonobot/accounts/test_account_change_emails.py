@@ -9,10 +9,11 @@ import pytest
 from allauth.mfa.models import Authenticator
 from django.core import mail
 from django.core.management import call_command
-from django.test import Client, TestCase
+from django.test import Client
 from django.urls import reverse
 
 from bonobot.accounts.account_change_emails import SENTENCES
+from bonobot.accounts.account_emails import send_due_emails
 from bonobot.accounts.models import Identity, Organization, Provider, Token, User
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.services import save_user
@@ -46,8 +47,8 @@ def read_mails() -> Iterator[list[tuple[str, str]]]:
     """Yield a list that holds the address and text of each email after the block."""
     mails: list[tuple[str, str]] = []
     mail.outbox.clear()
-    with TestCase.captureOnCommitCallbacks(execute=True):
-        yield mails
+    yield mails
+    send_due_emails()
     mails.extend((message.to[0], str(message.body)) for message in mail.outbox)
 
 
