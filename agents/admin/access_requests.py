@@ -1,6 +1,6 @@
 """Access requests in the admin: the list, the form, and the page of one request."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -99,7 +99,6 @@ class AccessRequestForm(forms.Form):
 class AccessRequestAdmin(PersonRequestAdmin):
     """The active organization's access requests; members see their own."""
 
-    tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused", "withdrawn": "off"}
     actions = ("approve_requests", "deny_requests")
     list_display = ("target_name", "kind", "agent_name", "state_now", "requester", "asked_at")
     list_display_links = ("target_name",)

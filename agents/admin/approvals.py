@@ -66,13 +66,9 @@ class PartialNameFilter(FieldTextFilter):
 
 
 class PersonRequestAdmin(TabbedAdmin):
-    """Base of the admins of requests to people; members see their own.
-
-    `tones` maps states to badge colors where the names differ.
-    """
+    """Base of the admins of requests to people; members see their own."""
 
     needs_to_view = READERS
-    tones: ClassVar[dict[str, str]] = {}
     ordering = (WAITING_FIRST, "-created_at")
     list_select_related = ("agent",)
 
@@ -82,7 +78,7 @@ class PersonRequestAdmin(TabbedAdmin):
         state = person_request.get_state_at(timezone.now())
         # Capitalized: the word "pending" alone means a pending review.
         label = capfirst(person_request.State(state).label)
-        return render_badge(cls.tones.get(state, state), label)
+        return render_badge(state, label)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: Any = self.model._default_manager
@@ -158,7 +154,6 @@ def read_tab(request: HttpRequest) -> str:
 class ApprovalAdmin(PersonRequestAdmin):
     """The active organization's approvals as an inbox; members see those of their own calls."""
 
-    tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused"}
     list_display = ("label",)
     list_filter = (
         AnsweredFilter,

@@ -1,6 +1,6 @@
 """Elicitation requests in the admin: the inbox and the page of one request."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -46,12 +46,6 @@ WARNINGS = {
 class ElicitationRequestAdmin(PersonRequestAdmin):
     """The active organization's elicitation requests; members see their own."""
 
-    tones: ClassVar[dict[str, str]] = {
-        "accept": "approved",
-        "decline": "deny",
-        "cancel": "refused",
-        "expired": "refused",
-    }
     list_display = ("asks", "state_now", "server", "agent_name", "asked_of", "asked_at", "until")
     list_filter = (
         ("state", MultipleChoicesDropdownFilter),

@@ -423,7 +423,7 @@ class PresetAdmin(ScopedAdmin):
         """Return whether the organization may add servers from it."""
         if preset.enabled_here:
             return render_badge("ok", _t("enabled"))
-        return render_badge("pending", _t("not enabled"), NOT_ENABLED)
+        return render_badge("disabled", _t("not enabled"), NOT_ENABLED)
 
     @display(description=_("availability"))
     def enabling(self, preset: Any) -> SafeString:

@@ -186,8 +186,8 @@ def render_state_badge(invitation: Invitation) -> SafeString:
     if invitation.revoked_at is not None:
         return render_badge("revoked", _t("revoked"))
     if invitation.expires_at <= timezone.now():
-        return render_badge("waiting", _t("expired"))
-    return render_badge("pending", _t("invited"))
+        return render_badge("expired", _t("expired"))
+    return render_badge("waiting", _t("invited"))
 
 
 def query_open_invitations(principal: Principal) -> QuerySet[Invitation]:

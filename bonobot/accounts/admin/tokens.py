@@ -206,7 +206,7 @@ class TokenAdmin(ServiceFormAdmin):
         if token.revoked_at is not None:
             return render_badge("revoked", _t("revoked"))
         if token.expires_at is not None and token.expires_at <= timezone.now():
-            return render_badge("waiting", _t("expired"))
+            return render_badge("expired", _t("expired"))
         if not getattr(token, "lives", True):
             return render_badge("waiting", _t("inactive: the person no longer has this access"))
         return render_badge("usable", _t("active"))

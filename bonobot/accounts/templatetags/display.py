@@ -35,15 +35,24 @@ from bonobot.core.text.untrusted_text import make_visible
 
 register = template.Library()
 
-# Colors by state; everything else is neutral.
-STATE_TONES = {
-    **dict.fromkeys(("connected", "approved", "ok", "done", "allow", "usable"), "good"),
-    **dict.fromkeys(("connecting", "running", "queued", "open", "intent"), "busy"),
-    **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
-    "warning": "warn",
-    "soft": "warn",
-    **dict.fromkeys(("error", "failed", "refused", "rejected", "deny", "revoked", "hard"), "bad"),
+# The tone and icon of states; everything else is neutral. The word is beside the icon: see `badge`.
+STATE_STYLES = {
+    **dict.fromkeys(("connected", "approved", "ok", "done"), ("good", "check_circle")),
+    **dict.fromkeys(("allow", "usable", "on", "accept"), ("good", "check_circle")),
+    **dict.fromkeys(("connecting", "running", "open", "intent"), ("busy", "progress_activity")),
+    "queued": ("busy", "hourglass_empty"),
+    **dict.fromkeys(("waiting", "ask"), ("warn", "schedule")),
+    "pending": ("warn", "fact_check"),
+    "changed": ("warn", "difference"),
+    "needs_reauth": ("warn", "key"),
+    **dict.fromkeys(("warning", "soft"), ("warn", "warning")),
+    **dict.fromkeys(("error", "failed", "hard"), ("bad", "cancel")),
+    **dict.fromkeys(("refused", "rejected", "deny", "denied", "revoked"), ("trust", "block")),
+    "expired": ("plain", "timer_off"),
+    "disconnected": ("plain", "link_off"),
+    "unknown": ("plain", "help"),
 }
+NEUTRAL_STYLE = ("plain", "do_not_disturb_on")
 # Labels of states, units and periods; other values are shown as they are.
 STATE_LABELS = {
     "allow": _lazy("allow"),
@@ -177,8 +186,12 @@ def role_names(names: Any) -> str:
 
 @register.filter
 def tone(state: Any) -> str:
-    """Return the color of a state: good, busy, warn, bad or plain."""
-    return STATE_TONES.get(str(state), "plain")
+    """Return the color of a state: good, busy, warn, bad, trust or plain."""
+    return _get_style(state)[0]
+
+
+def _get_style(state: Any) -> tuple[str, str]:
+    return STATE_STYLES.get(str(state), NEUTRAL_STYLE)
 
 
 @register.filter
@@ -307,14 +320,22 @@ def share(part: int | None, total: int | None) -> int:
     return min(100, round(100 * (part or 0) / total)) if total else 0
 
 
-def render_badge(state: Any, text: Any = None, title: Any = "") -> SafeString:
-    """Return a state as a colored badge, for columns of lists."""
+def render_state(tone_name: str, icon_name: str, text: Any, title: Any = "") -> SafeString:
+    """Return a state as icon and word; only the icon has the color of the tone."""
+    title_attribute = format_html(' title="{}"', title) if title else ""
     return format_html(
-        '<span class="bb-badge" data-tone="{}" title="{}">{}</span>',
-        tone(state),
-        title,
-        in_words(state if text is None else text),
+        '<span class="bb-state" data-tone="{}"{}>{}<span class="bb-state-word">{}</span></span>',
+        tone_name,
+        title_attribute,
+        icon(icon_name),
+        text,
     )
+
+
+@register.simple_tag(name="badge")
+def render_badge(state: Any, text: Any = None, title: Any = "") -> SafeString:
+    """Return a state as icon and word: its own word, or another text."""
+    return render_state(*_get_style(state), in_words(state if text is None else text), title)
 
 
 @register.simple_tag(takes_context=True)
@@ -363,13 +384,6 @@ def add_button(changelist: Any) -> dict[str, Any]:
     return {"url": reverse(f"admin:{url_name}"), "text": admin.add_label or default_text}
 
 
-@register.inclusion_tag("admin/parts/badge.html")
-def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
-    """Show a state as a colored badge."""
-    shown_text = in_words(state if text is None else text)
-    return {"tone": tone(state), "text": shown_text, "title": title}
-
-
 @register.inclusion_tag("admin/parts/monogram.html")
 def monogram(name: str, kind: str = "server", size: str = "") -> dict[str, Any]:
     """Show the first letter of a name: `kind` is server or agent, `size` empty or large.
@@ -381,11 +395,10 @@ def monogram(name: str, kind: str = "server", size: str = "") -> dict[str, Any]:
     return {"letter": letter.upper(), "hue": hue, "kind": kind, "size": size}
 
 
-@register.inclusion_tag("admin/parts/outcome.html")
-def outcome(state: str, title: Any = "") -> dict[str, Any]:
-    """Show an outcome as icon and word; only the icon has a color."""
-    tone_name, icon_name, text = OUTCOMES.get(str(state), OUTCOMES["unknown"])
-    return {"tone": tone_name, "icon": icon_name, "text": text, "title": title}
+@register.simple_tag
+def outcome(state: str, title: Any = "") -> SafeString:
+    """Return an outcome as icon and word."""
+    return render_state(*OUTCOMES.get(str(state), OUTCOMES["unknown"]), title)
 
 
 @register.filter
@@ -394,18 +407,16 @@ def invalid_fields(form: Any) -> list[Any]:
     return [field for field in form if field.errors] if hasattr(form, "fields") else []
 
 
-@register.inclusion_tag("admin/parts/outcome.html")
-def approval_outcome(state: str) -> dict[str, Any]:
-    """Show the state of an approval as icon and word."""
-    tone_name, icon_name, text = APPROVAL_STATES.get(str(state), APPROVAL_STATES["expired"])
-    return {"tone": tone_name, "icon": icon_name, "text": text}
+@register.simple_tag
+def approval_outcome(state: str) -> SafeString:
+    """Return the state of an approval as icon and word."""
+    return render_state(*APPROVAL_STATES.get(str(state), APPROVAL_STATES["expired"]))
 
 
-@register.inclusion_tag("admin/parts/outcome.html")
-def rule_effect(effect: str) -> dict[str, Any]:
-    """Show the effect of a rule as icon and word."""
-    tone_name, icon_name, text = EFFECTS.get(str(effect), EFFECTS["deny"])
-    return {"tone": tone_name, "icon": icon_name, "text": text}
+@register.simple_tag
+def rule_effect(effect: str) -> SafeString:
+    """Return the effect of a rule as icon and word."""
+    return render_state(*EFFECTS.get(str(effect), EFFECTS["deny"]))
 
 
 @register.filter

@@ -5,7 +5,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from bonobot.accounts.templatetags.display import age, maybe_json, monogram, outcome
+from bonobot.accounts.templatetags.display import (
+    age,
+    maybe_json,
+    monogram,
+    outcome,
+    render_badge,
+)
 
 
 def test_a_monogram_has_the_first_letter_and_always_the_same_hue() -> None:
@@ -18,13 +24,34 @@ def test_a_monogram_has_the_first_letter_and_always_the_same_hue() -> None:
 
 
 def test_an_outcome_has_an_icon_and_a_word() -> None:
-    assert [outcome(state)["text"] for state in ("ok", "refused", "pending")] == [
-        "Succeeded",
-        "Denied",
-        "Pending approval",
-    ]
-    assert outcome("ok")["icon"] == "check_circle"
-    assert outcome("something new")["text"] == "Unknown"
+    assert outcome("ok") == (
+        '<span class="bb-state" data-tone="good">'
+        '<span class="material-symbols-outlined" aria-hidden="true">check_circle</span>'
+        '<span class="bb-state-word">Succeeded</span></span>'
+    )
+    assert "Denied" in outcome("refused", "denied_by_policy")
+    assert 'title="denied_by_policy"' in outcome("refused", "denied_by_policy")
+    assert "Pending approval" in outcome("pending")
+    assert "Unknown" in outcome("something new")
+
+
+@pytest.mark.parametrize(
+    ("state", "tone_name", "icon_name", "word"),
+    [
+        ("pending", "warn", "fact_check", "pending review"),
+        ("deny", "trust", "block", "deny"),
+        ("open", "busy", "progress_activity", "running"),
+        ("off", "plain", "do_not_disturb_on", "off"),
+    ],
+)
+def test_a_state_is_an_icon_and_its_word(
+    state: str, tone_name: str, icon_name: str, word: str
+) -> None:
+    html = render_badge(state)
+    assert f'data-tone="{tone_name}"' in html
+    assert f">{icon_name}</span>" in html
+    assert f'<span class="bb-state-word">{word}</span>' in html
+    assert "a word of its own" in render_badge(state, "a word of its own")
 
 
 def test_a_result_of_too_many_levels_is_shown_as_text() -> None:
