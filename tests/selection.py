@@ -1,13 +1,17 @@
 """Which tests run, and in which order.
 
 `--quick` (`make quick`) selects what a developer runs before each commit: pure and service tests,
-and the one test in which a call goes through the whole product. What doesn't depend on the
-database is collected with SQLite only.
+and the one test in which a call goes through the whole product.
+
+Everything runs with SQLite. With PostgreSQL, what doesn't depend on the database or the broker is
+left out (`is_for_postgres`).
 """
 
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from unittest import TestCase
 
 import pytest
 from hypothesis import settings
@@ -90,24 +94,48 @@ NOT_QUICK = (
 # Folders of tests of interfaces, which `--quick` leaves out: their services are tested below them.
 INTERFACES = frozenset({"admin", "api", "cli", "views"})
 # What these files check doesn't depend on the database: sources, texts, builds and documentation,
-# and what axe says about the screens. They take an eighth of the suite's processor time.
+# who may see or do what, programs in a sandbox, and what a browser shows.
 WITHOUT_DATABASE = (
+    "agents/test_preset_",
+    "agents/test_sandboxed_servers.py",
     "architecture/",
-    "deploy/",
-    "docs/",
     "bonobot/core/documentation/",
+    "bonobot/test_admin_isolation.py",
+    "bonobot/test_admin_versions.py",
     "bonobot/test_api_clients.py",
     "bonobot/test_packaging.py",
+    "bonobot/test_principal_matrix",
     "bonobot/test_translations.py",
     "bonobot/test_wheel.py",
+    "deploy/",
+    "docs/",
     "end_to_end/test_pages_without_eval.py",
     "end_to_end/test_screens.py",
     "end_to_end/test_screens_of_objects.py",
+    "mcp_servers/client/test_killed_installations.py",
+    "mcp_servers/client/test_sandbox",
+)
+# The browser's tests that PostgreSQL and Redis are needed for: pages that a worker updates.
+BROWSER_ON_POSTGRES = ("end_to_end/test_admin.py",)
+# Tests in these files use no row of the test database, but databases or brokers of their own.
+OWN_DATABASES = (
+    "agents/console/test_doctor_checks.py",
+    "bonobot/core/db/",
+    "bonobot/core/test_redis_bus.py",
+    "bonobot/core/test_runtime_orm_threads.py",
+    "bonobot/jobs/",
+    "bonobot/management/commands/test_up.py",
+    "bonobot/monitoring/",
+    "bonobot/settings/",
+    "bonobot/test_main.py",
+    "upgrades/",
 )
 # One question to an agent: session, model, call pipeline, a real stdio server, audit log.
 ONE_CALL = "agents/sessions/test_loop.py::test_a_message_is_answered_with_a_real_server"
 # A test with one of these works on committed rows, mostly beside other processes.
 COMMITS = {"transactional_db", "module_rows", "running", "module_running"}
+# A test with one of these, or with pytest-django's mark, reads or writes rows.
+ROWS = COMMITS | {"db", "django_db_setup"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -137,7 +165,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_report_header() -> str:
-    return f"With SQLite only: {', '.join(WITHOUT_DATABASE)}" if _is_on_postgres() else ""
+    if not _is_on_postgres():
+        return ""
+    return f"With SQLite only: tests without rows or in Chromium, {', '.join(WITHOUT_DATABASE)}"
 
 
 def _is_on_postgres() -> bool:
@@ -147,10 +177,19 @@ def _is_on_postgres() -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select and sort; what takes long begins first, all else keeps its order."""
     if config.getoption("quick"):
-        deselected = [item for item in items if not is_quick(item)]
-        config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if is_quick(item)]
+        _select(config, items, is_quick)
+    if _is_on_postgres():
+        _select(config, items, is_for_postgres)
     items.sort(key=lambda item: _place(item.path))
+
+
+def _select(
+    config: pytest.Config, items: list[pytest.Item], is_selected: Callable[[pytest.Item], bool]
+) -> None:
+    """Deselect all other tests."""
+    deselected = [item for item in items if not is_selected(item)]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = [item for item in items if is_selected(item)]
 
 
 @cache  # ten thousand tests lie in a few hundred files
@@ -175,3 +214,16 @@ def is_quick(item: pytest.Item) -> bool:
         return False
     mark = item.get_closest_marker("django_db")
     return not (mark and mark.kwargs.get("transaction"))
+
+
+def is_for_postgres(item: pytest.Item) -> bool:
+    """Return whether the database or the broker can change what a test finds."""
+    if "browser" in item.keywords:
+        return _starts_with(item.path, BROWSER_ON_POSTGRES)
+    if {"postgres", "redis", "worker", "django_db"} & set(item.keywords):
+        return True
+    if isinstance(item, pytest.Function) and item.cls and issubclass(item.cls, TestCase):
+        return True
+    if ROWS & set(getattr(item, "fixturenames", ())):
+        return True
+    return _starts_with(item.path, OWN_DATABASES)
