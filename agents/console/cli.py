@@ -79,14 +79,14 @@ VERBS = (
         "Skip a step",
         partial(_handle_skip, is_skipped=True),
         (_add_step_argument,),
-        ("first-run skip model",),
+        ("first-run skip connect",),
     ),
     CommandVerb(
         "unskip",
         "Undo skipping a step",
         partial(_handle_skip, is_skipped=False),
         (_add_step_argument,),
-        ("first-run unskip model",),
+        ("first-run unskip connect",),
     ),
     CommandVerb(
         "hide",

@@ -36,7 +36,7 @@ MAX_ITEMS = 7
 FAILING_STATES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
 PROCESS_HOURS = 24
 MAX_BUDGETS = 200
-MAX_OPEN_STEPS = 3  # with fewer open steps, the setup is one line
+MAX_OPEN_STEPS = 2  # with fewer open steps, the setup is one line
 
 
 def build_dashboard(

@@ -14,37 +14,27 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from agents.models import AgentServer, ModelEndpoint, Session
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notification
-from mcp_servers.models import Definition, Server
+from mcp_servers.models import Definition
 
-# (slug, title, description), in order
+# (slug, title, description), in order. Whoever sees the steps has an account.
 STEPS = (
+    ("account", _("Create your account"), _("The owner of the organization.")),
     (
         "connect",
-        _("Connect a server"),
-        _("Choose a preset or paste a configuration. Its tools are read immediately."),
-    ),
-    (
-        "approve",
-        _("Review the server's tools"),
-        _("Tools can be called only after a person has reviewed and approved them."),
-    ),
-    ("model", _("Add a model"), _("Use any OpenAI-compatible URL, or the built-in offline model.")),
-    (
-        "agent",
-        _("Create an agent and attach the server"),
-        _("Describe its purpose, then choose its servers and tools."),
+        _("Add a server"),
+        _("Its tools are read at once. You approve them before anything can be called."),
     ),
     (
         "ask",
-        _("Send a message"),
-        _("Every call is checked against policy and limits, and recorded in the audit log."),
+        _("Make the first governed call"),
+        _("Each call is decided by a policy, limited by a budget and recorded in the audit log."),
     ),
 )
 SLUGS = tuple(slug for slug, _title, _about in STEPS)
@@ -89,11 +79,6 @@ class OnboardingProgress:
         """The number of steps that are done or skipped."""
         return sum(step.over for step in self.steps)
 
-    def find_step_after(self, slug: str) -> OnboardingStep | None:
-        """Return the next open step after this one, or else the first open step."""
-        later_steps = self.steps[SLUGS.index(slug) + 1 :]
-        return next((step for step in later_steps if not step.over), self.next)
-
 
 def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
     """Return an organization's progress (one query)."""
@@ -110,15 +95,12 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         Coalesce(Subquery(failed_notifications.annotate(n=Count("pk")).values("n")), 0),
         "first_run__skipped",
         "first_run__closed_at",
-        Exists(Server.objects.filter(**in_organization)),
         Exists(Definition.objects.filter(**in_organization).exclude(pinned_digest="")),
-        Exists(ModelEndpoint.objects.filter(**in_organization)),
-        Exists(AgentServer.objects.filter(**in_organization)),
-        Exists(Session.objects.filter(**in_organization)),
+        Exists(AuditRow.objects.filter(**in_organization, tool_name__gt="")),
     )
     steps = (
         OnboardingStep(slug, title, about, is_done, slug in (skipped or ()))
-        for (slug, title, about), is_done in zip(STEPS, done, strict=True)
+        for (slug, title, about), is_done in zip(STEPS, (True, *done), strict=True)
     )
     return OnboardingProgress(tuple(steps), closed_at is not None, untold)
 

@@ -5,7 +5,13 @@ from django.contrib.auth.decorators import login_not_required
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from bonobot.accounts.views import join_organization, login, second_factor, single_sign_on
+from bonobot.accounts.views import (
+    first_account,
+    join_organization,
+    login,
+    second_factor,
+    single_sign_on,
+)
 from bonobot.accounts.views.login import cancel_sign_in
 from bonobot.accounts.views.reset_review import review_reset
 
@@ -17,7 +23,9 @@ redirect_to_login = login_not_required(
 urlpatterns = [
     path("invitation/<str:text>/", join_organization.open_invitation, name="account_invitation"),
     path("join/", join_organization.join_organization, name="account_join"),
-    path("begin/", join_organization.create_first_organization, name="account_begin"),
+    path("first/", first_account.show_first_account_form, name="account_first"),
+    path("first/<str:text>/", first_account.open_first_account_link, name="account_first_link"),
+    path("begin/", first_account.create_first_organization, name="account_begin"),
     path("login/", redirect_to_login, name="account_login"),
     path("cancel/", cancel_sign_in, name="account_logout"),
     path("again/", reauthenticate, name="account_reauthenticate"),

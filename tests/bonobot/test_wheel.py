@@ -113,6 +113,6 @@ def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
     assert re.search(r"^Applying \d+ migrations", log, re.MULTILINE)
     assert not re.search(r"^(worker|beat) *│", log, re.MULTILINE), "`--no-worker`"
     assert not re.search(r"^  password ", log, re.MULTILINE), "`--no-demo`"
-    assert "no accounts yet. Create the first one: `bonobot createsuperuser`" in log
+    assert re.search(rf"^  sign up   {url}/admin/account/first/", log, re.MULTILINE)
     assert len(platform_presets(empty / "var" / "bonobot.sqlite3")) >= 40
     assert str(ROOT) not in log

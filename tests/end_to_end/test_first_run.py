@@ -1,4 +1,4 @@
-"""From an empty organization to an agent that used a tool, in a large and a small browser."""
+"""From an empty installation to a governed call, in a large and a small browser."""
 
 import json
 import sys
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from bonobot.accounts.models import Membership, User
-from bonobot.accounts.roles import Role
+from bonobot.accounts.first_account import build_first_account_path
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.browser import DESKTOP, PHONE, take_screenshot
@@ -23,20 +22,12 @@ CONFIGURATION = {
 
 @pytest.fixture
 def anna(transactional_db: None, page: Page) -> Iterator[Page]:
-    """The platform administrator's browser; an error in its console fails the test."""
-    administrator = User.objects.create_superuser("anna", password="pw-for-tests")
-    Membership.objects.create(
-        organization=factories.create_organization(), user=administrator, role=Role.OWNER
-    )
+    """A browser at the form of the first account; an error in its console fails the test."""
     faults: list[str] = []
     page.on(
         "console", lambda message: faults.append(message.text) if message.type == "error" else None
     )
-    page.goto("/")
-    page.get_by_label("Username").fill("anna")
-    page.get_by_label("Password").fill("pw-for-tests")
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Dashboard")).to_be_visible()
+    page.goto(build_first_account_path())
     yield page
     assert not faults
 
@@ -51,44 +42,33 @@ def check_layout(page: Page, name: str) -> None:
     page.set_viewport_size(DESKTOP)
 
 
-def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: Process) -> None:
-    anna.get_by_role("link", name="Continue: Connect a server").click()
-    anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
+def test_the_first_steps_lead_to_a_governed_call_in_five_clicks(
+    anna: Page, worker: Process
+) -> None:
+    check_layout(anna, "account")
+    anna.get_by_label("Organization").fill("Acme")
+    anna.get_by_label("Username").fill("anna")
+    anna.get_by_label("Password").fill("pw-for-tests")
+    anna.get_by_role("button", name="Create account").click()
+    expect(anna.locator("body")).to_contain_text("1 of 3 steps done.")
     check_layout(anna, "connect")
-    anna.get_by_role("button", name="Preview").click()
-    anna.get_by_role("button", name="Add selected").click()
+    anna.get_by_role("link", name="Paste configuration").click()
+    anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
+    anna.get_by_role("button", name="Add and connect").click()
     expect(anna.locator("body")).to_contain_text("2 definitions to review", timeout=PATIENCE_MS)
-    anna.get_by_role("link", name="Continue", exact=True).click()
-
-    panel = anna.locator("[data-server=time]")
-    panel.locator("summary", has_text="get_current_time").click()
-    expect(panel).to_contain_text("IANA timezone")
-    check_layout(anna, "approve")
-    panel.get_by_role("button", name="Approve 2").click()
-    expect(anna.get_by_role("heading", name="Add model")).to_be_visible()
-    anna.get_by_role("textbox", name="Name").fill("Nobody's")
-    anna.get_by_role("textbox", name="URL").fill("http://127.0.0.1:9/v1")
-    anna.get_by_role("textbox", name="Model").fill("m")
-    anna.get_by_label("Allow private or loopback address").check()
-    anna.get_by_role("button", name="Save and test").click()
-    expect(anna.locator("body")).to_contain_text("model_unreachable", timeout=PATIENCE_MS)
-    check_layout(anna, "model-failed")
-    anna.get_by_role("button", name="Use offline model").click()
-    expect(anna.locator("body")).to_contain_text("The offline model was added.")
-    anna.get_by_role("textbox", name="Name").fill("Clock")
-    anna.get_by_role("combobox", name="Model").select_option(label="Offline")
-    check_layout(anna, "agent")
-    anna.get_by_role("button", name="Create agent").click()
-    anna.get_by_label("Message").fill('/mcp_time_get_current_time {"timezone": "UTC"}')
+    anna.get_by_role("button", name="Approve selected: 2").click()
+    expect(anna.locator("body")).to_contain_text("time: 2 tools approved")
     check_layout(anna, "ask")
-    anna.get_by_role("button", name="Send").click()
+    anna.get_by_role("button", name="Create agent and send").click()
     expect(anna.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     assert AuditRow.objects.get(tool_name="get_current_time").outcome == "ok"
 
-    anna.goto("/admin/")
+    anna.goto("/admin/first-run/")
+    expect(anna.get_by_role("heading", name="Your first governed call")).to_be_visible()
+    expect(anna.locator(".bb-first-log")).to_contain_text("Succeeded")
+    check_layout(anna, "done")
+    anna.get_by_role("link", name="Open dashboard").click()
     expect(anna.locator("body")).not_to_contain_text("First steps")
     check_layout(anna, "dashboard")
     anna.set_viewport_size(PHONE)
     expect(anna.get_by_role("heading", name="Most used tools")).to_be_visible()
-    anna.goto("/admin/first-run/")
-    expect(anna.locator("body")).to_contain_text("Setup complete")

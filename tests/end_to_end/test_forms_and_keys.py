@@ -182,7 +182,7 @@ def test_the_keyboard_reaches_the_user_menu_and_signs_out(olga: Page) -> None:
 
 def test_a_failed_connection_is_retried_in_place(olga: Page, acme: Organization) -> None:
     server = admin_client.create_web_server(acme)  # nothing listens there
-    olga.goto(f"/admin/first-run/?step=connect&connect={server.pk}")
+    olga.goto(f"/admin/mcp_servers/server/{server.pk}/change/?connect=1")
     state = olga.locator(f'[data-part="state-{server.pk}"]')
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
     expect(state).to_contain_text("failed")

@@ -5,17 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from django import forms
-from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import lazy
 from django.utils.http import urlencode
-from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.audit_list import describe_entries
 from agents.admin.server_imports import import_servers
+from agents.console.example_message import build_example_message
 from agents.console.onboarding import (
     SLUGS,
     OnboardingProgress,
@@ -26,22 +26,23 @@ from agents.console.onboarding import (
 )
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.model_endpoints.try_endpoint import EndpointTestResult, try_endpoint
-from agents.models import Agent, ModelEndpoint
+from agents.models import Agent, ModelEndpoint, Session
 from agents.services import AgentSpec, attach_server, create_agent
+from agents.sessions.services import start_session
 from agents.tool_matrix.services import save_settings
 from agents.tool_matrix.settings import Setting
 from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, TextInput
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
+from bonobot.ledger.models import AuditRow
 from mcp_servers.admin import add_servers, openapi, preset_gallery
-from mcp_servers.admin.definitions import DefinitionRow, build_definition_row
-from mcp_servers.admin.review_new_servers import show_added_servers
+from mcp_servers.admin.review_new_servers import build_added_url, show_added_servers
 from mcp_servers.admin.servers import POOL_DESTINATION
-from mcp_servers.flow_labels.services import load_label_context
 from mcp_servers.models import Definition, Server
 
 MAX_OFFERED = 50
@@ -51,6 +52,7 @@ INSTRUCTIONS = _("Use your tools. State clearly what you did and what didn't wor
 class OnboardingModelEndpointForm(forms.Form):
     """A model endpoint with its most common fields."""
 
+    prefix = "model"
     name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
     kind = forms.ChoiceField(
         label=_("Type"), choices=ModelEndpoint.Kind.choices, initial="openai", widget=Select
@@ -92,51 +94,52 @@ class OnboardingModelEndpointForm(forms.Form):
         return saved_endpoint
 
 
-class OnboardingAgentForm(forms.Form):
-    """An agent with its model, servers and policy."""
+class FirstCallForm(forms.Form):
+    """An agent with its model and servers, and its first message."""
 
-    name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
-    instructions = forms.CharField(
-        label=_("Instructions"),
-        required=False,
-        initial=INSTRUCTIONS,
-        max_length=100_000,
-        widget=Textarea(attrs={"rows": 4}),
+    name = forms.CharField(
+        label=_("Agent"), max_length=255, initial=_("Assistant"), widget=TextInput
     )
-    model_endpoint = forms.ModelChoiceField(
-        label=_("Model"), queryset=ModelEndpoint.objects.none(), widget=Select, empty_label=None
-    )
+    model = forms.ChoiceField(label=_("Model"), widget=Select)
     servers = forms.ModelMultipleChoiceField(
         label=_("Servers"),
         queryset=Server.objects.none(),
+        required=False,
         widget=forms.CheckboxSelectMultiple(attrs={"class": "bb-tick"}),
-        help_text=_(
-            "The agent can call their approved tools. Its policy can restrict this further."
-        ),
+    )
+    text = forms.CharField(
+        label=_("Message"),
+        max_length=100_000,
+        widget=Textarea(attrs={"rows": 2, "data-send": True}),
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Offer the organization's models and pool servers."""
+        """Offer the organization's models, the offline model, and its servers."""
         super().__init__(*args, **kwargs)
         organization_id = principal.organization_id
-        models: Any = self.fields["model_endpoint"]
-        models.queryset = ModelEndpoint.objects.for_organization(organization_id)
+        endpoints = ModelEndpoint.objects.for_organization(organization_id)
+        models: list[tuple[str, Any]] = [
+            (str(endpoint.pk), endpoint.name) for endpoint in endpoints.order_by("-created_at")
+        ]
+        if not endpoints.filter(kind=ModelEndpoint.Kind.OFFLINE).exists():
+            models.append((OFFLINE, _("Offline model (no key needed)")))
+        self.fields["model"].choices = models  # type: ignore[attr-defined]
         servers: Any = self.fields["servers"]
         pool = Server.objects.in_scope(organization_id).filter(enabled=True).order_by("name")
         offered_ids = list(pool.values_list("pk", flat=True)[:MAX_OFFERED])
         servers.queryset = pool.filter(pk__in=offered_ids)
-        servers.required = bool(offered_ids)  # optional if the server step was skipped
+        servers.initial = offered_ids[:MAX_SERVERS]
 
-    def save(self, principal: Principal) -> Agent:
-        """Create the agent, attach the servers and allow their tools, in one transaction."""
+    def save(self, principal: Principal) -> Session:
+        """Create the agent with its servers and start a session, in one transaction."""
         values = self.cleaned_data
         with transaction.atomic():
             agent = create_agent(
                 principal,
                 AgentSpec(
                     name=values["name"],
-                    instructions=values["instructions"],
-                    model_endpoint=values["model_endpoint"],
+                    instructions=str(INSTRUCTIONS),
+                    model_endpoint=self._get_endpoint(principal),
                 ),
             )
             for server in values["servers"]:
@@ -144,12 +147,22 @@ class OnboardingAgentForm(forms.Form):
             # The servers' own settings, so that the switches of the agent's tools change them.
             defaults = {server.pk: Setting.ALLOW for server in values["servers"]}
             save_settings(principal, agent, {}, defaults)
-        return agent
+            return start_session(principal, agent, values["text"])
+
+    def _get_endpoint(self, principal: Principal) -> ModelEndpoint:
+        """Return the chosen endpoint; create the offline one if it was chosen."""
+        if self.cleaned_data["model"] == OFFLINE:
+            endpoint: ModelEndpoint = save_endpoint(principal, OFFLINE_ENDPOINT)
+            return endpoint
+        endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+        return endpoints.get(pk=self.cleaned_data["model"])
 
 
 MAX_SERVERS = 10
-MAX_DEFINITIONS = 50
-OFFLINE_ENDPOINT = {"name": "Offline", "kind": "offline", "model": "offline"}
+OFFLINE = "offline"
+OFFLINE_ENDPOINT = ModelEndpointSpec(
+    name="Offline", kind=ModelEndpoint.Kind.OFFLINE, model="offline"
+)
 ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
     "presets": preset_gallery.choose_preset,
     "paste": import_servers,
@@ -163,51 +176,49 @@ def _build_action_url(view_name: str, *args: Any) -> str:
     return reverse(f"admin:first_run_{view_name}", args=args)
 
 
-def build_onboarding_url(step: str = "", **query: Any) -> str:
+def build_onboarding_url(step: str = "") -> str:
     """Return the URL of onboarding, at an optional step."""
-    parameters = {**({"step": step} if step else {}), **query}
-    return f"{reverse('admin:first_run')}{f'?{urlencode(parameters)}' if parameters else ''}"
+    query = f"?{urlencode({'step': step})}" if step else ""
+    return f"{reverse('admin:first_run')}{query}"
+
+
+def _build_review_url(*servers: Server) -> str:
+    return build_added_url(ONBOARDING_DESTINATION, servers)
 
 
 ONBOARDING_DESTINATION = replace(
     POOL_DESTINATION,
-    title=_("Connect your first server"),
+    title=_("Add a server"),
     url=_build_action_url,
-    build_next_url=lambda server: build_onboarding_url("connect", connect=server.pk),
+    build_next_url=_build_review_url,
     onward=lazy(build_onboarding_url, str)(),
 )
 
 
 def show_onboarding(request: HttpRequest) -> HttpResponseBase:
-    """Show the checklist with the current step, or perform the posted action."""
+    """Show the steps with the current one open, or perform the posted action."""
     principal = resolve_principal(request)
     principal.require(Action.MANAGE_SERVERS)
     if request.method == "POST" and (response := _perform_action(request, principal)):
         return response
     progress = load_onboarding_progress(principal.organization_id)
     step = _select_step(request, progress)
-    form = _build_form(request, principal, step)
-    is_saved = _save_form(principal, form)
-    if isinstance(is_saved, Agent):
-        return _redirect_after_creation(request, is_saved)
-    test_result = problem = None
-    if is_saved is not None:
-        if request.POST.get("do") == "offline":  # it can't fail a test
-            messages.success(request, _t("The offline model was added."))
-            return HttpResponseRedirect(build_onboarding_url())
-        test_result, problem = _try_model_endpoint(principal, is_saved)
-        progress = load_onboarding_progress(principal.organization_id)
+    context: dict[str, Any] = {}
+    if step is not None and step.slug == "ask" and principal.may(Action.MANAGE_AGENTS):
+        forms_or_response = _handle_call_step(request, principal)
+        if not isinstance(forms_or_response, dict):
+            return forms_or_response
+        context = forms_or_response
     return render_screen(
         request,
         "first_run.html",
         title=_("First steps"),
         setup=progress,
         step=step,
-        onward=progress.find_step_after(step.slug) if step else None,
-        form=form,
-        test_result=test_result,
-        problem=problem,
-        **_build_step_context(request, principal, step),
+        organization=Organization.objects.get(pk=principal.organization_id),
+        results=_load_results(principal, progress),
+        **_build_step_context(principal, step),
+        **context,
     )
 
 
@@ -235,30 +246,35 @@ def _select_step(request: HttpRequest, progress: OnboardingProgress) -> Onboardi
     return next((step for step in progress.steps if step.slug == requested_slug), progress.next)
 
 
-def _build_form(
-    request: HttpRequest, principal: Principal, step: OnboardingStep | None
-) -> OnboardingAgentForm | OnboardingModelEndpointForm | None:
+def _handle_call_step(
+    request: HttpRequest, principal: Principal
+) -> dict[str, Any] | HttpResponseBase:
+    """Return the forms of the last step; save and test a model, or start the session (POST)."""
     posted = request.POST if request.method == "POST" else None
-    if step is None or not principal.may(Action.MANAGE_AGENTS):
-        return None
-    if step.slug == "model":
-        if posted and posted.get("do") == "offline":
-            return OnboardingModelEndpointForm(principal, OFFLINE_ENDPOINT)
-        return OnboardingModelEndpointForm(principal, posted)
-    if step.slug == "agent":
-        pool = Server.objects.in_scope(principal.organization_id).filter(enabled=True)
-        name = "" if step.done else _t("Assistant")
-        return OnboardingAgentForm(
-            principal, posted, initial={"name": name, "servers": pool[:MAX_SERVERS]}
-        )
-    return None
+    is_model = posted is not None and posted.get("do") == "model"
+    model_form = OnboardingModelEndpointForm(principal, posted if is_model else None)
+    test_result = problem = None
+    if is_model and (endpoint := _save_form(principal, model_form)) is not None:
+        test_result, problem = _try_model_endpoint(principal, endpoint)
+    form = FirstCallForm(
+        principal,
+        None if is_model else posted,
+        initial={"text": build_example_message(principal.organization_id)},
+    )
+    if (session := _save_form(principal, form)) is not None:
+        agent_url = reverse("admin:agents_agent_change", args=[session.agent_id])
+        return HttpResponseRedirect(f"{agent_url}?session={session.pk}")
+    return {
+        "form": form,
+        "model_form": model_form,
+        "test_result": test_result,
+        "problem": problem,
+    }
 
 
-def _save_form(
-    principal: Principal, form: OnboardingAgentForm | OnboardingModelEndpointForm | None
-) -> Agent | ModelEndpoint | None:
+def _save_form(principal: Principal, form: FirstCallForm | OnboardingModelEndpointForm) -> Any:
     """Save the posted form; None if nothing was posted or the form has errors."""
-    if form is None or not form.is_bound or not form.is_valid():
+    if not form.is_bound or not form.is_valid():
         return None
     try:
         return form.save(principal)
@@ -277,57 +293,35 @@ def _try_model_endpoint(
         return None, problem
 
 
-def _build_step_context(
-    request: HttpRequest, principal: Principal, step: OnboardingStep | None
-) -> dict[str, Any]:
-    """Return the context of a step in addition to its form."""
-    organization_id = principal.organization_id
-    if step is None:
-        return {}
-    if step.slug == "connect":
-        servers = Server.objects.in_scope(organization_id).order_by("-created_at")[:MAX_SERVERS]
+def _build_step_context(principal: Principal, step: OnboardingStep | None) -> dict[str, Any]:
+    """Return the context of the open step in addition to its forms."""
+    if step is not None and step.slug == "connect":
+        servers = Server.objects.in_scope(principal.organization_id).order_by("-created_at")
         return {
-            "servers": servers,
+            "servers": servers[:MAX_SERVERS],
+            "review_url": _build_review_url(*servers[:MAX_SERVERS]),
             "starters": preset_gallery.list_starter_cards(principal, ONBOARDING_DESTINATION),
-            "connecting": request.GET.get("connect", ""),
         }
-    if step.slug == "approve":
-        return {"reviews": _list_pending_definitions(principal)}
-    if step.slug == "model":
-        return {"endpoints": ModelEndpoint.objects.for_organization(organization_id)[:MAX_SERVERS]}
-    if step.slug == "ask":
+    if step is not None and step.slug == "ask":
         agents = Agent.objects.visible_to(principal).filter(enabled=True)
         return {"agent": agents.order_by("-created_at").first()}
     return {}
 
 
-def _list_pending_definitions(
-    principal: Principal,
-) -> list[tuple[Server, list[DefinitionRow], int]]:
-    """Return pending definitions by server, and how many can be approved together.
-
-    At most `MAX_DEFINITIONS`; the rest is on the servers' pages.
-    """
-    rows = Definition.objects.for_organization(principal.organization_id).awaiting_review()
-    rows = rows.select_related("server__preset").order_by("server__name", "server_id", "name")
-    rows_by_server: dict[Server, list[DefinitionRow]] = {}
-    for row in rows[:MAX_DEFINITIONS]:
-        rows_by_server.setdefault(row.server, []).append(
-            build_definition_row(row, load_label_context(row.server))
-        )
-    return [
-        (
-            server,
-            definition_rows,
-            sum(not definition_row.is_flagged for definition_row in definition_rows),
-        )
-        for server, definition_rows in rows_by_server.items()
-    ]
-
-
-def _redirect_after_creation(request: HttpRequest, agent: Agent) -> HttpResponseBase:
-    messages.success(request, _t("%(agent)s was created. Send it a message.") % {"agent": agent})
-    return HttpResponseRedirect(build_onboarding_url("ask"))
+def _load_results(principal: Principal, progress: OnboardingProgress) -> dict[str, Any]:
+    """Return what the completed steps resulted in, for their lines."""
+    organization_id = principal.organization_id
+    done = {step.slug for step in progress.steps if step.done}
+    results: dict[str, Any] = {}
+    if "connect" in done:
+        approved = Definition.objects.for_organization(organization_id).exclude(pinned_digest="")
+        server = Server.objects.filter(pk__in=approved.values("server")).order_by("created_at")
+        results["server"] = server.first()
+        results["tool_count"] = approved.tools().filter(server=results["server"]).count()
+    if "ask" in done:
+        calls = AuditRow.objects.for_organization(organization_id).filter(tool_name__gt="")
+        results["calls"] = describe_entries(organization_id, calls.reverse()[:1])
+    return results
 
 
 def _build_add_view(add_view: Callable[..., HttpResponseBase]) -> View:

@@ -43,13 +43,14 @@ from bonobot.accounts.current_organization import (
     list_reachable_organizations,
     resolve_principal,
 )
+from bonobot.accounts.first_account import is_account_missing
 from bonobot.accounts.models import Organization
 from bonobot.accounts.password_reset import record_password_change
 from bonobot.accounts.roles import Action
 from bonobot.accounts.second_factor import SecondFactorRequired
 from bonobot.accounts.sso.services import list_announced_providers
 from bonobot.accounts.views import profile
-from bonobot.accounts.views.join_organization import can_create_first_organization
+from bonobot.accounts.views.first_account import can_create_first_organization
 from bonobot.accounts.views.login import SignInForm, SignInView
 from bonobot.core.admin.theme import AdminSite
 from bonobot.core.i18n.messages import format_message
@@ -130,6 +131,7 @@ class BonobotAdminSite(AdminSite):
             "app_path": request.get_full_path(),
             "username": request.user.get_username(),
             "access_problem": access_problem,
+            "is_account_missing": is_account_missing(),
             "providers": list_announced_providers(),
             "onward": request.GET.get("next", ""),
             **(extra_context or {}),

@@ -1,10 +1,7 @@
-"""Accept an invitation; create the first organization.
+"""Accept an invitation.
 
 The secret of a link is moved from the URL to the session at once, so that it stays out of the
 history and `Referer`. Opening a link doesn't use it up, as mail scanners open links too.
-
-`bonobot createsuperuser` creates an account without an organization. Its user creates the first
-organization here and becomes its owner.
 """
 
 from typing import Any
@@ -14,11 +11,9 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
-from django.utils.text import slugify
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
@@ -26,11 +21,8 @@ from django.views.decorators.cache import never_cache
 from bonobot.accounts import invitations
 from bonobot.accounts.admin_base.responses import add_problem_to_form
 from bonobot.accounts.attempt_limits import JOIN_ADDRESS, charge_attempt
-from bonobot.accounts.current_organization import ORGANIZATION_SESSION_KEY, get_sso_session
-from bonobot.accounts.models import Organization, User
-from bonobot.accounts.principals import build_user_principal
-from bonobot.accounts.roles import Role
-from bonobot.accounts.services import add_member, save_organization
+from bonobot.accounts.current_organization import ORGANIZATION_SESSION_KEY
+from bonobot.accounts.models import User
 from bonobot.accounts.views.login import render_signed_out_page, sign_in
 from bonobot.core.admin.theme import PasswordInput, TextInput
 from bonobot.core.i18n.localization import localize_text
@@ -138,54 +130,3 @@ def _accept_invitation(
     if user is not request.user:
         return sign_in(request, user, reverse("admin:index"))
     return HttpResponseRedirect(reverse("admin:index"))
-
-
-MAX_SLUG_LENGTH = 64
-DEFAULT_SLUG = "organization"  # for names without characters that a slug can have
-
-
-class CreateOrganizationForm(forms.Form):
-    """The name of a new organization."""
-
-    name = forms.CharField(
-        label=_("Name"),
-        max_length=255,
-        widget=TextInput(attrs={"autocomplete": "organization", "autofocus": True}),
-        help_text=_("The display name. You can change it later."),
-    )
-
-
-def can_create_first_organization(request: HttpRequest) -> bool:
-    user: Any = request.user
-    if not (user.is_active and user.is_superuser) or get_sso_session(request) is not None:
-        return False
-    return not Organization.objects.exists()
-
-
-@never_cache
-def create_first_organization(request: HttpRequest) -> HttpResponseBase:
-    """Show the form for the first organization, or create it (POST)."""
-    if not can_create_first_organization(request):
-        return HttpResponseRedirect(reverse("admin:index"))
-    form = CreateOrganizationForm(request.POST if request.method == "POST" else None)
-    if form.is_bound and form.is_valid():
-        user: Any = request.user
-        try:
-            create_organization_with_owner(user, form.cleaned_data["name"])
-        except Problem as problem:
-            add_problem_to_form(form, problem)
-        else:
-            return HttpResponseRedirect(reverse("admin:index"))
-    return render_signed_out_page(
-        request, "create_organization.html", title=_("Your organization"), form=form
-    )
-
-
-def create_organization_with_owner(user: User, name: str) -> Organization:
-    """Create an organization owned by `user`, a platform administrator; raises `InvalidInput`."""
-    organization = Organization(name=name, slug=slugify(name)[:MAX_SLUG_LENGTH] or DEFAULT_SLUG)
-    principal = build_user_principal(user, organization)
-    with transaction.atomic():
-        save_organization(principal, organization, adding=True)
-        add_member(principal, user.get_username(), Role.OWNER)
-    return organization

@@ -81,7 +81,8 @@ class Command(BaseCommand):
         """Start all processes and supervise them; raises `Problem`."""
         host, port = options["host"], options["port"]
         require_free_port(host, port)
-        login = self.prepare_database(demo=not options["no_demo"])
+        url = build_browser_url(host, port)
+        login = self.prepare_database(url, demo=not options["no_demo"])
         programs = list_processes(
             host, port, web_count=options["web"], with_worker=not options["no_worker"]
         )
@@ -91,9 +92,7 @@ class Command(BaseCommand):
                 problem = self.wait_until_ready(supervisor, host, port)
             finally:
                 ready = not problem and not supervisor.stop_requested
-                self.print_summary(
-                    login, build_browser_url(host, port) if ready else "", listed(programs)
-                )
+                self.print_summary(login, url if ready else "", listed(programs))
             problem = problem or watch_processes(supervisor)
         delete_statuses(settings.BONOBOT_VAR)
         if problem:
@@ -122,8 +121,8 @@ class Command(BaseCommand):
             report=lambda statuses: write_statuses(settings.BONOBOT_VAR, statuses, url),
         )
 
-    def prepare_database(self, *, demo: bool) -> dict[str, str]:
-        """Migrate, load presets, create the demo in an empty database; return its login."""
+    def prepare_database(self, url: str, *, demo: bool) -> dict[str, str]:
+        """Migrate, load presets, create the demo in an empty database; return how to sign in."""
         try:
             pending = database_state.count_unapplied_migrations()
         except OperationalError as error:
@@ -137,7 +136,8 @@ class Command(BaseCommand):
             call_command("migrate", interactive=False, verbosity=0)
         try:
             load_presets_if_outdated()
-            return (self.create_demo_organization() if demo else {}) or describe_missing_account()
+            login = self.create_demo_organization() if demo else {}
+            return login or describe_missing_account(url)
         finally:
             # Children have their own loops and connections; no threads may be left before a fork.
             runtime.close_runtime()
@@ -200,13 +200,13 @@ def describe_stdio_protection() -> str:
     return "stdio servers run in a sandbox without access to your files"
 
 
-def describe_missing_account() -> dict[str, str]:
-    """Return a hint if there is no active account to sign in with, else an empty dict."""
-    from bonobot.accounts.models import User
+def describe_missing_account(url: str) -> dict[str, str]:
+    """Return a link that creates the first account if there is none, else an empty dict."""
+    from bonobot.accounts.first_account import build_first_account_path, is_account_missing
 
-    if User.objects.filter(is_active=True).exists():
+    if not is_account_missing():
         return {}
-    return {"sign in": "no accounts yet. Create the first one: `bonobot createsuperuser`"}
+    return {"sign up": f"{url}{build_first_account_path()}  (valid for 24 hours)"}
 
 
 def watch_processes(supervisor: ProcessSupervisor) -> str:

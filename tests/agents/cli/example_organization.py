@@ -132,8 +132,8 @@ CALLS: Mapping[str, Call] = {
     "audit verify": Call((), ("--file", "nothing"), "unusable_file", reads=True),
     "first-run hide": Call((), NOBODY),
     "first-run show": Call((), NOBODY, reads=True),
-    "first-run skip": Call(("model",), ("nothing",), "invalid"),
-    "first-run unskip": Call(("model",), ("nothing",), "invalid"),
+    "first-run skip": Call(("connect",), ("nothing",), "invalid"),
+    "first-run unskip": Call(("connect",), ("nothing",), "invalid"),
     "first-run unhide": Call((), NOBODY),
     "budgets list": Call((), ("--agent", "nobody"), reads=True),
     "budgets set": Call(

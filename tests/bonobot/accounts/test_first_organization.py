@@ -1,12 +1,12 @@
-"""The first account is asked to create the first organization; later accounts aren't."""
+"""The first account and organization: with a link of the host, or after `createsuperuser`."""
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
+from bonobot.accounts.first_account import DEFAULT_SLUG, build_first_account_path
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.views.join_organization import DEFAULT_SLUG
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 
@@ -27,8 +27,8 @@ def first_client() -> Client:
 
 def test_the_first_account_creates_an_organization_and_owns_it(first_client: Client) -> None:
     response = first_client.post(reverse(CREATE_PAGE), {"name": "Größe & Co"}, follow=True)
-    assert response.redirect_chain[-1][0] == reverse("admin:index")
-    assert "Continue: Connect a server" in admin_client.get_text(admin_client.check_page(response))
+    assert response.redirect_chain[-1][0] == reverse("admin:first_run")
+    assert "Add a server" in admin_client.get_text(admin_client.check_page(response))
     organization = Organization.objects.get()
     assert (organization.name, organization.slug) == ("Größe & Co", "groe-co")
     assert Membership.objects.get().role == Role.OWNER
@@ -65,3 +65,52 @@ def test_an_account_without_an_organization_sees_an_explanation() -> None:
         "You are signed in as stray. You aren't a member of any organization yet."
         in admin_client.get_text(page)
     )
+
+
+ACCOUNT = {"name": "Acme", "username": "first", "email": "", "password": "pw-for-tests"}
+
+
+def test_the_link_creates_the_account_with_its_organization_and_signs_in() -> None:
+    client = Client()
+    page = admin_client.check_page(client.get(build_first_account_path(), follow=True))
+    assert "Step 1 of 3" in admin_client.get_text(page)
+    response = client.post(reverse("account_first"), ACCOUNT, follow=True)
+    assert response.redirect_chain[-1][0] == reverse("admin:first_run")
+    assert "first in Acme" in admin_client.get_text(admin_client.check_page(response))
+    user = User.objects.get()
+    assert user.is_superuser
+    assert Membership.objects.get().role == Role.OWNER
+
+
+@pytest.mark.parametrize("change", [{"password": "short"}, {"password": "password"}, {"name": " "}])
+def test_an_invalid_account_creates_nothing(change: dict[str, str]) -> None:
+    client = Client()
+    client.get(build_first_account_path())
+    page = admin_client.check_page(client.post(reverse("account_first"), ACCOUNT | change))
+    assert "bb-errors" in page
+    assert not User.objects.exists()
+
+
+def test_the_form_needs_the_link() -> None:
+    for link in ("", reverse("account_first_link", args=["guessed"])):
+        client = Client()
+        if link:
+            client.get(link)
+        response = client.post(reverse("account_first"), ACCOUNT)
+        assert response.status_code == 404
+        assert not User.objects.exists()
+
+
+def test_the_link_is_invalid_once_an_account_exists() -> None:
+    client = Client()
+    client.get(build_first_account_path())
+    User.objects.create_user("other")
+    assert client.post(reverse("account_first"), ACCOUNT).status_code == 404
+    assert User.objects.get().username == "other"
+
+
+def test_the_sign_in_page_says_how_to_create_the_first_account() -> None:
+    url = reverse("admin:login")
+    assert "No accounts yet." in admin_client.check_page(Client().get(url))
+    User.objects.create_user("other")
+    assert "No accounts yet." not in admin_client.check_page(Client().get(url))

@@ -288,9 +288,10 @@ def test_an_unavailable_database_is_reported_before_anything_starts(runner: Up) 
 
 @pytest.mark.django_db
 def test_without_an_account_up_prints_how_to_begin() -> None:
-    assert "createsuperuser" in up.describe_missing_account()["sign in"]
+    link = up.describe_missing_account("http://127.0.0.1:8000")["sign up"]
+    assert link.startswith("http://127.0.0.1:8000/admin/account/first/")
     User.objects.create_superuser("first")
-    assert up.describe_missing_account() == {}
+    assert up.describe_missing_account("http://127.0.0.1:8000") == {}
 
 
 @pytest.mark.django_db
