@@ -9,6 +9,7 @@ import logging
 from asyncio import TaskGroup, sleep
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -21,8 +22,11 @@ from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action
 from bonobot.core.celery_tasks import enqueue_task_on_commit
 from bonobot.core.concurrency_limits import get_concurrency_limit
+from bonobot.core.db import object_version
+from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.problems import Conflict, InternalError, NotFound, Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.object_changes import query_object_changes
 from mcp_servers import services
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
@@ -199,7 +203,7 @@ async def _perform_action(job: BulkJob, item: BulkJobItem) -> None:
         shown_digests = {UUID(pk): digest for pk, digest in item.confirmed.items()}
         await aside(_approve_shown_definitions, principal, server, shown_digests)
     elif job.kind == BulkJob.Kind.REMOVE:
-        await aside(services.delete_server, principal, server)
+        await aside(_delete_unchanged_server, job, principal, server)
     else:
         enabled = job.kind == BulkJob.Kind.ENABLE
         await aside(services.set_server_enabled, principal, server, enabled=enabled)
@@ -213,6 +217,23 @@ def _load_principal_and_server(job: BulkJob, item: BulkJobItem) -> tuple[Princip
     principal = build_user_principal(job.requested_by, job.organization)
     server: Server = Server.objects.get_or_404(job.organization_id, pk=item.server_id)
     return principal, server
+
+
+def _delete_unchanged_server(job: BulkJob, principal: Principal, server: Server) -> None:
+    """Delete a server; raises `VersionConflict` if it was changed since the job was started."""
+    with object_version.open_scope():
+        object_version.add_precondition(partial(_check_unchanged, job, server))
+        services.delete_server(principal, server)
+
+
+def _check_unchanged(job: BulkJob, server: Server) -> None:
+    changes = query_object_changes(job.organization_id, [str(server.pk)])
+    if changes.filter(opened_at__gt=job.created_at).exists():
+        raise Conflict(
+            "The server was changed after this job was started.",
+            code=VersionConflict.code,
+            remedy="Review the server, then delete it.",
+        )
 
 
 def _approve_shown_definitions(

@@ -12,6 +12,7 @@ from bonobot.core.problems import Conflict, Forbidden
 from bonobot.core.runtime import get_runtime
 from mcp_servers import bulk_jobs
 from mcp_servers.models import BulkJob, BulkJobItem, Definition, Server
+from mcp_servers.services import set_server_enabled
 from mcp_servers.tasks import prune_health_history, run_bulk_job
 from tests import admin_client, factories
 from tests.wait import eventually
@@ -78,6 +79,18 @@ def test_deleted_servers_are_listed_by_name(ann: Principal, servers: list[Server
     job = run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.REMOVE, servers))
     assert not Server.objects.exists()
     assert job.items.first().server_name == "web0"
+
+
+def test_a_server_that_was_changed_after_the_start_isnt_deleted(
+    ann: Principal, servers: list[Server]
+) -> None:
+    job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.REMOVE, servers)
+    set_server_enabled(ann, servers[2], enabled=False)
+    run_job(job)
+    assert states(job) == {"total": 5, "done": 4, "failed": 1}
+    assert job.items.get(state="failed").code == "version_conflict"
+    assert list(Server.objects.all()) == [servers[2]]
+    assert states(run_job(bulk_jobs.retry_failed_items(ann, job)))["done"] == 1
 
 
 def test_a_duplicate_message_does_nothing(ann: Principal, servers: list[Server]) -> None:

@@ -218,6 +218,10 @@ class MembershipAdmin(ServiceFormAdmin):
             }
         return super().changelist_view(request, context)
 
+    def list_audit_ids(self, row: Membership) -> tuple[str, ...]:
+        """Return the IDs of the membership and of the user."""
+        return (str(row.pk), str(row.user_id))
+
     @action(description=_("Reset second factor"), permissions=["change"])
     def reset_chosen(
         self, request: HttpRequest, queryset: QuerySet[Membership]

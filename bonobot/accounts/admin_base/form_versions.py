@@ -42,6 +42,7 @@ from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.masked_values import MASK
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.action_titles import format_action
+from bonobot.ledger.audit.object_changes import query_object_changes
 from bonobot.ledger.models import AuditRow
 
 VERSION_FIELD = "_version"
@@ -376,7 +377,7 @@ def _render_conflict(
         except VersionConflict:
             response = None
     if response is None or response.status_code not in (200, 400, 409):
-        page_request = _build_page_request(request, request.get_full_path())
+        page_request = build_page_request(request, request.get_full_path())
         response = _get_response(page_request)
         page_request._messages = original_messages
     request._messages = original_messages  # type: ignore[attr-defined]
@@ -516,7 +517,7 @@ def _insert_versions(
         page = PageState(parse_forms(html, request.path), shown_object())
         rendered.content = _insert_inputs(html, page.forms, page, request.get_full_path())
 
-    return _run_after_render(response, insert_inputs)
+    return run_after_render(response, insert_inputs)
 
 
 def _refresh_versions(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
@@ -530,12 +531,13 @@ def _refresh_versions(request: HttpRequest, response: HttpResponseBase) -> HttpR
             if page.status == 200:
                 rendered.content = _insert_inputs(html, forms, page, path)
 
-    return _run_after_render(response, insert_inputs)
+    return run_after_render(response, insert_inputs)
 
 
-def _run_after_render(
+def run_after_render(
     response: HttpResponseBase, callback: Callable[[Any], None]
 ) -> HttpResponseBase:
+    """Call `callback` with an HTML response once it is rendered."""
     if response.streaming or not response.get("Content-Type", "").startswith("text/html"):
         return response
     if isinstance(response, SimpleTemplateResponse):
@@ -558,7 +560,7 @@ def _insert_inputs(html: str, forms: list[Form], page: PageState, path: str) -> 
 
 def _load_page(request: HttpRequest, address: str) -> PageState:
     """Render a page for the same user and parse its current state."""
-    page_request = _build_page_request(request, address)
+    page_request = build_page_request(request, address)
     response = _get_response(page_request)
     if isinstance(response, SimpleTemplateResponse) and not response.is_rendered:
         response.render()
@@ -568,7 +570,8 @@ def _load_page(request: HttpRequest, address: str) -> PageState:
     return PageState(parse_forms(response.content.decode(), page_request.path), shown_object)
 
 
-def _build_page_request(request: HttpRequest, address: str) -> Any:
+def build_page_request(request: HttpRequest, address: str) -> Any:
+    """Return a GET request for a page by the same user, without messages."""
     page_request: Any = copy.copy(request)
     page_request.method, page_request.reads_versions, page_request.shown_object = "GET", True, None
     path, _mark, query = address.partition("?")
@@ -642,6 +645,4 @@ def describe_last_change(request: HttpRequest, object_id: str) -> str:
 
 def _find_last_change(request: HttpRequest, object_id: str) -> AuditRow | None:
     organization_id = resolve_principal(request).organization_id
-    rows = AuditRow.objects.for_organization(organization_id).filter(resource_id=object_id)
-    entry: AuditRow | None = rows.filter(event_type="change").order_by("-seq").first()
-    return entry
+    return query_object_changes(organization_id, [object_id]).first()

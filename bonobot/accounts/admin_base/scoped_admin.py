@@ -10,6 +10,8 @@ from functools import cached_property
 from typing import Any, ClassVar, Never, cast
 
 from django import forms
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
@@ -20,7 +22,13 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.admin_base.form_versions import describe_last_change
+from bonobot.accounts.admin_base.form_versions import build_page_request, describe_last_change
+from bonobot.accounts.admin_base.list_versions import (
+    LIST_VERSION_FIELD,
+    describe_list_changes,
+    insert_list_version,
+    read_list_version,
+)
 from bonobot.accounts.admin_base.responses import add_deleted_message, add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.deletions.kinds import list_restorable_kinds
@@ -28,6 +36,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago
 from bonobot.core.admin.theme import ModelAdmin, Select, display
+from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
 
@@ -255,15 +264,46 @@ class ScopedAdmin(ModelAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show the list or run an action on the selected rows; raises `Forbidden`."""
-        action_name = request.POST.get("action", "") if request.method == "POST" else ""
+        """Show the list or run an action on the selected rows; raises `Forbidden`.
+
+        If a selected row was changed since the list was loaded, show the list instead (409).
+        """
+        is_action = request.method == "POST"
+        action_name = request.POST.get("action", "") if is_action else ""
         # Django would redirect with a message that nothing was selected.
         if action_name in (self.actions or ()) and action_name not in self.get_actions(request):
             raise self.build_permission_error(
                 request, self.action_needs.get(action_name, self.needs_to_change)
             )
+        posted_version = request.POST.get(LIST_VERSION_FIELD, "")
+        version = posted_version if is_action else read_list_version(request)
         with self.explain_denial(request):
-            return super().changelist_view(request, extra_context)
+            if is_action and (text := describe_list_changes(request, self._load_selected(request))):
+                messages.error(request, text)
+                return self._show_current_list(request, extra_context)
+            response = super().changelist_view(request, extra_context)
+        return insert_list_version(response, version)
+
+    def _show_current_list(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None
+    ) -> HttpResponse:
+        page_request = build_page_request(request, request.get_full_path())
+        page_request._messages = request._messages  # type: ignore[attr-defined]
+        response: HttpResponse = super().changelist_view(page_request, extra_context)
+        response.status_code = VersionConflict.status
+        insert_list_version(response, read_list_version(request))
+        return response
+
+    def _load_selected(self, request: HttpRequest) -> dict[str, str]:
+        """Return the names of the selected rows by their IDs in the audit log."""
+        rows = self.get_queryset(request)
+        if request.POST.get("select_across") != "1":
+            rows = rows.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
+        return {row_id: str(row) for row in rows for row_id in self.list_audit_ids(row)}
+
+    def list_audit_ids(self, row: Any) -> tuple[str, ...]:
+        """Return the IDs that changes of a row have in the audit log."""
+        return (str(row.pk),)
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

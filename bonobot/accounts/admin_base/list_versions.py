@@ -1,0 +1,96 @@
+"""Versions of admin lists, to detect changes of selected rows since the list was loaded.
+
+The version of a list is the signed position of the organization's audit log, in which each change
+of an object is an entry. An action, such as a bulk deletion, is refused if a selected object was
+changed after that, and the current list is shown with who changed it. Pages that confirm an action
+carry the version of the list on.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+from django.core import signing
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.html import format_html
+from django.utils.translation import gettext as _t
+
+from bonobot.accounts.admin_base.form_versions import run_after_render
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.core.db import object_version
+from bonobot.core.db.object_version import VersionConflict
+from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.audit.action_titles import format_action
+from bonobot.ledger.audit.object_changes import query_object_changes
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.models.audit import Head
+
+LIST_VERSION_FIELD = "_list_version"
+VERSION_SALT = "bonobot.list_version"
+MAX_SHOWN, MAX_NAME_LENGTH = 5, 80
+_FORM_WITH_ROWS = re.compile(r"<form\b[^>]*>(?=(?:(?!</form>).)*\b_selected_action\b)", re.S)
+
+
+def read_list_version(request: HttpRequest) -> str:
+    """Return the version of a list; call it before the rows are read."""
+    try:
+        organization_id = resolve_principal(request).organization_id
+    except Problem:
+        return ""  # no organization yet
+    head = Head.objects.filter(organization_id=organization_id).first()
+    return signing.dumps([str(organization_id), head.seq if head else 0], salt=VERSION_SALT)
+
+
+def insert_list_version(response: HttpResponseBase, version: str) -> HttpResponseBase:
+    """Add the version to the forms with selected rows, of a list or of a confirmation."""
+    hidden = format_html('<input type="hidden" name="{}" value="{}">', LIST_VERSION_FIELD, version)
+
+    def insert_inputs(rendered: Any) -> None:
+        html = rendered.content.decode()
+        rendered.content = _FORM_WITH_ROWS.sub(lambda match: f"{match[0]}{hidden}", html)
+
+    return run_after_render(response, insert_inputs) if version else response
+
+
+def describe_list_changes(request: HttpRequest, names_by_id: Mapping[str, str]) -> str:
+    """Return which of these objects were changed since the list was loaded, and by whom.
+
+    Blank if there is none, or if the request has no valid version. The check is repeated in the
+    transaction of the first change.
+    """
+    try:
+        version = signing.loads(request.POST.get(LIST_VERSION_FIELD, ""), salt=VERSION_SALT)
+        organization_id, seq = version
+    except (signing.BadSignature, ValueError, TypeError):
+        return ""
+    if organization_id != str(resolve_principal(request).organization_id):
+        return ""
+    object_version.add_precondition(partial(_check_unchanged, request, names_by_id.keys(), seq))
+    entries = {entry.resource_id: entry for entry in _query_changes(request, names_by_id, seq)}
+    if not entries:
+        return ""
+    texts = [_describe_entry(names_by_id[row_id], entry) for row_id, entry in entries.items()]
+    if (count := len(texts) - MAX_SHOWN) > 0:
+        texts[MAX_SHOWN:] = [_t("%(n)s more") % {"n": count}]
+    return _t(
+        "Nothing was done. Changed since the list was loaded: %(changes)s. Review the current "
+        "list, then select again. (%(code)s)"
+    ) % {"changes": "; ".join(texts), "code": VersionConflict.code}
+
+
+def _describe_entry(name: str, entry: AuditRow) -> str:
+    who = make_visible(entry.actor_label, MAX_NAME_LENGTH)
+    return f"{make_visible(name, MAX_NAME_LENGTH)}: {format_action(entry.action)} ({who})"
+
+
+def _query_changes(request: HttpRequest, row_ids: Collection[str], seq: int) -> Any:
+    organization_id = resolve_principal(request).organization_id
+    return query_object_changes(organization_id, row_ids).filter(seq__gt=seq).order_by("seq")
+
+
+def _check_unchanged(request: HttpRequest, row_ids: Collection[str], seq: int) -> None:
+    if _query_changes(request, row_ids, seq).exists():
+        raise VersionConflict({}, "")
