@@ -3,30 +3,37 @@
 from typing import Any
 
 from django import forms
+from django.contrib.admin.utils import unquote
 from django.db.models import F, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
+from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
+from django.urls import path
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import parse_amount
+from agents.admin.budget_preview import BudgetForecast, build_forecast, read_line
+from agents.budgets.preview import BudgetPace, compute_pace
 from agents.budgets.services import (
     BudgetLine,
     BudgetUse,
     Owner,
+    build_line,
     delete_budget,
     load_budget_use,
     save_budget,
 )
 from agents.models import Agent, Budget
-from bonobot.accounts.admin_base import ServiceFormAdmin
+from bonobot.accounts.admin_base import ServiceFormAdmin, render_fragment
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount as shown_amount
-from bonobot.accounts.templatetags.display import icon, monogram, plain_dollars, share
+from bonobot.accounts.templatetags.display import icon, monogram, plain_dollars, render_badge, share
 from bonobot.core.admin.theme import IntegerInput, Select, TextInput, display, register
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
@@ -89,9 +96,10 @@ class BudgetAdmin(ServiceFormAdmin):
     needs_to_change = Action.MANAGE_AGENTS
     delete_note = _("The limit stops applying with the next call.")
     form = BudgetForm
+    change_form_template = "admin/budgets/form.html"
     fields = ("whose", "unit", "period", "amount", "warn_at")
     problem_fields = {"budgets": "amount", "budgets[0].unit": "unit"}
-    list_display = ("owner", "what", "use", "held", "warning")
+    list_display = ("owner", "what", "status", "use", "held")
     list_display_links = ("owner",)
     list_filter = ("unit", "period")
     list_select_related = ("agent", "server", "organization")
@@ -131,6 +139,38 @@ class BudgetAdmin(ServiceFormAdmin):
         form = super().get_form(request, obj, change=change, **kwargs)
         return type("Form", (form,), {"principal": self.get_principal(request)})
 
+    def get_urls(self) -> list[Any]:
+        """Add the preview of a budget that isn't saved."""
+        view = self.admin_site.admin_view(self.show_preview)
+        return [path("preview/", view, name="agents_budget_preview"), *super().get_urls()]
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        """Show what the budget does beside the form."""
+        principal = self.get_principal(request)
+        row = self.get_object(request, unquote(object_id)) if object_id else None
+        context = {
+            "forecast": _build_form_forecast(principal, row, request.POST),
+            "preview_query": f"?budget={row.pk}" if row else "",
+        }
+        return super().changeform_view(
+            request, object_id, form_url, context | (extra_context or {})
+        )
+
+    def show_preview(self, request: HttpRequest) -> HttpResponseBase:
+        """Return what the budget of a form would do."""
+        principal = self.get_principal(request)
+        principal.require(Action.VIEW)
+        row_id = request.GET.get("budget")
+        row = self.get_object(request, row_id) if row_id else None
+        forecast = _build_form_forecast(principal, row, request.POST)
+        return render_fragment(request, "budgets/forecast.html", forecast=forecast)
+
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer no bulk actions: each budget is deleted on its own page."""
         return {}
@@ -162,22 +202,31 @@ class BudgetAdmin(ServiceFormAdmin):
 
     @display(description=_("spent"))
     def use(self, row: Any) -> SafeString | str:
-        """Return a meter of the spending in the current period."""
+        """Return a meter of the current period: what is spent, and how much time has passed."""
         if row.each_session:
             return _t("shown on each session")
         usage: BudgetUse = row.use
-        percent = share(usage.spent, row.limit)
+        pace = compute_pace(usage, timezone.now())
         return format_html(
-            '<span class="bb-use"><span class="bb-meter" data-tone="{}"><i style="width:{}%"></i>'
-            '</span><span class="bb-quiet">{} · {}%</span></span>',
+            '<span class="bb-use"><span class="bb-meter" data-tone="{}"><i style="width:{}%"></i>{}'
+            '</span><span class="bb-quiet">{}</span></span>',
             usage.tone,
-            percent,
-            _t("%(spent)s of %(limit)s")
-            % {
-                "spent": shown_amount(usage.spent, row.unit),
-                "limit": shown_amount(row.limit, row.unit),
-            },
-            percent,
+            share(usage.spent, row.limit),
+            format_html('<b style="left:{}%"></b>', pace.elapsed) if pace else "",
+            " · ".join(
+                filter(
+                    None,
+                    (
+                        _t("%(spent)s of %(limit)s")
+                        % {
+                            "spent": shown_amount(usage.spent, row.unit),
+                            "limit": shown_amount(row.limit, row.unit),
+                        },
+                        f"{usage.percent}%",
+                        _describe_pace(pace),
+                    ),
+                )
+            ),
         )
 
     @display(description=_("reserved by running calls"))
@@ -185,10 +234,18 @@ class BudgetAdmin(ServiceFormAdmin):
         """Return the amount reserved by running calls."""
         return shown_amount(row.use.reserved, row.unit) if row.use.reserved else "–"
 
-    @display(description=_("warning"))
-    def warning(self, row: Any) -> str:
-        """Return the percentage at which people are warned."""
-        return _t("at %(n)d%%") % {"n": row.warn_at}
+    @display(description=_("status"))
+    def status(self, row: Any) -> SafeString | str:
+        """Return whether the limit or the warning level is reached."""
+        usage: BudgetUse = row.use
+        if row.each_session:
+            return "–"
+        title = _t("A notification is sent at %(n)d%%.") % {"n": row.warn_at}
+        if usage.spent >= row.limit:
+            return render_badge("hard", _t("limit reached"), title)
+        if usage.warned:
+            return render_badge("soft", _t("above %(n)d%%") % {"n": row.warn_at}, title)
+        return render_badge("ok", _t("within limit"), title)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
         """Save through the service."""
@@ -211,6 +268,24 @@ class BudgetAdmin(ServiceFormAdmin):
     def delete_model(self, request: HttpRequest, obj: Budget) -> None:
         """Delete through the service."""
         delete_budget(self.get_principal(request), obj)
+
+
+def _describe_pace(pace: BudgetPace | None) -> str:
+    return _t("on pace for %(n)d%%") % {"n": pace.projected_percent} if pace else ""
+
+
+def _build_form_forecast(
+    principal: Principal, row: Budget | None, data: QueryDict
+) -> BudgetForecast:
+    """Return what a budget does with the values that were typed, else with its saved ones."""
+    if row is not None:
+        owner: Owner = row.agent or row.server or row.organization
+        if not data:
+            return build_forecast(principal, owner, build_line(row))
+    else:
+        owner = _get_owner(principal, data.get("whose") or ORGANIZATION)
+    line, has_limit = read_line(data, row)
+    return build_forecast(principal, owner, line, has_limit=has_limit)
 
 
 def _format_owner_key(row: Budget) -> str:

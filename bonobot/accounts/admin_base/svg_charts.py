@@ -72,12 +72,17 @@ class ChartColumn:
 
 @dataclass(frozen=True)
 class Chart:
-    """Bars over time, with the labels of both axes; see `admin/parts/chart.html`."""
+    """Bars over time, with the labels of both axes; see `admin/parts/chart.html`.
+
+    `limit_at` is how far from the top a line for a limit is, in percent; None without a limit.
+    """
 
     title: Any
     axis: list[str]
     columns: list[ChartColumn]
     labels: list[ChartLabel]
+    limit_at: float | None = None
+    limit_text: str = ""
 
 
 def choose_axis(highest: int) -> list[int]:

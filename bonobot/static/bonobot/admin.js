@@ -217,15 +217,16 @@
     if (hadFocus) first?.focus();
   }
 
-  // Preview of a form before it is saved: data-previews="URL" of fragments.
+  // Preview of a form before it is saved: data-previews="URL" of fragments, on the form or around fields.
   let previewTimer = 0;
   function schedulePreview(event) {
-    const form = event.target.closest("form[data-previews]");
+    const source = event.target.closest("[data-previews]");
+    const form = source?.closest("form");
     if (!form || event.target.matches("[data-find]")) return;
     clearTimeout(previewTimer);
     previewTimer = setTimeout(async () => {
       const body = new URLSearchParams(new FormData(form));
-      const answer = await fetchFragment(form.dataset.previews, { method: "POST", body });
+      const answer = await fetchFragment(source.dataset.previews, { method: "POST", body });
       for (const note of queryAll("[data-preview-note]", form)) note.hidden = !answer.ok;
       if (!answer.ok) return;
       replaceParts(parseHtml(await answer.text()));

@@ -233,7 +233,7 @@ CONTROL_AREA = Area(
         ),
         Feature(
             "Manage budgets",
-            admin="budget.list budget.add budget.change budget.delete",
+            admin="budget.list budget.add budget.change budget.delete budget.preview",
             rest=(
                 "get_budgets set_budgets get_server_budgets set_server_budgets "
                 "get_organization_budgets set_organization_budgets"

@@ -1,0 +1,80 @@
+"""Budgets in the admin: the list with what is spent, and the preview beside the form."""
+
+from datetime import UTC, timedelta
+
+import pytest
+from django.utils import timezone
+
+from agents.budgets.limits import build_budget_key
+from agents.budgets.services import BudgetLine, build_limit, set_budgets
+from agents.models import Budget
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import BudgetCell
+from tests import admin_client, factories
+from tests.admin_client import build_url, get_text
+from tests.agents.budgets.test_preview import add_calls
+
+pytestmark = pytest.mark.django_db
+
+FORM = {"whose": "organization", "unit": "calls", "period": "day", "amount": "", "warn_at": "80"}
+
+
+@pytest.fixture
+def person(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OWNER)
+
+
+def spend(row: Budget, amount: int) -> None:
+    """Set what a budget has spent in its current period."""
+    key = build_budget_key(row.organization_id, build_limit(row), timezone.now())
+    BudgetCell.objects.create(key=key, organization_id=row.organization_id, spent=amount)
+
+
+def test_the_form_says_what_the_budget_would_have_denied(
+    acme: Organization, person: admin_client.AdminClient
+) -> None:
+    midnight = timezone.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    add_calls(acme.pk, midnight - timedelta(days=2), 40)
+    page = get_text(person.post("agents_budget_preview", **FORM))
+    assert "40 calls in the last 30 days, at most 40 calls on one day" in page
+    page = get_text(person.post("agents_budget_preview", **FORM | {"amount": "30"}))
+    assert "Would have denied about 10 of 40 calls in the last 30 days" in page
+    assert "Every day at 00:00 UTC" in page
+    assert "24 calls: a notification" in page
+    page = get_text(person.post("agents_budget_preview", **FORM | {"amount": "50"}))
+    assert "Would have denied no calls in the last 30 days" in page
+
+
+def test_a_saved_budget_is_previewed_with_its_own_owner_and_unit(
+    acme: Organization, person: admin_client.AdminClient
+) -> None:
+    agent = factories.create_agent(acme, "Helper")
+    set_budgets(factories.build_administrator(acme), agent, [BudgetLine("tokens", "month", 900)])
+    row = Budget.objects.get()
+    page = get_text(person.get("agents_budget_change", row.pk))
+    assert "All sessions and calls of the agent Helper" in page
+    assert "720 tokens: a notification" in page
+    url = f"{build_url('agents_budget_preview')}?budget={row.pk}"
+    page = get_text(person.send(url, {"amount": "1000", "warn_at": "50"}))
+    assert "500 tokens: a notification" in page
+
+
+def test_the_list_shows_a_state_with_an_icon_and_a_word(
+    acme: Organization, person: admin_client.AdminClient
+) -> None:
+    lines = [BudgetLine("calls", "total", 10), BudgetLine("tokens", "total", 100)]
+    set_budgets(factories.build_administrator(acme), acme, lines)
+    for row, amount in zip(Budget.objects.order_by("unit"), (10, 85), strict=True):
+        spend(row, amount)
+    page = get_text(person.get("agents_budget_changelist"))
+    assert "limit reached" in page
+    assert "above 80%" in page
+    assert "10 of 10 · 100%" in page
+
+
+def test_nobody_previews_a_budget_of_another_organization(
+    acme: Organization, person: admin_client.AdminClient
+) -> None:
+    other = factories.create_agent(factories.create_organization("other"), "Theirs")
+    person.post("agents_budget_preview", status=404, **FORM | {"whose": f"agent:{other.pk}"})
