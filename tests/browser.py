@@ -7,7 +7,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, Request, ViewportSize, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    Request,
+    ViewportSize,
+    sync_playwright,
+)
 
 from tests.parts import find_chromium
 
@@ -15,6 +22,8 @@ PATIENCE_MS = 15_000
 DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 375, "height": 812}
 # Only this machine's names are resolved: intercepting requests would disable the cache.
+# What a site may store, except for its cached files.
+STORAGE = "cookies,indexeddb,local_storage,service_workers,cache_storage"
 NO_OTHER_HOST = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"
 
 
@@ -34,6 +43,7 @@ class SharedBrowser:
             )
             stack.callback(self.browser.close)
             self._stack = stack.pop_all()
+        self.idle_contexts: dict[str, BrowserContext] = {}
         self._loop = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
 
@@ -99,17 +109,50 @@ def open_context(browser: Browser, base_url: str, *, loopback: bool = False) -> 
         if url.scheme not in {"data", "blob"} and not own:
             foreign.append(request.url)
 
-    context = browser.new_context(base_url=base_url, viewport=DESKTOP)
-    context.set_default_timeout(PATIENCE_MS)
-    context.on("request", notice)
-    page = context.new_page()
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    try:
-        yield page
-    finally:
-        context.close()
+    with _use_context(browser, base_url) as context:
+        context.on("request", notice)
+        try:
+            page = context.new_page()
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            yield page
+        finally:
+            context.remove_listener("request", notice)
     assert not foreign, f"asked other hosts: {foreign}"
     assert not faults, f"scripts failed: {faults}"
+
+
+@contextmanager
+def _use_context(browser: Browser, base_url: str) -> Iterator[BrowserContext]:
+    """Use a context that an earlier test has left, or a new one.
+
+    It keeps the files of the site and their compiled scripts, but nothing else. After a failure,
+    the context isn't used again.
+    """
+    idle = _shared[0].idle_contexts
+    context = idle.pop(base_url, None) or browser.new_context(base_url=base_url, viewport=DESKTOP)
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        yield context
+        _clear_context(context, base_url)
+    except BaseException:
+        context.close()
+        raise
+    if base_url in idle:  # two were in use
+        context.close()
+    else:
+        idle[base_url] = context
+
+
+def _clear_context(context: BrowserContext, base_url: str) -> None:
+    """Close the pages of a context, and delete what the site has stored."""
+    last, *others = context.pages or [context.new_page()]
+    for page in others:
+        page.close()
+    context.set_offline(False)
+    devices = context.new_cdp_session(last)
+    devices.send("Storage.clearDataForOrigin", {"origin": base_url, "storageTypes": STORAGE})
+    context.clear_cookies()
+    last.close()
 
 
 def save_page(page: Page, folder: Path) -> None:

@@ -162,6 +162,29 @@ def _one_tls_context() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def _django_set_urlconf() -> None:
+    """Replace fixtures of pytest-django for marks that no test has, and the cache of an absent app.
+
+    To set them up takes a quarter of the time of a small test.
+    """
+
+
+@pytest.fixture(scope="session")
+def _django_isolate_apps() -> None:
+    """See `_django_set_urlconf`."""
+
+
+@pytest.fixture(scope="session")
+def _template_string_if_invalid_marker() -> None:
+    """See `_django_set_urlconf`."""
+
+
+@pytest.fixture(scope="session")
+def _django_clear_site_cache() -> None:
+    """See `_django_set_urlconf`."""
+
+
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Run async tests on asyncio, the loop of the product."""
     return "asyncio"

@@ -1,7 +1,7 @@
 """Every page of the admin as each role sees it: visited once and checked for everything.
 
-No page fails or has invalid content; no link and no button leads to a 403; everything is
-translated to German; no secret of an organization is shown.
+No page fails or has invalid content; every form refuses an outdated version; no link and no button
+leads to a 403; everything is translated to German; no secret of an organization is shown.
 """
 
 import re
@@ -14,10 +14,13 @@ from uuid import UUID
 import pytest
 import pytest_django
 from django.db import transaction
+from django.test import Client
 
+from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, Form, parse_forms
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
+from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import admin_client, factories
 from tests.bonobot.canaries import (
@@ -27,6 +30,7 @@ from tests.bonobot.canaries import (
     find_leaks,
     store_canaries,
 )
+from tests.bonobot.test_admin_versions import TOKEN, build_outdated_version, read_fields
 from tests.bonobot.test_principal_matrix_admin import (
     NOBODY,
     READ_ONLY,
@@ -112,6 +116,63 @@ def admin_visits(
         acme, canaries = factories.create_organization(), create_canaries()
         servers = store_canaries(acme, canaries)
         yield AdminVisits(acme, create_objects(acme), servers, build_needles(canaries))
+
+
+# Forms that must be among those of the test below.
+IMPORTANT_FORMS = {
+    "agents_agent_policy",
+    "agents_agent_configuration",
+    "agents_agent_builtin",
+    "organization_policy",
+    "profile",
+    "agents_budget_change",
+    "agents_modelendpoint_change",
+    "agents_skill_edit",
+    "agents_workflow_edit",
+    "agents_workflow_triggers",
+    "mcp_servers_server_configuration",
+    "mcp_servers_preset_change",
+    "notices_notificationchannel_change",
+    "tenancy_membership_change",
+    "tenancy_organization_change",
+    "tenancy_user_change",
+    "tenancy_token_change",
+    "tenancy_issuer_change",
+    "tenancy_provider_change",
+    "django_celery_beat_periodictask_change",
+}
+
+
+def test_every_form_has_a_version_and_refuses_an_outdated_one(admin_visits: AdminVisits) -> None:
+    """This test is the first one: members whom other tests create would change some forms."""
+    client, names = admin_visits.get_browser(None).client, set()
+    for visit in admin_visits.list_visits(None):
+        page = visit.content.decode() if visit.is_page else ""
+        for form in parse_forms(page, visit.path.partition("?")[0]) if page else []:
+            names.add(visit.name)
+            with render_without_signals(), transaction.atomic():
+                check_form_version(client, visit, form)
+                transaction.set_rollback(True)
+    assert names >= IMPORTANT_FORMS
+
+
+def check_form_version(client: Client, visit: Visit, form: Form) -> None:
+    """Post a form of a page with an outdated version, and unchanged."""
+    values = read_fields(visit.content.decode(), form)
+    assert VERSION_FIELD in values, f"{visit.path}: a form without a version"
+    outdated = {VERSION_FIELD: build_outdated_version(values[VERSION_FIELD], form)}
+    before = AuditRow.objects.count()
+    headers = {"Accept-Language": "de"}  # as for the visits
+
+    conflict = client.post(visit.path, values | outdated, headers=headers)
+
+    assert conflict.status_code == 409, (visit.path, conflict.status_code)
+    assert b"version_conflict" in conflict.content, visit.path
+    assert AuditRow.objects.count() == before, visit.path
+    assert TOKEN.search(conflict.content.decode()), visit.path
+    # The version still matches, so the refused request changed nothing that the form shows.
+    response = client.post(visit.path, values, headers=headers)
+    assert response.status_code != 409, f"{visit.path}: refused though nothing changed"
 
 
 @pytest.mark.parametrize("role", ROLES)

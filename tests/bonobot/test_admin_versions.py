@@ -1,15 +1,14 @@
-"""No form of the admin reverts a concurrent change: every form, and people with two tabs."""
+"""No form of the admin reverts a concurrent change: people with two tabs.
+
+`test_admin_pages.py` posts every form with an outdated version.
+"""
 
 import re
-from collections.abc import Iterator
 from html import unescape
 from typing import Any
-from uuid import UUID
 
 import pytest
-import pytest_django
 from django.core import signing
-from django.db import transaction
 
 from agents.models import Agent, ToolRule
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
@@ -18,43 +17,10 @@ from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, VERSION_SAL
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version
-from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories, rest
-from tests.screens import (
-    ABSENT,
-    ADDRESSES,
-    build_address,
-    create_objects,
-    render_without_signals,
-    share_rows,
-)
 
 TOKEN = re.compile(rf'<input type="hidden" name="{VERSION_FIELD}" value="([^"]*)">')
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)"(?: value="([^"]*)")?')
-
-
-class FilledOrganization:
-    """An organization with one of everything, and a platform administrator."""
-
-    def __init__(self) -> None:
-        self.organization = factories.create_organization()
-        self.ids: dict[str, UUID] = create_objects(self.organization)
-        self.browser = admin_client.sign_in(self.organization, None)
-
-
-@pytest.fixture(scope="module")
-def shared_organization(
-    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
-) -> Iterator[FilledOrganization]:
-    with share_rows(django_db_blocker):
-        yield FilledOrganization()
-
-
-@pytest.fixture
-def filled(shared_organization: FilledOrganization) -> Iterator[FilledOrganization]:
-    with transaction.atomic():
-        yield shared_organization
-        transaction.set_rollback(True)
 
 
 def read_fields(page: str, form: Form) -> dict[str, Any]:
@@ -70,79 +36,6 @@ def build_outdated_version(token: str, form: Form) -> str:
     first, *_others = form.controls
     parts = form.build_parts() | {first: ["what was there before"]}
     return signing.dumps([page, key, compute_version(parts)], salt=VERSION_SALT)
-
-
-def load_forms(
-    filled: FilledOrganization, name: str, parameters: list[str]
-) -> tuple[str, str, list[Form]]:
-    path = build_address(name, parameters, filled.ids)
-    response = filled.browser.client.get(path)
-    page = "" if response.streaming or response.status_code != 200 else response.content.decode()
-    forms = parse_forms(page, path.partition("?")[0]) if "<html" in page else []
-    return path, page, forms
-
-
-@pytest.mark.parametrize(("name", "parameters"), ADDRESSES, ids=[name for name, _ in ADDRESSES])
-def test_every_form_has_a_version_and_refuses_an_outdated_one(
-    filled: FilledOrganization, name: str, parameters: list[str]
-) -> None:
-    if name in ABSENT:
-        pytest.skip("no such object")
-    with render_without_signals():
-        path, page, forms = load_forms(filled, name, parameters)
-        if not forms:
-            pytest.skip("no editing form")
-        for form in forms:
-            values = read_fields(page, form)
-            assert VERSION_FIELD in values, f"{path}: a form without a version"
-            before = AuditRow.objects.count()
-
-            conflict = filled.browser.client.post(
-                path, values | {VERSION_FIELD: build_outdated_version(values[VERSION_FIELD], form)}
-            )
-
-            assert conflict.status_code == 409, (path, conflict.status_code)
-            assert b"version_conflict" in conflict.content, path
-            assert AuditRow.objects.count() == before, path
-            assert TOKEN.search(conflict.content.decode()), path
-
-            # The version still matches, so the refused request changed nothing that the form shows.
-            with transaction.atomic():
-                response = filled.browser.client.post(path, values)
-                assert response.status_code != 409, f"{path}: refused though nothing changed"
-                transaction.set_rollback(True)
-
-
-def test_the_important_forms_are_covered(filled: FilledOrganization) -> None:
-    names = dict(ADDRESSES)
-    edited = (
-        "agents_agent_policy",
-        "agents_agent_configuration",
-        "agents_agent_builtin",
-        "organization_policy",
-        "profile",
-        "agents_budget_change",
-        "agents_modelendpoint_change",
-        "agents_skill_edit",
-        "agents_workflow_edit",
-        "agents_workflow_triggers",
-        "mcp_servers_server_configuration",
-        "mcp_servers_preset_change",
-        "notices_notificationchannel_change",
-        "tenancy_membership_change",
-        "tenancy_organization_change",
-        "tenancy_user_change",
-        "tenancy_token_change",
-        "tenancy_issuer_change",
-        "tenancy_provider_change",
-        "django_celery_beat_periodictask_change",
-    )
-    assert [name for name in edited if not load_forms(filled, name, names[name])[2]] == []
-
-
-# -- Two tabs -------------------------------------------------------------------------------------
-
-pytest_db = pytest.mark.django_db
 
 
 class Tab:

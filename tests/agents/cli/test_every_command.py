@@ -19,7 +19,7 @@ from django.core.management import get_commands, load_command_class
 
 from agents.sessions.worker import get_session_runner
 from bonobot.accounts.models import Organization
-from bonobot.core.cli.command_group import CommandGroup, CommandVerb
+from bonobot.core.cli.command_group import CommandGroup
 from bonobot.management.command_groups import COMMAND_GROUPS, is_read_command
 from tests import factories
 from tests.agents.cli.example_organization import CALLS, Call, create_example_objects, run_server
@@ -36,11 +36,7 @@ for _command in GROUPS.values():
 # These change shared objects, so they run last: `agents` disables the agent, and `org` creates a
 # second organization, after which each verb requires `--org`.
 LAST = ("agents", "org")
-VERBS = [
-    pytest.param(name, verb, id=f"{name} {verb.name}")
-    for name, command in GROUPS.items()
-    for verb in command.verbs
-]
+VERBS = [(name, verb) for name, command in GROUPS.items() for verb in command.verbs]
 
 
 @cache
@@ -53,37 +49,31 @@ def test_all_command_groups_are_found() -> None:
     assert {"mcp", "agents", "tools", "tokens", "audit"} <= GROUPS.keys()
 
 
-@pytest.mark.parametrize(("group", "verb"), VERBS)
-def test_a_verb_has_help_and_examples(group: str, verb: CommandVerb) -> None:
-    assert verb.help[0].isupper()
-    assert ". " not in verb.help or verb.help.endswith("."), "several sentences"
-    assert verb.examples, "an example shows more than a synopsis"
-    for example in verb.examples:
-        assert shlex.split(example)[:2] == [group, verb.name]
+def test_a_verb_has_help_and_examples() -> None:
+    for group, verb in VERBS:
+        name = f"{group} {verb.name}"
+        assert verb.help[0].isupper(), name
+        assert ". " not in verb.help or verb.help.endswith("."), f"{name}: several sentences"
+        assert verb.examples, f"{name}: an example shows more than a synopsis"
+        for example in verb.examples:
+            assert shlex.split(example)[:2] == [group, verb.name], name
 
 
-@pytest.mark.parametrize(("group", "verb"), VERBS)
-def test_bad_usage_of_a_verb_exits_with_2(
-    group: str, verb: CommandVerb, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parser = get_parser(group)
-    with pytest.raises(SystemExit) as raised:
-        parser.parse_args([verb.name, "--no-such-option"])
-    assert raised.value.code == 2
-    output = capsys.readouterr()
-    assert output.err
-    assert not output.out
+def test_bad_usage_of_a_verb_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for group, verb in VERBS:
+        with pytest.raises(SystemExit) as raised:
+            get_parser(group).parse_args([verb.name, "--no-such-option"])
+        output = capsys.readouterr()
+        assert (raised.value.code, output.out) == (2, ""), (group, verb.name)
+        assert output.err, (group, verb.name)
 
 
-@pytest.mark.parametrize(("group", "verb"), VERBS)
-def test_a_verb_accepts_json(
-    group: str, verb: CommandVerb, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parser = get_parser(group)
-    with pytest.raises(SystemExit) as raised:
-        parser.parse_args([verb.name, "--help"])
-    assert raised.value.code == 0
-    assert "--json" in capsys.readouterr().out
+def test_a_verb_accepts_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for group, verb in VERBS:
+        with pytest.raises(SystemExit) as raised:
+            get_parser(group).parse_args([verb.name, "--help"])
+        assert raised.value.code == 0, (group, verb.name)
+        assert "--json" in capsys.readouterr().out, (group, verb.name)
 
 
 # --- on a small organization

@@ -16,14 +16,14 @@ MARKDOWN_PAGES = sorted(name for name in pages.find_files() if not pages.is_imag
 REFERENCE_PAGES = sorted(pages.GENERATED_PAGES)
 
 
-@pytest.mark.parametrize("start", LINKS)
-def test_each_link_of_a_screen_leads_to_a_page_and_a_section(start: str) -> None:
+def test_each_link_of_a_screen_leads_to_a_page_and_a_section() -> None:
     load_admin_pages()
     names = {name for name, _parameters in list_addresses(site.get_urls())}
-    assert any(name == start or name.startswith(f"{start}_") for name in names)
-    page, _hash, anchor = LINKS[start].partition("#")
-    assert not anchor or anchor in pages.render_page(page).anchors
-    assert page in pages.find_files()
+    for start, link in LINKS.items():
+        assert any(name == start or name.startswith(f"{start}_") for name in names), start
+        page, _hash, anchor = link.partition("#")
+        assert not anchor or anchor in pages.render_page(page).anchors, link
+        assert page in pages.find_files(), link
 
 
 def test_a_screen_has_the_link_with_the_longest_matching_name() -> None:
@@ -32,16 +32,16 @@ def test_a_screen_has_the_link_with_the_longest_matching_name() -> None:
     assert find_documentation("agents_agents") == ""
 
 
-@pytest.mark.parametrize("name", [*MARKDOWN_PAGES, *REFERENCE_PAGES])
-def test_every_link_and_image_within_the_documentation_exists(name: str) -> None:
-    html = pages.render_page(name).html
-    for target in re.findall(r'(?:href|src|srcset)="/docs/([^"]*)"', html):
-        page, _hash, anchor = target.partition("#")
-        assert pages.is_page(page) or page in pages.find_files(), target
-        if anchor:
-            assert anchor in pages.render_page(page).anchors, target
-    assert not re.findall(r'(?:href|src|srcset)="(?!https?:|mailto:|/docs/|")', html)
-    assert "<script" not in html
+def test_every_link_and_image_within_the_documentation_exists() -> None:
+    for name in (*MARKDOWN_PAGES, *REFERENCE_PAGES):
+        html = pages.render_page(name).html
+        for target in re.findall(r'(?:href|src|srcset)="/docs/([^"]*)"', html):
+            page, _hash, anchor = target.partition("#")
+            assert pages.is_page(page) or page in pages.find_files(), (name, target)
+            if anchor:
+                assert anchor in pages.render_page(page).anchors, (name, target)
+        assert not re.findall(r'(?:href|src|srcset)="(?!https?:|mailto:|/docs/|")', html), name
+        assert "<script" not in html, name
 
 
 def test_diagrams_are_drawings_and_repeated_headings_have_their_own_anchors() -> None:
