@@ -40,6 +40,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
+from mcp_servers.admin.add_by_url import add_by_url
 from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.openapi import add_api, add_declared_api
 from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
@@ -525,6 +526,11 @@ def add_agent_api(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     return add_api(request, *_get_destination(request, object_id))
 
 
+def add_agent_url(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+    """Add a private server by its URL."""
+    return add_by_url(request, *_get_destination(request, object_id))
+
+
 def add_agent_operations(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Add an API by manually declared operations, as a private server."""
     return add_declared_api(request, *_get_destination(request, object_id))
@@ -534,6 +540,7 @@ AgentAdmin.routes += (
     ("servers/add/", add_agent_server, "form"),
     ("servers/presets/", choose_agent_preset, "presets"),
     ("servers/presets/<slug:slug>/", fill_agent_preset, "preset"),
+    ("servers/url/", add_agent_url, "url"),
     ("servers/paste/", import_agent_servers, "paste"),
     ("servers/added/", show_added_agent_servers, "added"),
     ("servers/openapi/", add_agent_api, "openapi"),

@@ -1,8 +1,17 @@
 """The admin of servers; importing it registers models, pages and actions."""
 
-from mcp_servers.admin import definitions, health, launchers, presets, server_details, servers
+from mcp_servers.admin import (
+    add_by_url,
+    definitions,
+    health,
+    launchers,
+    presets,
+    server_details,
+    servers,
+)
 
 __all__ = [
+    "add_by_url",
     "definitions",
     "health",
     "launchers",

@@ -27,7 +27,7 @@ from mcp_servers.server_config import ServerSpec
 class ServerDestination:
     """The scope that a new server is created in, with its URLs and follow-up.
 
-    `url` returns the URL of a page (`form`, `presets`, `preset` with a slug, `paste`,
+    `url` returns the URL of a page (`form`, `presets`, `preset` with a slug, `url`, `paste`,
     `openapi`, `operations`, `added`);
     `build_next_url` returns the redirect after one server, `onward` is the link after several.
     """
@@ -53,6 +53,7 @@ class ServerDestination:
     def build_tabs(self, active: str) -> list[dict[str, Any]]:
         titles = {
             "presets": _("Preset"),
+            "url": "URL",
             "paste": _("Paste JSON"),
             "openapi": "OpenAPI",
             "operations": _("HTTP operations"),

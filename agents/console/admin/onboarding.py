@@ -41,6 +41,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.ledger.models import AuditRow
 from mcp_servers.admin import add_servers, openapi, preset_gallery
+from mcp_servers.admin.add_by_url import add_by_url
 from mcp_servers.admin.review_new_servers import build_added_url, show_added_servers
 from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.models import Definition, Server
@@ -165,6 +166,7 @@ OFFLINE_ENDPOINT = ModelEndpointSpec(
 )
 ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
     "presets": preset_gallery.choose_preset,
+    "url": add_by_url,
     "paste": import_servers,
     "openapi": openapi.add_api,
     "operations": openapi.add_declared_api,

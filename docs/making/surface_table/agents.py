@@ -69,7 +69,7 @@ AGENTS_AREA = Area(
             "Attach a server, or add a private one",
             admin=(
                 "agent.servers agent.attach_selected agent.form agent.presets agent.preset "
-                "agent.paste agent.openapi agent.operations agent.added"
+                "agent.url agent.paste agent.openapi agent.operations agent.added"
             ),
             rest="attach_server replace_agent_server",
             cli="mcp connect, mcp add",

@@ -392,8 +392,8 @@ INSTALLATION_AREA = Area(
         Feature(
             "Follow the first-run setup",
             admin=(
-                "first_run first_run_preset first_run_presets first_run_paste first_run_openapi "
-                "first_run_operations first_run_form first_run_added"
+                "first_run first_run_preset first_run_presets first_run_url first_run_paste "
+                "first_run_openapi first_run_operations first_run_form first_run_added"
             ),
             rest="get_first_run update_first_run",
             cli=(

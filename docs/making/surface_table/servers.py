@@ -13,7 +13,7 @@ AREA = Area(
         ),
         Feature(
             "Add a server",
-            admin="server.add server.added server.openapi server.operations",
+            admin="server.add server.added server.url server.openapi server.operations",
             rest="create_server preview_api",
             cli="mcp add, tools add-mcp",
         ),
