@@ -21,6 +21,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.untrusted_text import strip_terminal_sequences
 from mcp_servers.client.child_process import send_group_signal
+from mcp_servers.client.folder_rules import OpenFolders
 from mcp_servers.client.resource_limits import ProcessLimits
 from mcp_servers.client.sandbox import (
     ServerSandboxUnavailable,
@@ -53,7 +54,7 @@ class CommandSandbox:
     limits: ProcessLimits = field(default_factory=ProcessLimits)
     read_only_files: Mapping[str, Path] = field(default_factory=dict)
 
-    def build_arguments(self) -> tuple[str, ...]:
+    def build_arguments(self, mode_filter: int | None) -> tuple[str, ...]:
         """Return the arguments before a command. Blocks; raises `ServerSandboxUnavailable`."""
         _require_working_sandbox()
         if self.root.resolve() != self.root:
@@ -67,7 +68,11 @@ class CommandSandbox:
         ]
         start_path = f"{SANDBOX_PATH}/{self.start_folder}" if self.start_folder else SANDBOX_PATH
         return (
-            *_build_bwrap_arguments(self.network, forbids_namespaces=_can_forbid_namespaces()),
+            *_build_bwrap_arguments(
+                self.network,
+                forbids_namespaces=_can_forbid_namespaces(),
+                mode_filter=mode_filter,
+            ),
             *("--bind", str(self.root), SANDBOX_PATH),
             *bind_arguments,
             *("--remount-ro", "/", "--chdir", start_path, "--"),
@@ -116,9 +121,13 @@ def _find_sandbox_failure(arguments: tuple[str, ...]) -> str:
     return try_command([*arguments, *command], ENVIRONMENT)
 
 
-def _build_bwrap_arguments(network: bool, *, forbids_namespaces: bool) -> tuple[str, ...]:
+def _build_bwrap_arguments(
+    network: bool, *, forbids_namespaces: bool, mode_filter: int | None = None
+) -> tuple[str, ...]:
     return (
-        *build_namespace_arguments(network=network, forbids_namespaces=forbids_namespaces),
+        *build_namespace_arguments(
+            network=network, forbids_namespaces=forbids_namespaces, mode_filter=mode_filter
+        ),
         *build_system_arguments(network=network),
         *build_tmpfs_arguments("/tmp", TMP_BYTES),  # noqa: S108
     )
@@ -186,9 +195,11 @@ async def run_command(
     env: Mapping[str, str] | None = None,
 ) -> CommandResult:
     """Run a command and return its result; raises `SandboxUnavailable`."""
+    inherited = OpenFolders(())
     try:
-        arguments = await run_in_thread(sandbox.build_arguments)
+        arguments = await run_in_thread(sandbox.build_arguments, inherited.mode_filter)
     except ServerSandboxUnavailable as problem:
+        inherited.close()
         raise SandboxUnavailable(
             format_message(
                 "Commands can't run in a sandbox on this host: {problem}.", problem=problem
@@ -197,7 +208,7 @@ async def run_command(
         ) from None
     command_run = _CommandProtocol()
     transport = await _start_process(
-        [*arguments, *command], {**ENVIRONMENT, **(env or {})}, command_run
+        [*arguments, *command], {**ENVIRONMENT, **(env or {})}, command_run, inherited
     )
     try:
         ended_by = await _wait_for_end(command_run, workspace, timeout_s)
@@ -212,9 +223,12 @@ async def run_command(
 
 
 async def _start_process(
-    arguments: Sequence[str], env: Mapping[str, str], protocol: "_CommandProtocol"
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    protocol: "_CommandProtocol",
+    inherited: OpenFolders,
 ) -> asyncio.SubprocessTransport:
-    """Start a process in a process group of its own.
+    """Start a process in a process group of its own, then close what it inherited.
 
     Canceling the start would kill only the group's leader, perhaps before it has arranged for the
     others to die with it. So the start completes, and then the whole group is killed.
@@ -230,8 +244,10 @@ async def _start_process(
             env=dict(env),
             cwd="/",
             start_new_session=True,
+            pass_fds=inherited.descriptors,
         )
     )
+    start_future.add_done_callback(lambda _: inherited.close())
     try:
         transport, _ = await asyncio.shield(start_future)
     except asyncio.CancelledError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
+from mcp_servers.client.mode_filter import can_filter_modes, open_mode_filter
 
 # Denied with everything below them.
 SYSTEM_FOLDERS = (
@@ -102,13 +103,17 @@ class FolderReplaced(Exception):
 
 
 class OpenFolders:
-    """Open folders by path."""
+    """Open folders by path, and the filter of modes, if there is one for this machine."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         """Open absolute, resolved paths; raises `FolderReplaced`."""
         self._stack = ExitStack()
         self._descriptors: dict[str, int] = {}
+        self.mode_filter: int | None = None
         try:
+            if can_filter_modes():
+                self.mode_filter = open_mode_filter()
+                self._stack.callback(os.close, self.mode_filter)
             for path in dict.fromkeys(paths):
                 self._descriptors[path] = self._open_folder(path)
         except BaseException:
@@ -118,7 +123,8 @@ class OpenFolders:
     @property
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors that a child process inherits."""
-        return tuple(self._descriptors.values())
+        filters = () if self.mode_filter is None else (self.mode_filter,)
+        return (*self._descriptors.values(), *filters)
 
     def get_source_path(self, path: str) -> str:
         """Return the path of the folder for a child process that inherits it."""

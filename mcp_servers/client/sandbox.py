@@ -337,7 +337,8 @@ class Sandbox:
         ensure_private_folder(Path(self.home))
         shown_folders = (*self.folders, *((cwd,) if cwd else ()))
         hosts = egress_proxy.hosts if egress_proxy else HOSTS_FILE
-        words = [*_build_base_arguments(self.network, hosts), "--bind", self.home, HOME]
+        words = [*_build_base_arguments(self.network, hosts, folders.mode_filter)]
+        words += ["--bind", self.home, HOME]
         programs = self.programs or (*iterate_program_folders(command),)
         for path in programs:
             words += build_optional_bind(path)
@@ -446,10 +447,14 @@ def _try_sandbox(*, forbids_namespaces: bool) -> str:
     return try_command(words, {"PATH": os.defpath})
 
 
-def _build_base_arguments(network: Network, hosts: Path) -> tuple[str, ...]:
+def _build_base_arguments(
+    network: Network, hosts: Path, mode_filter: int | None
+) -> tuple[str, ...]:
     return (
         *build_namespace_arguments(
-            network=network == "host", forbids_namespaces=can_forbid_namespaces()
+            network=network == "host",
+            forbids_namespaces=can_forbid_namespaces(),
+            mode_filter=mode_filter,
         ),
         *build_system_arguments(network=network == "host"),
         *(() if network == "host" else ("--ro-bind", str(hosts), "/etc/hosts")),
@@ -457,8 +462,13 @@ def _build_base_arguments(network: Network, hosts: Path) -> tuple[str, ...]:
     )
 
 
-def build_namespace_arguments(*, network: bool, forbids_namespaces: bool) -> tuple[str, ...]:
-    """Return the first arguments of every sandbox: own namespaces, no privileges."""
+def build_namespace_arguments(
+    *, network: bool, forbids_namespaces: bool, mode_filter: int | None = None
+) -> tuple[str, ...]:
+    """Return the first arguments of every sandbox: own namespaces, no privileges.
+
+    `mode_filter` is a descriptor of `open_mode_filter` that the process inherits.
+    """
     return (
         *(get_tool_path("setpriv"), "--pdeathsig", "KILL", "--"),
         *(get_tool_path("bwrap"), "--die-with-parent"),
@@ -466,6 +476,7 @@ def build_namespace_arguments(*, network: bool, forbids_namespaces: bool) -> tup
         *("--unshare-cgroup-try", "--cap-drop", "ALL", "--hostname", "sandbox"),
         *(("--disable-userns",) if forbids_namespaces else ()),
         *(() if network else ("--unshare-net",)),
+        *(() if mode_filter is None else ("--seccomp", str(mode_filter))),
     )
 
 

@@ -114,18 +114,40 @@ def test_no_program_in_a_shared_folder_reaches_the_host(
     assert not Path("/var/spool/cron/x").exists()
 
 
-def test_a_set_user_id_file_is_out_of_reach_of_other_users(
+# Ways to set a bit, to create a file with one, and to copy one. Folders keep `0770`.
+SET_ID_COMMANDS = (
+    *("cp /bin/sh own1; chmod 4755 own1", "cp /bin/sh own2; chmod 2755 own2"),
+    *(
+        "cp host/cat own3; cp -p host/cat own4",
+        "cat host/cat >own5; chmod --reference=host/cat own5",
+    ),
+    *("install -m 6755 /bin/sh own6", "tar cf x.tar host/cat; mkdir own7; tar xpf x.tar -C own7"),
+    "python3 -c 'import os; os.open(\"own8\", os.O_CREAT | os.O_WRONLY, 0o4755)'",
+    "python3 -c 'import os; os.mknod(\"own9\", 0o104755)'",
+)
+
+
+def test_no_program_of_a_sandbox_sets_a_set_user_id_bit(
     start: Start, call: Call, repository: Path
 ) -> None:
-    """It has the owner of Bonobot's files, so no other user of the host may run it."""
+    """Such a file would have the owner of Bonobot's files."""
     data_folder = Path(django_settings.BONOBOT_VAR)
-    program = write_program(repository, "cp /bin/sh own; chmod 4755 own", repository / "found")
+    (repository / "host").mkdir()
+    shutil.copy("/bin/cat", repository / "host" / "cat")
+    (repository / "host" / "cat").chmod(0o4755)
+    commands = "; ".join(SET_ID_COMMANDS)
+    program = write_program(repository, f"{commands}; chmod 755 own1", repository / "found")
     config = repository / ".git" / "config"
     config.write_text(f"{config.read_text()}[core]\nfsmonitor = {program}\n")
     start("git", REPOSITORY=str(repository))
     call("mcp_git_git_status", {"repo_path": str(repository)})
     assert (repository / "found").read_text().startswith("ran")
-    assert (repository / "own").stat().st_mode & stat.S_ISUID
+    assert (repository / "own1").stat().st_mode & stat.S_IXOTH
+    own_files = [path for path in repository.rglob("own*") if path.is_file()]
+    own_files += (repository / "own7").rglob("*")
+    assert len(own_files) > 5
+    set_bits = stat.S_ISUID | stat.S_ISGID
+    assert [path for path in own_files if path.stat().st_mode & set_bits] == []
     assert stat.S_IMODE(data_folder.stat().st_mode) == 0o700
 
 
