@@ -21,9 +21,11 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.affected_agents import list_affected_agents, list_newly_decided_agents
 from agents.admin.agents import AgentAdmin
 from agents.admin.policy_editor import (
     build_policy_editor,
+    decide_tools,
     load_agent_scope,
     load_organization_scope,
 )
@@ -536,19 +538,41 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
             add_policy_saved_message(request, organization, signed)
             _warn_about_missing_tools(request, organization, policy)
             return HttpResponseRedirect(reverse("admin:organization_policy"))
+    editor = build_policy_editor(load_organization_scope(organization), stored_policy, draft_policy)
     return render_screen(
         request,
         "organization_policy.html",
         title=_("Organization rules"),
         draft=form_data,
-        editor=build_policy_editor(
-            load_organization_scope(organization), stored_policy, draft_policy
-        ),
+        editor=editor,
+        affected_agents=list_newly_decided_agents(organization.pk, editor),
         **FORM_CHOICES,
         problem=problem,
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         allowed_roles=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
         status=problem.status if problem else 200,
+    )
+
+
+def show_organization_agents(request: HttpRequest) -> HttpResponseBase:
+    """Show what the organization's rules decide about the tools of each agent."""
+    principal = resolve_principal(request)
+    principal.require(Action.VIEW)
+    organization = Organization.objects.get(pk=principal.organization_id)
+    decisions = decide_tools(load_organization_scope(organization), load_policy_spec(organization))
+    rows = list_affected_agents(organization.pk, decisions)
+    paged = Paginator(rows, PAGE_SIZE).get_page(request.GET.get("page"))
+    modes = dict(
+        ToolPolicy.objects.filter(
+            organization_id=organization.pk, agent__in=[row.agent.pk for row in paged]
+        ).values_list("agent_id", "mode")
+    )
+    return render_screen(
+        request,
+        "organization_policy_agents.html",
+        title=_("Agents"),
+        rows=[(row, modes.get(row.agent.pk, "")) for row in paged],
+        paged=paged,
     )
 
 
@@ -560,12 +584,12 @@ def show_organization_policy_preview(request: HttpRequest) -> HttpResponseBase:
     stored_policy = load_policy_spec(organization)
     draft_policy = parse_posted_policy(request.POST, (), stored_policy)
     is_simulation = "simulation" in request.GET
+    editor = build_policy_editor(load_organization_scope(organization), stored_policy, draft_policy)
     return render_fragment(
         request,
         "agents/policy_preview.html",
-        editor=build_policy_editor(
-            load_organization_scope(organization), stored_policy, draft_policy
-        ),
+        editor=editor,
+        affected_agents=list_newly_decided_agents(organization.pk, editor),
         **FORM_CHOICES,
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         may_try=is_simulation,

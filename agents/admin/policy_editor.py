@@ -156,11 +156,18 @@ class RuleGroup:
 class ChangedTool:
     """A tool whose decision changes."""
 
-    name: str
-    server_name: str
+    facts: ToolFacts
     before: str
     after: str
     calls: int
+
+    @property
+    def name(self) -> str:
+        return self.facts.own_name
+
+    @property
+    def server_name(self) -> str:
+        return self.facts.server_name
 
 
 @dataclass(frozen=True)
@@ -226,6 +233,12 @@ def build_policy_editor(scope: PolicyScope, stored: PolicySpec, draft: PolicySpe
         draft.mode,
         has_problem,
     )
+
+
+def decide_tools(scope: PolicyScope, spec: PolicySpec) -> dict[ToolFacts, str]:
+    """Return the decision about each tool of a scope, before the arguments are known."""
+    policy = _build_policy(spec.mode, list_entry_rules(scope.owner, spec))
+    return {tool: scope.decide(policy, tool) for tool in scope.tools}
 
 
 def _build_policy(mode: str, entries: Iterable[EntryRules]) -> Policy:
@@ -322,7 +335,7 @@ def _list_changed_tools(
     if before == after:
         return ()
     changed = [
-        ChangedTool(tool.own_name, tool.server_name, was, verdict, scope.count_calls([tool]))
+        ChangedTool(tool, was, verdict, scope.count_calls([tool]))
         for tool, verdict in verdicts.items()
         if (was := scope.decide(before, tool)) != verdict
     ]

@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.affected_agents import list_newly_decided_agents
 from agents.admin.agents import AgentAdmin
 from agents.admin.policies import (
     FORM_CHOICES,
@@ -89,6 +90,7 @@ def _process_form(
     draft, stored_policy = find_draft(owner), load_policy_spec(owner)
     policy = draft.spec if draft else stored_policy
     form_data, simulation, problem = build_form_data(policy, (), ()), None, None
+    context: dict[str, Any] = {}
     if request.method == "POST":
         form_data = parse_form_data(request.POST, (), ())
         try:
@@ -104,11 +106,14 @@ def _process_form(
             simulation = simulate_policy(principal, owner, policy)
         except Problem as exc:
             problem = exc
-    return {
+    editor = build_policy_editor(load_scope(owner), stored_policy, policy)
+    if isinstance(owner, Organization):
+        context["affected_agents"] = list_newly_decided_agents(owner.pk, editor)
+    return context | {
         **FORM_CHOICES,
         "shadow_draft": draft,
         "draft": form_data,
-        "editor": build_policy_editor(load_scope(owner), stored_policy, policy),
+        "editor": editor,
         "is_simulation": True,
         "may_try": True,
         "simulation": simulation,

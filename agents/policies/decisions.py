@@ -63,6 +63,15 @@ class AgentServerScope:
     resources: tuple[str, ...] = ()
     prompts: tuple[str, ...] = ()
 
+    def find_denied_glob(self, tool: str) -> str | None:
+        """Return the pattern that leaves a tool out; None without one."""
+        return next((glob for glob in self.denied if fnmatchcase(tool, glob)), None)
+
+    def has_tool(self, tool: str) -> bool:
+        """Return whether a tool of the server is selected."""
+        is_selected = not self.allowed or any(fnmatchcase(tool, glob) for glob in self.allowed)
+        return is_selected and self.find_denied_glob(tool) is None
+
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
@@ -353,15 +362,12 @@ def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
 def _evaluate_tool_scope(tool: ToolFacts, scope: AgentServerScope | None) -> StageVerdict:
     if tool.source == "builtin" or scope is None:
         return StageVerdict("scope", "attachment:all")
-    denied_glob = next((glob for glob in scope.denied if fnmatchcase(tool.own_name, glob)), None)
-    is_selected = not scope.allowed or any(
-        fnmatchcase(tool.own_name, glob) for glob in scope.allowed
-    )
-    if is_selected and denied_glob is None:
+    if scope.has_tool(tool.own_name):
         return StageVerdict("scope", "attachment:allowed" if scope.allowed else "attachment:all")
+    denied_glob = scope.find_denied_glob(tool.own_name)
     return StageVerdict(
         "scope",
-        f"attachment:denied:{denied_glob}" if denied_glob is not None else "attachment:allowed",
+        "attachment:allowed" if denied_glob is None else f"attachment:denied:{denied_glob}",
         "denied_by_attachment",
         format_message(
             "The tool `{tool}` of the server `{server_name}` isn't selected for this agent.",

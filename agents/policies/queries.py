@@ -30,7 +30,7 @@ def build_agent_policy(
         organization=replace(_build_organization_policy(organization_policy), mode="all"),
         switches=build_switches(agent),
         scopes={
-            attached_server.server_id: _build_scope(attached_server)
+            attached_server.server_id: build_scope(attached_server)
             for attached_server in attached_servers
         },
     )
@@ -128,7 +128,7 @@ def require_enabled(agent: Agent) -> None:
         raise Conflict(stage.reason, code=stage.code, rule=stage.rule, remedy=stage.remedy)
 
 
-def _build_scope(attached_server: Any) -> AgentServerScope:
+def build_scope(attached_server: Any) -> AgentServerScope:
     return AgentServerScope(
         enabled=attached_server.enabled,
         allowed=tuple(attached_server.allowed_tools),

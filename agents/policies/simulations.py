@@ -5,6 +5,7 @@ can't change: kill switches count as on, definitions as approved, servers as att
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -87,7 +88,7 @@ class PolicySimulation:
 
     `elsewhere` counts calls refused for other reasons than policy; `otherwise` those decided
     differently then than they would be now. `stopped` says what ended the simulation early:
-    `rows`, `time`, or nothing.
+    `rows`, `time`, or nothing. `before` and `after` count the decided calls by verdict.
     """
 
     since: datetime
@@ -101,6 +102,8 @@ class PolicySimulation:
     stopped: str = ""
     until: datetime | None = None
     groups: dict[tuple[Any, ...], SimulationGroup] = field(default_factory=dict)
+    before: Counter[str] = field(default_factory=Counter)
+    after: Counter[str] = field(default_factory=Counter)
 
     @property
     def flips(self) -> list[SimulationGroup]:
@@ -115,6 +118,9 @@ class PolicySimulation:
     def add_calls(self, call: "AuditedCall", verdicts: VerdictPair, calls: int) -> None:
         if not calls:
             return
+        if verdicts.before and verdicts.after:
+            self.before[verdicts.before] += calls
+            self.after[verdicts.after] += calls
         if verdicts.kind == "same":
             self.same += calls
             return

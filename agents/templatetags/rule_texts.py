@@ -1,9 +1,14 @@
-"""Template filters for policies: sentences about rules, and titles of modes."""
+"""Template filters for policies: sentences about rules, titles of modes, and simulations."""
+
+from collections import Counter
 
 from django import template
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
+from agents.policies.simulations import PolicySimulation
 from agents.rule_texts import MODE_TITLES, build_rule_text
+from bonobot.accounts.templatetags.display import share, tone
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.syntax_highlighting import render_sentence
 
@@ -20,3 +25,20 @@ def rule_text(rule: object) -> SafeString:
 def mode_title(mode: str) -> object:
     """Return the title of a policy's mode."""
     return MODE_TITLES.get(mode, mode)
+
+
+@register.filter
+def compared_decisions(
+    simulation: PolicySimulation,
+) -> list[tuple[str, list[tuple[str, str, int, int]]]]:
+    """Return the effects of the current and the simulated rules, with calls and percent."""
+    titles = (_("Current rules"), simulation.before), (_("Simulated rules"), simulation.after)
+    return [(title, _list_effects(calls_by_effect)) for title, calls_by_effect in titles]
+
+
+def _list_effects(calls_by_effect: Counter[str]) -> list[tuple[str, str, int, int]]:
+    total = calls_by_effect.total()
+    return [
+        (effect, tone(effect), calls_by_effect[effect], share(calls_by_effect[effect], total))
+        for effect in ("allow", "ask", "deny")
+    ]

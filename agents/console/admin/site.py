@@ -317,6 +317,11 @@ def _build_policy_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
     return [
         path(base, wrap(policies.show_organization_policy), name="organization_policy"),
         path(
+            f"{base}agents/",
+            wrap(policies.show_organization_agents),
+            name="organization_policy_agents",
+        ),
+        path(
             f"{base}preview/",
             wrap(policies.show_organization_policy_preview),
             name="organization_policy_preview",

@@ -2,11 +2,14 @@
 
 import pytest
 
+from agents.admin.affected_agents import list_affected_agents
 from agents.admin.policy_editor import (
     build_policy_editor,
+    decide_tools,
     load_organization_scope,
     load_scope,
 )
+from agents.models import AgentServer
 from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
 from agents.services import attach_server
 from bonobot.accounts.roles import Role
@@ -129,6 +132,38 @@ def test_the_preview_shows_rules_and_effect_and_saves_nothing(acme, helper):
         assert "2 tools change their decision" in text
         assert "mcp_web_drop_*: new deny" in text
     assert load_policy_spec(helper) == load_policy_spec(acme) == PolicySpec("all")
+
+
+def test_the_preview_lists_the_agents_that_have_the_changed_tools(acme, helper, server):
+    factories.create_agent(acme, "Bystander")
+    selective = factories.create_agent(acme, "Selective")
+    AgentServer.objects.create(
+        organization=acme, agent=selective, server=server, allowed_tools=["drop_one"]
+    )
+    owner = admin_client.sign_in(acme, Role.OWNER, "olga")
+    page = owner.post("organization_policy_preview", mode="all", deny="mcp_web_drop_*")
+    text = admin_client.get_text(page)
+    assert "2 agents have these tools" in text
+    assert f"{helper.name} 2 tools" in text
+    assert "Selective 1 tool" in text
+    assert "Bystander" not in text
+    text = admin_client.get_text(owner.post("organization_policy_preview", mode="none"))
+    assert "have these tools" not in text
+
+
+def test_the_page_of_agents_counts_what_the_organizations_rules_decide(acme, helper, server):
+    organization_rules = PolicySpec("all", deny=("mcp_web_drop_*",), ask=("mcp_web_add",))
+    set_policy(factories.build_administrator(acme), acme, organization_rules)
+    row = next(
+        row
+        for row in list_affected_agents(
+            acme.pk, decide_tools(load_organization_scope(acme), organization_rules)
+        )
+        if row.agent.pk == helper.pk
+    )
+    assert (row.denied, row.asked) == (2, 1)
+    page = admin_client.sign_in(acme, Role.AUDITOR).get("organization_policy_agents")
+    assert "What the organization's deny and ask rules decide" in admin_client.get_text(page)
 
 
 def test_an_auditor_sees_values_without_controls(acme, helper, administrator):

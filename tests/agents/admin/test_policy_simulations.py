@@ -24,11 +24,13 @@ def test_a_policy_is_simulated_on_past_calls(acme, agent):
     history(agent, 3, secret="hunter2")
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     assert "Run in shadow mode" not in admin_client.get_text(auditor.get(SIMULATION_PAGE, agent.pk))
-    page = admin_client.get_text(
-        auditor.post(SIMULATION_PAGE, agent.pk, mode="all", ask=LARGE, do="simulate")
-    )
+    html = auditor.post(SIMULATION_PAGE, agent.pk, mode="all", ask=LARGE, do="simulate")
+    page = admin_client.get_text(html)
     assert "3 calls: 3 would change" in page
     assert "Allow → schedule Ask" in page
+    assert "Current rules check_circle Allow 3 100% schedule Ask 0 0%" in page
+    assert "Simulated rules check_circle Allow 0 0% schedule Ask 3 100%" in page
+    assert "tool_name=read_result" in html, "the number of calls leads to them"
     assert load_policy_spec(agent) == PolicySpec("all")
 
 
