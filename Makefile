@@ -88,7 +88,7 @@ quick: $(INSTALLED) ## Check a change before a commit, in at most 90 s: lint, ty
 	@"$(PY)" -m mypy --no-error-summary
 	@$(PYTEST) --quick $(ARGS)
 
-test: $(INSTALLED) ## Run the whole suite; ARGS="-n0 -k words" narrows it, in one process
+test: $(INSTALLED) ## Run the suite; ARGS="-n0 -k words" narrows it, in one process; TEST_SUITE=whole adds builds
 	@$(PYTEST) $(ARGS)
 
 repeat: $(INSTALLED) ## Run the suite ten times under load and list what failed; ARGS="--runs 3 --load 0"
@@ -99,7 +99,7 @@ CORE := agents/calls agents/policies agents/sessions agents/gateway mcp_servers/
 LEAST_COVERED := 95
 
 coverage: $(INSTALLED) ## Run the suite and measure the branches of the core; fails below 95 %
-	@$(PYTEST) \
+	@TEST_SUITE=whole $(PYTEST) \
 	  $(foreach package,$(CORE),--cov=$(package)) --cov-branch --cov-report= $(ARGS)
 	@status=0; for package in $(CORE); do printf '\n%s\n' "$$package"; \
 	  "$(PY)" -m coverage report --include="$$package/*" --fail-under=$(LEAST_COVERED) || status=1; \

@@ -3,8 +3,9 @@
 `--quick` (`make quick`) selects what a developer runs before each commit: pure and service tests,
 and the one test in which a call goes through the whole product.
 
-Everything runs with SQLite. With PostgreSQL, what doesn't depend on the database or the broker is
-left out (`is_for_postgres`).
+Tests marked `whole` take long, and fail for few changes: builds, commands of the documentation, and
+programs of others. `TEST_SUITE=whole` runs them, as CI does once in a run. With PostgreSQL, what
+doesn't depend on the database or the broker is left out (`is_for_postgres`).
 """
 
 import os
@@ -19,6 +20,7 @@ from hypothesis import settings
 from tests.parts import PARTS
 
 FOLDER = Path(__file__).parent
+WHOLE = os.environ.get("TEST_SUITE") == "whole"
 # Files with much work, and folders of such files. They begin first, the longest before all others
 # (with xdist's `--no-loadscope-reorder`, which the Makefile passes), so that no process waits for
 # another at the end of a run: at least 7 s of processor time, by a measurement of each file.
@@ -96,23 +98,19 @@ INTERFACES = frozenset({"admin", "api", "cli", "views"})
 # What these files check doesn't depend on the database: sources, texts, builds and documentation,
 # who may see or do what, programs in a sandbox, and what a browser shows.
 WITHOUT_DATABASE = (
-    "agents/test_preset_",
     "agents/test_sandboxed_servers.py",
     "architecture/",
     "bonobot/core/documentation/",
     "bonobot/test_admin_isolation.py",
     "bonobot/test_admin_versions.py",
-    "bonobot/test_api_clients.py",
     "bonobot/test_packaging.py",
     "bonobot/test_principal_matrix",
     "bonobot/test_translations.py",
-    "bonobot/test_wheel.py",
     "deploy/",
     "docs/",
     "end_to_end/test_pages_without_eval.py",
     "end_to_end/test_screens.py",
     "end_to_end/test_screens_of_objects.py",
-    "mcp_servers/client/test_killed_installations.py",
     "mcp_servers/client/test_sandbox",
 )
 # The browser's tests that PostgreSQL and Redis are needed for: pages that a worker updates.
@@ -164,10 +162,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if _starts_with(collection_path, ignored) else None
 
 
-def pytest_report_header() -> str:
-    if not _is_on_postgres():
-        return ""
-    return f"With SQLite only: tests without rows or in Chromium, {', '.join(WITHOUT_DATABASE)}"
+def pytest_report_header() -> list[str]:
+    lines = [] if WHOLE else ["With TEST_SUITE=whole only: tests marked `whole`, most screens"]
+    if _is_on_postgres():
+        omitted = ", ".join(WITHOUT_DATABASE)
+        lines.append(f"With SQLite only: tests without rows or in Chromium, {omitted}")
+    return lines
 
 
 def _is_on_postgres() -> bool:
@@ -178,6 +178,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Select and sort; what takes long begins first, all else keeps its order."""
     if config.getoption("quick"):
         _select(config, items, is_quick)
+    if not WHOLE:
+        _select(config, items, lambda item: not item.get_closest_marker("whole"))
     if _is_on_postgres():
         _select(config, items, is_for_postgres)
     items.sort(key=lambda item: _place(item.path))

@@ -31,6 +31,7 @@ from tests import factories
 from tests.parts import FIRST_SDK, NODE_SERVERS
 
 pytestmark = [
+    pytest.mark.whole,
     pytest.mark.sandbox,
     pytest.mark.npm,
     pytest.mark.sdk1,

@@ -26,6 +26,7 @@ from tests.agents.test_preset_pairs import create_repository, repository, run_gi
 __all__ = ["repository", "secrets", "start", "workspace"]
 
 pytestmark = [
+    pytest.mark.whole,
     pytest.mark.sandbox,
     pytest.mark.npm,
     pytest.mark.sdk1,

@@ -24,6 +24,7 @@ from tests.agents.test_preset_attacks import CANARY, KUBECONFIG, Start, secrets,
 __all__ = ["secrets", "start", "workspace"]
 
 pytestmark = [
+    pytest.mark.whole,
     pytest.mark.sandbox,
     pytest.mark.npm,
     pytest.mark.sdk1,

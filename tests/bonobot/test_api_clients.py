@@ -18,6 +18,7 @@ from tests import factories
 from tests.parts import NODE
 from tests.processes import Web
 
+pytestmark = pytest.mark.whole
 # The generator doesn't support image types: clients get bytes, as docs/api.md explains.
 # Formatting takes longer than generating and tests nothing of the document.
 SETTINGS = 'content_type_overrides: {"image/*": application/octet-stream}\npost_hooks: []\n'

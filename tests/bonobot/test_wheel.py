@@ -19,7 +19,7 @@ from tests.parts import ROOT
 from tests.processes import INHERITED, find_unused_port, start_process
 from tests.wait import eventually
 
-pytestmark = pytest.mark.worker
+pytestmark = [pytest.mark.worker, pytest.mark.whole]
 
 
 def run_command(*command: str | Path) -> None:

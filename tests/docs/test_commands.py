@@ -68,6 +68,7 @@ def list_tested_blocks(page: Path) -> list[Block]:
     return [block for block in blocks(page) if "not run" not in block.marks]
 
 
+@pytest.mark.whole
 def test_the_first_start_creates_the_demo_and_shows_its_password_once(
     install: Callable[[str], Installation],
 ) -> None:
@@ -81,6 +82,7 @@ def test_the_first_start_creates_the_demo_and_shows_its_password_once(
         assert len(re.findall(f"^{line}$", up.log(), re.MULTILINE)) == 1, line
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if list_tested_blocks(page)], ids=get_title
 )

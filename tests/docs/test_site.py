@@ -17,6 +17,7 @@ from docs.making.diagrams import find_diagrams
 from tests.browser import open_page
 from tests.parts import ROOT
 
+pytestmark = pytest.mark.whole
 # Assets that a page loads; links to other pages aren't assets.
 ASSET = re.compile(
     r"<(?:script|img|source|iframe|link)\b[^>]*?\b(?:src|srcset|href)=[\"']?((?:https?:)?//[^\"'\s>]+)"

@@ -20,7 +20,7 @@ from tests.approved_server import MANY
 from tests.parts import CLIENTS, FASTMCP, ROOT
 from tests.processes import Web
 
-pytestmark = pytest.mark.fastmcp
+pytestmark = [pytest.mark.fastmcp, pytest.mark.whole]
 
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 ERAS = {"auto": MODERN, "legacy": HANDSHAKE, MODERN: MODERN}

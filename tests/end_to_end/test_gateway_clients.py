@@ -105,6 +105,7 @@ def test_the_second_python_sdk_works_in_every_mode(gateway: Gateway, tmp_path: P
 
 
 @pytest.mark.sdk1
+@pytest.mark.whole
 def test_the_first_python_sdk_works(gateway: Gateway, tmp_path: Path) -> None:
     assert run_client(gateway, tmp_path, FIRST_SDK, CLIENTS / "sdk1_client.py") == build_expected(
         HANDSHAKE
@@ -112,6 +113,7 @@ def test_the_first_python_sdk_works(gateway: Gateway, tmp_path: Path) -> None:
 
 
 @pytest.mark.npm
+@pytest.mark.whole
 def test_the_typescript_sdks_work(gateway: Gateway, tmp_path: Path) -> None:
     clients = NODE / "clients"
     assert run_client(gateway, tmp_path, NODE_22, clients / "sdk1_client.mjs") == build_expected(
@@ -122,6 +124,7 @@ def test_the_typescript_sdks_work(gateway: Gateway, tmp_path: Path) -> None:
 
 
 @pytest.mark.npm
+@pytest.mark.whole
 def test_a_host_of_mcp_apps_shows_a_servers_page(gateway: Gateway, tmp_path: Path) -> None:
     program = NODE_SERVERS / "mcp-server-basic-vanillajs"
     spec = ServerSpec(
@@ -149,6 +152,7 @@ def test_a_host_of_mcp_apps_shows_a_servers_page(gateway: Gateway, tmp_path: Pat
 
 
 @pytest.mark.npm
+@pytest.mark.whole
 def test_a_client_of_skills_verifies_each_file(gateway: Gateway, tmp_path: Path) -> None:
     published = gateway.published
     administrator = factories.build_administrator(published.organization)
@@ -167,6 +171,7 @@ def test_a_client_of_skills_verifies_each_file(gateway: Gateway, tmp_path: Path)
 
 
 @pytest.mark.npm
+@pytest.mark.whole
 @pytest.mark.parametrize("era", INSPECTOR_CALLS)
 def test_the_inspector_works(era: str, gateway: Gateway, tmp_path: Path) -> None:
     def inspect(*words: str, token: str = gateway.published.token) -> tuple[int, dict[str, object]]:

@@ -1,10 +1,9 @@
 """The screens of the admin in a real browser, on a desktop and a phone, checked with axe-core.
 
-`TEST_SCREENS=whole`, which CI sets, checks each page, also in dark colors on a phone. Otherwise,
-one page of each template is checked, and only its width on a phone.
+`TEST_SUITE=whole`, which CI sets, checks each page, also in dark colors on a phone. Otherwise, one
+page of each template is checked, and only its width on a phone.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
@@ -22,10 +21,10 @@ from tests.browser import DESKTOP, PHONE, open_context, take_screenshot
 from tests.planted_violations import PLANTED, plant_violation
 from tests.processes import Web
 from tests.screens import ADDRESSES, Visit, create_objects, visit_pages
+from tests.selection import WHOLE
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm]
 
-WHOLE = os.environ.get("TEST_SCREENS") == "whole"
 VIEWS = (DESK, DARK_PHONE) if WHOLE else (DESK,)
 WEB_SETTINGS = {"BONOBOT_OAUTH": "on"}  # as for the test client that lists the pages
 # Screens with violations: lists, forms, and tables.
@@ -130,7 +129,7 @@ def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.skipif(not WHOLE, reason="`TEST_SCREENS=whole` checks each page")
+@pytest.mark.whole
 def test_axe_finds_each_planted_violation_on_screens_that_were_checked_before(
     module_web: Web, module_browser: Browser
 ) -> None:

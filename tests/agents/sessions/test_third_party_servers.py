@@ -20,7 +20,7 @@ from tests.agents.conftest import WORKSHOP
 from tests.agents.sessions.client_request_sessions import run_until_rest
 from tests.wait import eventually
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.whole]
 
 SDK = WORKSHOP.with_name("sdk_server.py")
 LIVE = "tests.servers.live_requests_server"

@@ -24,7 +24,7 @@ from tests.parts import ROOT
 from tests.servers.npm_registry import Registry
 from tests.wait import eventually
 
-pytestmark = pytest.mark.npm
+pytestmark = [pytest.mark.npm, pytest.mark.whole]
 __all__ = ["packages", "registry"]
 
 # A worker that installs, and kills itself at a step: before or after the call of a function.
