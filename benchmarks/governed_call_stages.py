@@ -1,7 +1,6 @@
 """What a governed call is made of: time by stage, and what it asks of others; for the benchmark.
 
-Stages are timed from outside, by wrapping the functions that they consist of: the door itself
-knows nothing of it. Times are processor time of the thread that runs the stage.
+Stages are timed by wrapping the functions that they consist of: the pipeline has no code for it. Times are processor time of the thread that runs the stage.
 """
 
 import asyncio
@@ -27,13 +26,13 @@ from mcp_servers.schemas import subprocess_pool
 # What is timed: stage, owner, function. A stage's own time is without the stages inside it.
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("resolve", prepare_call, "find_target"),
-    ("check the arguments", subprocess_pool, "check_arguments"),
+    ("check the arguments", subprocess_pool, "check_value"),
     ("decide", pipeline, "decide_call"),
     ("open: names, budgets, rates", pipeline, "build_admission"),
     ("open: mask the arguments", admit, "build_audited_arguments"),
     ("seal the opening", LedgerWriter, "_build_admission"),
     ("scan the result", inspect_result, "_render_result"),
-    ("outcome and cost", settle_call, "_build_settlement"),
+    ("cost", settle_call, "calculate_amounts"),
     ("seal the outcome", LedgerWriter, "_build_settlement"),
     ("writer: its thread", LedgerWriter, "_commit_batch"),
     ("writer: statements", committer, "_commit_items"),
