@@ -75,7 +75,10 @@ def check_launcher(
     (`launcher_not_allowed`) for every other command.
     """
     if reason := _explain_refusal(command, allowed_launchers):
-        bare_names = sorted(name for name in allowed_launchers if name not in SHELLS)
+        # Absolute paths are of this machine: they help nobody who fills in a form.
+        bare_names = sorted(
+            name for name in allowed_launchers if name not in SHELLS and "/" not in name
+        )
         shown_names = ", ".join(f"`{name}`" for name in bare_names[:20]) or "none"
         raise LauncherNotAllowed(
             format_message(

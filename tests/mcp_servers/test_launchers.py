@@ -133,3 +133,10 @@ def test_program_code_in_the_arguments_gets_a_warning(command: str, args: list[s
     (warning,) = check_launcher(command, args, allowed_launchers=ALLOWED)
     assert warning.code == "inline_code"
     assert warning.as_dict().keys() == {"code", "detail", "field"}
+
+
+def test_the_remedy_lists_programs_and_no_paths_of_this_machine() -> None:
+    with pytest.raises(LauncherNotAllowed) as caught:
+        check_launcher("nowhere", allowed_launchers={"npx", "uvx", "/opt/bonobot/bin/python"})
+    assert "(`npx`, `uvx`)" in str(caught.value.remedy)
+    assert "/opt" not in str(caught.value.remedy)

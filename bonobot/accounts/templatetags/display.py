@@ -20,7 +20,11 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
-from bonobot.core.documentation.learn_more import build_documentation_url, find_documentation
+from bonobot.core.documentation.learn_more import (
+    build_documentation_url,
+    build_error_code_url,
+    find_documentation,
+)
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
 from bonobot.core.text.dollars import MICROUSD_PER_USD
@@ -544,6 +548,19 @@ def shown_lines(lines: Iterable[str], limit: int) -> str:
 def in_words(state: Any) -> Any:
     """Return the localized label of a state; other values stay unchanged."""
     return STATE_LABELS.get(str(state), state)
+
+
+@register.simple_tag
+def error_code(code: str) -> SafeString | str:
+    """Return an error code as a link to its documentation, small beside its sentence."""
+    if not code:
+        return ""
+    return format_html(
+        '<a class="bb-error-code" href="{}" title="{}"><code>{}</code></a>',
+        build_error_code_url(code),
+        _("Documentation of this code"),
+        code,
+    )
 
 
 @register.simple_tag(takes_context=True)

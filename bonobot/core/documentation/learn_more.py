@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+ERRORS_PAGE = "reference/refusals"  # generated: see `reference`
 # By the URL name of a page in the admin, or the start of several names: a page of the
 # documentation and, after `#`, the anchor of a section.
 LINKS: Mapping[str, str] = {
@@ -55,3 +56,8 @@ def find_documentation(url_name: str) -> str:
 def build_documentation_url(target: str) -> str:
     """Return the URL of a page, or of a section after `#`; blank for the first page."""
     return f"/docs/{target}"
+
+
+def build_error_code_url(code: str) -> str:
+    """Return the URL of an error code in the reference."""
+    return build_documentation_url(f"{ERRORS_PAGE}#{code}")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from django.utils.html import escape, format_html_join
 from django.utils.safestring import SafeString
 
-from bonobot.core.documentation.learn_more import build_documentation_url
-from bonobot.core.documentation.reference import ERRORS_PAGE, GENERATED_PAGES
+from bonobot.core.documentation.learn_more import ERRORS_PAGE, build_documentation_url
+from bonobot.core.documentation.reference import GENERATED_PAGES
 from bonobot.core.process_cache import compute_once
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ def _render(name: str, text: str) -> RenderedPage:
     for token in tokens:
         _rewrite_targets(name, token)
     html = parser.renderer.render(tokens, parser.options, {})
+    if name == ERRORS_PAGE:
+        html = _CODE_ROW.sub(r'<tr id="\1">', html)
     title = next((heading.title for heading in headings if heading.level == 1), name)
     return RenderedPage(title, html, headings)
 
@@ -248,6 +250,8 @@ _UNSEARCHED_WORDS = frozenset(
 _MAX_MENTIONS = 5  # of a word in the text of a section that count
 _EXCERPT_BEFORE, _EXCERPT_AFTER = 60, 160
 _HEADING_LINE = re.compile(r"^(?P<marks>#{1,6}) (?P<title>.+)$")
+# The row of an error code, which pages of the admin link to.
+_CODE_ROW = re.compile(r"<tr>(?=\s*<td><code>(\w+)</code></td>)")
 _ERROR_CODE = re.compile(r"[a-z]_[a-z]")
 _MARKUP = re.compile(
     r"<!--.*?-->|<[a-z/][^>]*>|!?\[([^\]]*)\]\([^)]*\)|[`*]+|^```.*?$|(?:\|-{3,})+\|$",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bonobot.core import environment
+from bonobot.core.documentation.learn_more import ERRORS_PAGE
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -289,7 +290,6 @@ def _find_status(name: str, classes: Mapping[str, ProblemClass]) -> int:
     return int(_find_inherited(name, classes, "status") or 400)
 
 
-ERRORS_PAGE = "reference/refusals"
 GENERATED_PAGES: Mapping[str, BuildPage] = {
     "reference/settings": build_settings_page,
     "reference/commands": build_commands_page,

@@ -8,7 +8,11 @@ from django.contrib.admin import site
 from bonobot.accounts.roles import Role
 from bonobot.admin_pages import load_admin_pages
 from bonobot.core.documentation import pages
-from bonobot.core.documentation.learn_more import LINKS, find_documentation
+from bonobot.core.documentation.learn_more import (
+    LINKS,
+    build_error_code_url,
+    find_documentation,
+)
 from tests import admin_client, factories
 from tests.screens import list_addresses
 
@@ -170,3 +174,9 @@ def test_people_who_arent_signed_in_have_to_sign_in_first(client) -> None:
     response = client.get("/docs/approvals")
     assert response.status_code == 302
     assert "next=/docs/approvals" in response["Location"]
+
+
+def test_the_row_of_an_error_code_has_an_anchor_that_pages_of_the_admin_link_to() -> None:
+    html = pages.render_page("reference/refusals").html
+    assert '<tr id="budget_exhausted">' in html
+    assert build_error_code_url("budget_exhausted") == "/docs/reference/refusals#budget_exhausted"
