@@ -3,9 +3,11 @@
 import json
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.contrib import messages
+from django.db import transaction
 from django.db.models import Count, IntegerField, Max, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponseRedirect
@@ -30,7 +32,14 @@ from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.pricing import count_tokens, estimate_tokens, fill_context_window
 from agents.model_endpoints.services import build_endpoint
 from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session
-from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
+from agents.services import (
+    AgentSpec,
+    attach_server,
+    create_agent,
+    delete_agent,
+    set_agent_members,
+    update_agent,
+)
 from agents.sessions.output_schemas import MAX_OUTPUT_SCHEMA_SIZE
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.admin_base import (
@@ -41,6 +50,7 @@ from bonobot.accounts.admin_base import (
     redirect_to_page,
     render_screen,
 )
+from bonobot.accounts.admin_base.fieldsets import CollapsibleFieldset
 from bonobot.accounts.admin_base.form_versions import describe_last_change
 from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.deletions.services import can_restore_later
@@ -168,16 +178,14 @@ class AgentAdmin(TabbedAdmin):
         """Show the form, or create the agent."""
         principal = self.get_principal(request)
         principal.require(Action.MANAGE_AGENTS)
-        form = AgentDetailsForm(principal, request.POST if request.method == "POST" else None)
+        form = NewAgentForm(principal, request.POST if request.method == "POST" else None)
         if form.is_bound and form.is_valid():
             try:
-                agent = create_agent(principal, AgentSpec(**form.get_field_values()))
+                agent = form.save(principal)
             except Problem as problem:
                 add_problem_to_form(form, problem)
             else:
-                success_text = _t(
-                    "%(agent)s was created. Attach servers, then choose which tools it can use."
-                )
+                success_text = _t("%(agent)s was created. Choose which tools it can use.")
                 messages.success(request, success_text % {"agent": agent})
                 address = reverse("admin:agents_agent_servers", args=[agent.pk])
                 return HttpResponseRedirect(address)
@@ -264,6 +272,44 @@ class AgentDetailsForm(forms.Form):
     def get_field_values(self) -> dict[str, Any]:
         """Return the cleaned values for `AgentSpec`."""
         return dict(self.cleaned_data)
+
+
+MAX_OFFERED_SERVERS = 50
+
+
+def offer_servers(field: forms.Field, principal: Principal) -> list[UUID]:
+    """Set the choices of a field to the enabled servers of the pool; return their ids."""
+    pool = Server.objects.in_scope(principal.organization_id).filter(enabled=True).order_by("name")
+    offered_ids = list(pool.values_list("pk", flat=True)[:MAX_OFFERED_SERVERS])
+    field.queryset = pool.filter(pk__in=offered_ids)  # type: ignore[attr-defined]
+    return offered_ids
+
+
+class NewAgentForm(AgentDetailsForm):
+    """A new agent with its first servers."""
+
+    servers = forms.ModelMultipleChoiceField(
+        label=_("Servers"),
+        queryset=Server.objects.none(),
+        required=False,
+        widget=forms.CheckboxSelectMultiple(attrs={"class": "bb-tick"}),
+        help_text=_("You choose their tools in the next step."),
+    )
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Offer the servers of the pool."""
+        super().__init__(principal, *args, **kwargs)
+        offer_servers(self.fields["servers"], principal)
+
+    def save(self, principal: Principal) -> Agent:
+        """Create the agent and attach its servers, in one transaction."""
+        values = self.get_field_values()
+        servers = values.pop("servers")
+        with transaction.atomic():
+            agent = create_agent(principal, AgentSpec(**values))
+            for server in servers:
+                attach_server(principal, agent, server)
+        return agent
 
 
 def _build_count_subquery(rows: QuerySet[Any], count: Any) -> Coalesce:
@@ -394,6 +440,7 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
         "agents/configuration.html",
         agent=agent,
         form=form,
+        fieldsets=_list_fieldsets(form),
         limit_fields=[form[name] for name in LIMIT_FIELDS],
         size=_estimate_prompt_size(agent),
         budgets=list_budget_use(agent),
@@ -402,6 +449,21 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
         periods=Budget.Period.choices,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
     )
+
+
+def _list_fieldsets(form: AgentConfigurationForm) -> list[CollapsibleFieldset]:
+    """Return the settings that are changed rarely."""
+    members, callable_agents = form["members"], form["callable_agents"]
+    limits = [form[name] for name in LIMIT_FIELDS]
+    prompt = [form["tools_in_prompt"], form["output_schema"]]
+    return [
+        CollapsibleFieldset(title=_("Limits"), fields=limits, lists_defaults=True),
+        CollapsibleFieldset(title=_("Prompt and output"), fields=prompt),
+        CollapsibleFieldset(
+            title=callable_agents.label, fields=[callable_agents], lists_defaults=True
+        ),
+        CollapsibleFieldset(title=members.label, fields=[members], lists_defaults=True),
+    ]
 
 
 def _estimate_prompt_size(agent: Agent) -> dict[str, Any]:

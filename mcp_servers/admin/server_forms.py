@@ -3,8 +3,7 @@
 Secrets are shown as the mask; a row that keeps the mask keeps its stored value.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -15,6 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin_base.dollar_field import DollarField
+from bonobot.accounts.admin_base.fieldsets import CollapsibleFieldset
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import (
@@ -90,31 +90,6 @@ class KeyValueField(forms.Field):
         if len(mapping) < len(pairs):
             raise ValidationError(_("A name is used twice."), code="twice")
         return mapping
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollapsibleFieldset:
-    """Form fields that can be collapsed; `shows` is the choice (`field=value`) that shows them.
-
-    `has_related_error`: an error of a field elsewhere is fixed here.
-    """
-
-    title: Any
-    fields: Sequence[forms.BoundField]
-    shows: str = ""
-    has_related_error: bool = False
-
-    @property
-    def open(self) -> bool:
-        """Whether it is initially open: a field has errors or a changed value."""
-        return self.has_related_error or any(
-            field.errors or _is_changed(field) for field in self.fields
-        )
-
-
-def _is_changed(field: forms.BoundField) -> bool:
-    """Return whether a field's value differs from the form's default."""
-    return bool((field.value() or None) != (field.field.initial or None))
 
 
 # Form fields by the field name of a problem.

@@ -13,6 +13,7 @@ from django.utils.functional import lazy
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.agents import offer_servers
 from agents.admin.audit_list import describe_entries
 from agents.admin.server_imports import import_servers
 from agents.console.example_message import build_example_message
@@ -46,7 +47,6 @@ from mcp_servers.admin.review_new_servers import build_added_url, show_added_ser
 from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.models import Definition, Server
 
-MAX_OFFERED = 50
 INSTRUCTIONS = _("Use your tools. State clearly what you did and what didn't work.")
 
 
@@ -125,11 +125,8 @@ class FirstCallForm(forms.Form):
         if not endpoints.filter(kind=ModelEndpoint.Kind.OFFLINE).exists():
             models.append((OFFLINE, _("Offline model (no key needed)")))
         self.fields["model"].choices = models  # type: ignore[attr-defined]
-        servers: Any = self.fields["servers"]
-        pool = Server.objects.in_scope(organization_id).filter(enabled=True).order_by("name")
-        offered_ids = list(pool.values_list("pk", flat=True)[:MAX_OFFERED])
-        servers.queryset = pool.filter(pk__in=offered_ids)
-        servers.initial = offered_ids[:MAX_SERVERS]
+        offered_ids = offer_servers(self.fields["servers"], principal)
+        self.fields["servers"].initial = offered_ids[:MAX_SERVERS]
 
     def save(self, principal: Principal) -> Session:
         """Create the agent with its servers and start a session, in one transaction."""

@@ -64,11 +64,13 @@ def test_members_see_no_server_problems_in_the_list(acme: Organization, helper: 
 def test_a_new_agent_denies_every_tool(
     acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
+    server = admin_client.create_web_server(acme, "docs")
     fields = {"name": "Release helper", "model_endpoint": str(helper.model_endpoint_id)}
-    page = operator.post("agents_agent_add", **fields)
+    page = operator.post("agents_agent_add", **fields, servers=[server.pk])
     agent = Agent.objects.get(slug="release-helper")
     assert agent.tool_policy.mode == "none"
-    assert "Attach servers" in page
+    assert [attached.server_id for attached in agent.agent_servers.all()] == [server.pk]
+    assert "Choose which tools it can use." in page
 
 
 def test_a_duplicate_name_is_reported_in_the_form(

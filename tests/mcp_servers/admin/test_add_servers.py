@@ -92,28 +92,39 @@ def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
         assert f"({code})" in page
 
 
-OPEN = re.compile(r'<details class="bb-fold" open[^>]*><summary>([^<]*)')
+OPEN = re.compile(r'<details class="bb-fold bb-setting"\s*open[^>]*>\s*<summary>\s*<b[^>]*>([^<]*)')
+SUMMARY = re.compile(
+    r'<b class="bb-strong">([^<]*)</b>\s*<span class="bb-setting-summary"[^>]*>([^<]*)'
+)
 
 
-def test_advanced_fields_are_collapsed_unless_set_or_invalid(
-    browser: admin_client.AdminClient,
+@pytest.mark.parametrize(
+    ("changes", "title", "summary"),
+    [
+        (
+            {"headers-name": ["X-Team"], "headers-value": ["v4lue"]},
+            "More connection settings",
+            "Headers: X-Team",
+        ),
+        ({"approval": "first"}, "Permissions", "Definition review: trust the first discovery"),
+        ({"calls_per_minute": "90"}, "Limits and prices", "Calls per minute: 90"),
+        ({"enabled": ""}, "Description and status", "Enabled: No"),
+    ],
+)
+def test_advanced_fields_are_collapsed_to_the_values_that_were_changed(
+    browser: admin_client.AdminClient, changes: dict[str, object], title: str, summary: str
 ) -> None:
-    assert OPEN.findall(browser.get("mcp_servers_server_add")) == []
+    page = browser.get("mcp_servers_server_add")
+    assert dict(SUMMARY.findall(page))[title] == "Default"
     invalid = {"name": ""}  # so that the form is shown again
-    for changes, title in (
-        ({"headers-name": ["X-Team"], "headers-value": ["x"]}, "More connection settings"),
-        ({"approval": "first"}, "Permissions"),
-        ({"calls_per_minute": "-1"}, "Limits and prices"),
-        ({"enabled": ""}, "Description and status"),
-    ):
-        assert OPEN.findall(
-            browser.post("mcp_servers_server_add", **(FORM | invalid | changes))
-        ) == [title]
+    page = browser.post("mcp_servers_server_add", **(FORM | invalid | changes))
+    assert OPEN.findall(page) == []
+    assert dict(SUMMARY.findall(page))[title] == summary
 
 
-def test_a_refused_private_address_expands_its_permission_field(
-    browser: admin_client.AdminClient,
-) -> None:
+def test_advanced_fields_with_an_error_are_open(browser: admin_client.AdminClient) -> None:
+    page = browser.post("mcp_servers_server_add", **(FORM | {"calls_per_minute": "-1"}))
+    assert OPEN.findall(page) == ["Limits and prices"]
     page = browser.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
     assert OPEN.findall(page) == ["More connection settings"]
 
@@ -123,7 +134,8 @@ def test_a_stored_server_shows_its_settings(
 ) -> None:
     server = admin_client.create_web_server(acme)  # at a private address
     page = browser.get("mcp_servers_server_configuration", server.pk)
-    assert OPEN.findall(page) == ["More connection settings"]
+    summary = dict(SUMMARY.findall(page))["More connection settings"]
+    assert summary == "Allow private or loopback address"
 
 
 def test_an_authentication_chosen_for_another_transport_is_ignored(acme: Organization) -> None:
