@@ -3,7 +3,8 @@
 Attacks and honest texts that sound like them come from grammars (`scanning_corpus/*.toml`): `[a|b]`
 is a choice, `{slot}` one of a slot. Files named `written_*` have families of their own and the
 slots of the file that they extend; `handwritten_*` and `varied_*` have single texts by style, and
-`unlearned_*` such that only measure, as do the complete definitions and results of `oblique_*`.
+`unlearned_*` such that only measure, as do the complete definitions and results of `oblique_*`,
+and the texts of `first_*` and `second_*`, which were written without knowledge of the rules.
 Ordinary definitions are those of public servers, each row
 with its source and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`;
 `passages.jsonl.gz` has paragraphs of the descriptions of public packages. Nothing of it is what the
@@ -122,6 +123,34 @@ def read_oblique(name: str) -> list[dict[str, Any]]:
     data = _read_toml(f"oblique_{name}")
     rows: list[dict[str, Any]] = data.get("definitions") or data["results"]
     return rows
+
+
+def read_measured(set_name: str, name: str) -> list[tuple[str, Sample]]:
+    """Return the style and the definition of each text of a set (`first`, `second`).
+
+    A definition without named tools has those of public servers as neighbors, the same each time.
+    """
+    public = sorted({str(row["name"]) for row in _read_rows("tools")})
+    chance = random.Random(f"{set_name}_{name}")  # noqa: S311 - texts, no secrets
+    samples = []
+    for style, texts in by_hand(f"{set_name}_{name}", "").items():
+        for text in texts:
+            rest, _at, tools = text.partition(" @ ")
+            payload = _build_measured_definition(rest)
+            drawn = [] if tools else chance.sample(public, 8)
+            own = frozenset(tools.split(", ") if tools else drawn) | {payload["name"]}
+            samples.append((style, Sample(payload, own, style)))
+    return samples
+
+
+def _build_measured_definition(text: str) -> dict[str, Any]:
+    tool_name, description, *fields = text.split(" | ")
+    parts = (part.partition(": ") for part in "".join(fields).split(" ; ") if part)
+    properties = {
+        name.strip(): {"type": "string", "description": said} for name, _colon, said in parts
+    }
+    schema = {"type": "object", "properties": properties}
+    return {"name": tool_name, "description": description, "inputSchema": schema}
 
 
 def count_samples(texts: list[str], family: str, each: int, repeats: int) -> int:

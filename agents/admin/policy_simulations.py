@@ -24,6 +24,7 @@ from agents.policies.services import Owner, PolicySpec, load_policy_spec
 from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft
 from agents.policies.simulations import simulate_policy, simulate_shadow_policy
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_screen
+from bonobot.accounts.admin_base.list_versions import describe_list_changes, read_list_version
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
@@ -64,7 +65,11 @@ def show_organization_simulation(request: HttpRequest) -> HttpResponseBase:
     organization = Organization.objects.get(pk=principal.organization_id)
     page_url = reverse("admin:organization_simulate")
     action_name = request.GET.get("do") if request.method == "POST" else None
+    read_list_version(request)
     if action_name in DRAFT_ACTIONS:
+        if text := describe_list_changes(request, {str(organization.pk): organization.name}):
+            messages.error(request, text)
+            return HttpResponseRedirect(page_url)
         perform_action, message = DRAFT_ACTIONS[action_name]
         perform_action(principal, organization)
         messages.success(request, message)

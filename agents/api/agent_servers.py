@@ -193,6 +193,7 @@ class AgentServerView(AgentView):
 
     def show_server(self, agent: Agent, server: Server, *, status: int = 200) -> Response:
         """Return the response with the server as it is attached now."""
+        self.report_read([agent])  # the patterns of an attachment have the agent's labels
         rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
         attached_by_server = {
             row.server_id: row for row in agent.agent_servers.filter(server=server)
@@ -215,6 +216,7 @@ class AgentServerListView(AgentServerView):
     def get(self, request: object, agent_id: str) -> Response:
         """List an agent's servers: its private servers and attached pool servers."""
         agent = self.get_agent(agent_id)
+        self.report_read([agent])
         attached_by_server = {row.server_id: row for row in agent.agent_servers.all()}
         rows = add_server_annotations(Server.objects.filter(pk__in=attached_by_server), tools=True)
         return self.respond_page(rows, AgentServerSerializer, agent_servers=attached_by_server)

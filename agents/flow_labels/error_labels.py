@@ -14,7 +14,7 @@ from django.db.models import CharField, F, JSONField, Model, Q, TextField
 
 from agents.flow_labels.session_labels import LabelOrigin, add_session_labels
 from agents.flow_labels.text_labels import LABELED_MODELS, add_token_labels
-from agents.models import Approval, Budget, Note, Session, ToolPolicy, ToolRule
+from agents.models import Approval, Budget, Note, Recording, Session, ToolPolicy, ToolRule
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Problem
@@ -33,6 +33,7 @@ _LABELED_FIELDS: dict[type[Model], tuple[str, ...]] = {
     Definition: ("rejection_reason",),
     Approval: ("message",),
     Budget: ("limit",),
+    Recording: ("title",),
 }
 # Rows whose texts have the labels of an agent or of the organization's policy, and their agent.
 _PARTS: dict[type[Model], str] = {ToolPolicy: "agent", ToolRule: "policy__agent", Budget: "agent"}

@@ -73,7 +73,10 @@ TextRow = AccessRequest | Agent | Skill | Trigger | Workflow
 # those of the objects that they name.
 _OWN_ID = ("pk",)
 _TEXT_ID_FIELDS: dict[type[Any], tuple[str, ...]] = {
-    **dict.fromkeys((Agent, Definition, Skill), _OWN_ID),
+    **dict.fromkeys((Agent, Skill), _OWN_ID),
+    # Its reason of a rejection; its own text is in the configuration of a server with declared
+    # operations.
+    Definition: ("pk", "server_id"),
     **dict.fromkeys((Invitation, Issuer, Provider, Token), _OWN_ID),
     **dict.fromkeys((ModelEndpoint, NotificationChannel, Organization, Preset, Server), _OWN_ID),
     AccessRequest: ("pk", "agent_id"),
@@ -82,7 +85,8 @@ _TEXT_ID_FIELDS: dict[type[Any], tuple[str, ...]] = {
     Deletion: ("object_id",),
     ElicitationRequest: ("agent_id", "server_id"),
     Notification: ("channel_id", "subject_id"),
-    Recording: ("agent_id",),
+    Recording: ("pk", "agent_id"),
+    Replay: ("recording_id",),
     Session: ("agent_id",),
     SkillVersion: ("skill_id",),
     Trigger: ("pk", "workflow_id"),
@@ -95,13 +99,14 @@ LABELED_MODELS = tuple(model for model, fields in _TEXT_ID_FIELDS.items() if "pk
 # Types of objects, in the audit log, whose names, configuration, or messages have labels.
 NAMED_KINDS = frozenset(
     {"agent", "mcp_preset", "mcp_server", "modelendpoint", "notice_channel", "organization"}
-    | {"approval", "definition", "invitation", "issuer", "provider", "token"}
+    | {"approval", "definition", "invitation", "issuer", "provider", "recording", "token"}
 )
-# Other changes, such as enabling an object, write no text; a halt, a rejection, and a denial have
-# a reason.
+# Other changes, such as enabling an object, write no text; a halt, a rejection, and an answer have
+# a reason, an attachment has patterns, and a replay has instructions.
 _WRITING_ENDINGS = (
-    *("_created", "_updated", "kill_switch_enabled"),
-    *("call_denied", "definition_rejected", "member_invited"),
+    *("_created", "_updated", "kill_switch_enabled", "server_attached"),
+    *("call_approved", "call_denied", "definition_rejected", "member_invited"),
+    "recording_replayed",
 )
 # Changes of an organization by which a person replaces all of a text.
 _REWRITING_ACTIONS = frozenset({"organization_updated", "tool_policy_updated"})

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Any
 
 import pytest
@@ -178,3 +179,40 @@ def test_unchanged_rows_and_requests_without_a_version_are_as_before(
     assert tab.run("remove_chosen", servers[0], confirmed="1") == 302  # the other one changed
     tab.version = "forged"
     assert tab.run("remove_chosen", servers[1], confirmed="1") == 302
+
+
+RULES = {"mode": "denylist"}
+
+
+def press(browser: admin_client.AdminClient, page: str, button: str) -> None:
+    """Press a button with the version that its page had when it was loaded."""
+    forms = re.findall(r'<form method="post"\s+action="([^"]+)".*?</form>', page, re.S)
+    (action,) = [unescape(form) for form in forms if button in form]
+    version = HIDDEN.search(page)
+    assert version
+    browser.client.post(action, {LIST_VERSION_FIELD: version[1]})
+
+
+@pytest.mark.parametrize("owner_kind", ["agent", "organization"])
+@pytest.mark.parametrize("button", ["enforce", "discard"])
+def test_a_draft_that_another_tab_changed_is_neither_enforced_nor_discarded(
+    acme: Organization, owner: admin_client.AdminClient, owner_kind: str, button: str
+) -> None:
+    agent = factories.create_agent(acme, "helper")
+    is_agent = owner_kind == "agent"
+    path = "agents/helper/tool-policy" if is_agent else "tool-policy"
+    address = admin_client.build_url(
+        "agents_agent_simulate" if is_agent else "organization_simulate",
+        *([agent.pk] if is_agent else []),
+    )
+    administrator = rest.as_administrator()
+    assert administrator.put(f"{path}/draft", RULES).status == 200
+    page = owner.client.get(address).content.decode()
+    assert administrator.put(f"{path}/draft", {"mode": "none"}).status == 200
+    press(owner, page, button)
+    assert '"mode":"none"' in administrator.get(f"{path}/draft").text
+    assert administrator.get(path).json["mode"] != "none"
+    page = owner.client.get(address).content.decode()
+    assert "version_conflict" in page
+    press(owner, page, button)
+    assert administrator.get(f"{path}/draft").status == 404

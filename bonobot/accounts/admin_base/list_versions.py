@@ -1,9 +1,9 @@
-"""Versions of admin lists, to detect changes of selected rows since the list was loaded.
+"""Versions of admin lists and pages, to detect changes of objects since they were loaded.
 
-The version of a list is the signed position of the organization's audit log, in which each change
-of an object is an entry. An action, such as a bulk deletion, is refused if a selected object was
-changed after that, and the current list is shown with who changed it. Pages that confirm an action
-carry the version of the list on.
+The version is the signed position of the organization's audit log, in which each change of an
+object is an entry. An action on a list, such as a bulk deletion, or the button of an object's page,
+such as *Enforce draft*, is refused if the object was changed after that. The current list or page
+is shown with who changed it. Pages that confirm an action carry the version of the list on.
 """
 
 import re
@@ -35,7 +35,16 @@ _FORM_WITH_ROWS = re.compile(r"<form\b[^>]*>(?=(?:(?!</form>).)*\b_selected_acti
 
 
 def read_list_version(request: HttpRequest) -> str:
-    """Return the version of a list; call it before the rows are read."""
+    """Return the version of a list or a page; the first call must be before the rows are read."""
+    cached_version: str | None = getattr(request, "list_version", None)
+    if cached_version is not None:
+        return cached_version
+    version = _read_audit_position(request)
+    request.list_version = version  # type: ignore[attr-defined]
+    return version
+
+
+def _read_audit_position(request: HttpRequest) -> str:
     try:
         organization_id = resolve_principal(request).organization_id
     except Problem:
@@ -76,8 +85,8 @@ def describe_list_changes(request: HttpRequest, names_by_id: Mapping[str, str]) 
     if (count := len(texts) - MAX_SHOWN) > 0:
         texts[MAX_SHOWN:] = [_t("%(n)s more") % {"n": count}]
     return _t(
-        "Nothing was done. Changed since the list was loaded: %(changes)s. Review the current "
-        "list, then select again. (%(code)s)"
+        "Nothing was done. Changed since the page was loaded: %(changes)s. Review it, then try "
+        "again. (%(code)s)"
     ) % {"changes": "; ".join(texts), "code": VersionConflict.code}
 
 

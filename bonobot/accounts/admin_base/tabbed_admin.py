@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from django.contrib import messages
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise
 
+from bonobot.accounts.admin_base.list_versions import describe_list_changes, read_list_version
 from bonobot.accounts.admin_base.responses import redirect_back, render_screen
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin
 from bonobot.accounts.principals import Principal
@@ -233,6 +235,7 @@ class TabbedAdmin(ScopedAdmin):
         def view(request: HttpRequest, object_id: Any) -> HttpResponseBase:
             page = self.pages[slug]
             principal = self.get_principal(request)
+            read_list_version(request)
             # Look up first: missing objects are 404 for every role.
             instance = self.get_object_or_404(request, object_id)
             _require_one(principal, page.needs)
@@ -249,6 +252,9 @@ class TabbedAdmin(ScopedAdmin):
             instance = self.get_object_or_404(request, object_id)
             _require_one(principal, object_action.needs)
             visit = ObjectRequest(request, principal, instance, self, slug)
+            if text := describe_list_changes(request, {str(instance.pk): str(instance)}):
+                messages.error(request, text)
+                return redirect_back(request, visit.url())
             return object_action.handle(visit) or redirect_back(request, visit.url())
 
         return view
