@@ -6,6 +6,7 @@ rule was written with. `TEST_CORPUS` names the folder of the sample; without it 
 shown.
 """
 
+import math
 import sys
 import tomllib
 from collections import defaultdict
@@ -13,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from time import process_time
 from typing import Any
+
+import pytest
 
 from benchmarks import scanning_texts
 from mcp_servers.scanning import inspect_result, scan_definition
@@ -149,6 +152,41 @@ def test_what_is_found_in_oblique_texts() -> None:
         _table(
             f"Oblique {name}: flagged or changed", [*found, *(("= all", hit) for _, hit in found)]
         )
+
+
+@pytest.mark.parametrize("set_name", ["first", "second"])
+def test_what_is_found_in_texts_that_were_written_without_the_rules(set_name: str) -> None:
+    """Definitions and results of `first_*` and `second_*`, with 95 % confidence intervals."""
+    for name in ("attacks", "honest"):
+        samples = scanning_texts.read_measured(set_name, name)
+        for beside in (False, True):
+            held = [
+                (style, bool(scan_definition(one.payload, own_names=one.own if beside else ())))
+                for style, one in samples
+            ]
+            where = "neighbors known" if beside else "alone"
+            _table_with_interval(f"{set_name}_{name}, {where}: held", held)
+    for name in ("injected", "documents"):
+        found = [
+            (style, bool(result.flagged or result.sanitized))
+            for style, texts in scanning_texts.by_hand(f"{set_name}_{name}", "").items()
+            for text in texts
+            for result in (inspect_result(text),)
+        ]
+        _table_with_interval(f"{set_name}_{name}: flagged or changed", found)
+
+
+def _table_with_interval(title: str, found: list[tuple[str, bool]]) -> None:
+    low, high = compute_interval(sum(hit for _, hit in found), len(found))
+    _table(f"{title} ({low:.0%} to {high:.0%})", [*found, *(("= all", hit) for _, hit in found)])
+
+
+def compute_interval(hits: int, count: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a share (Wilson)."""
+    z, share = 1.96, hits / count
+    width = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    center, scale = share + z * z / (2 * count), 1 + z * z / count
+    return (center - width) / scale, (center + width) / scale
 
 
 def test_what_scanning_costs() -> None:
