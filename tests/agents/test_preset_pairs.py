@@ -178,7 +178,16 @@ def test_git_runs_written_programs_in_the_sandbox(
     assert {"core.fsmonitor", "a clean filter"} <= ran
 
 
-REDIRECTIONS = ("gitdir", "commondir", "alternates", "worktree", "include")
+# Settings that name a file, whose lines Git could show in a result or an error.
+FILE_SETTINGS = {
+    "mailmap": "[mailmap]\nfile = {secret}\n[log]\nmailmap = true\n",
+    "template": "[commit]\ntemplate = {secret}\n",
+    "attributes": "[core]\nattributesFile = {secret}\n",
+    "excludes": "[core]\nexcludesFile = {secret}\n",
+    "ignored revisions": "[blame]\nignoreRevsFile = {secret}\n",
+    "order of files": "[diff]\norderFile = {secret}\n",
+}
+REDIRECTIONS = ("gitdir", "commondir", "alternates", "worktree", "include", "head", *FILE_SETTINGS)
 
 
 @pytest.mark.parametrize("name", REDIRECTIONS)
@@ -212,6 +221,10 @@ def test_git_cant_be_redirected_to_files_of_others(
         write(repository / ".git" / "objects" / "info" / "alternates", f"{other_git}/objects\n")
     elif name == "worktree":
         write(config, config.read_text() + f"[core]\nworktree = {secrets[0].parent}\n")
+    elif name == "head":
+        write(repository / ".git" / "HEAD", f"ref: refs/heads/../../../../..{secrets[0]}\n")
+    elif name in FILE_SETTINGS:
+        write(config, config.read_text() + FILE_SETTINGS[name].format(secret=secrets[0]))
     else:
         write(config, config.read_text() + f"[include]\npath = {secrets[0]}\n")
     try:
@@ -224,6 +237,7 @@ def test_git_cant_be_redirected_to_files_of_others(
         call("mcp_git_git_show", {**where, "revision": head.strip()}).text,
         call("mcp_git_git_add", {**where, "files": ["canary"]}).text,
         call("mcp_git_git_diff_staged", where).text,
+        call("mcp_git_git_commit", {**where, "message": "x"}).text,
         call("mcp_git_git_status", where).text,
     ]
     assert CANARY not in "".join(outputs)
@@ -293,6 +307,30 @@ def test_a_database_that_is_also_a_configuration_runs_nothing_outside(
         start("kubernetes", KUBECONFIG=str(workspace / "kubeconfig"))
         call("mcp_kubernetes_namespaces_list", {})
     assert CANARY not in (found.read_text() if found.exists() else "")
+
+
+def test_a_kubeconfig_of_a_checkout_runs_its_program_in_the_sandbox(
+    start: Start, call: Call, repository: Path, secrets: list[Path]
+) -> None:
+    """Git writes the file and the program, with its mode, and kubernetes runs it."""
+    program, found = write_collector(repository, secrets)
+    kubeconfig = repository / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG.format(script=program))
+    run_git("-C", str(repository), "switch", "--quiet", "--create", "cluster")
+    run_git("-C", str(repository), "add", ".")
+    identity = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+    run_git("-C", str(repository), *identity, "commit", "--quiet", "--message", "Cluster")
+    run_git("-C", str(repository), "switch", "--quiet", "-")
+    start("git", REPOSITORY=str(repository))
+    call("mcp_git_git_checkout", {"repo_path": str(repository), "branch_name": "cluster"})
+    assert kubeconfig.exists()
+    assert program.stat().st_mode & stat.S_IXUSR
+    with suppress(UpstreamError):
+        start("kubernetes", KUBECONFIG=str(kubeconfig))
+        call("mcp_kubernetes_namespaces_list", {})
+    text = found.read_text() if found.exists() else ""
+    assert "ran" in text
+    assert CANARY not in text
 
 
 KUBERNETES_FILES = {
