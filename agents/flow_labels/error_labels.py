@@ -88,7 +88,7 @@ def _iterate_texts(
     policy_ids = {text_id for text_id in labels_by_id if text_id.endswith(":policy")}
     row_ids = {UUID(text_id) for text_id in labels_by_id.keys() - policy_ids}
     for model in LABELED_MODELS:
-        rows = model._base_manager.filter(pk__in=row_ids)
+        rows = model._base_manager.filter(pk__in=row_ids).only(*_LABELED_FIELDS.get(model, ()))
         for row in rows if model is Organization else rows.filter(organization=organization_id):
             yield from ((labels_by_id[str(row.pk)], text) for text in _iterate_row(row))
     policy_labels = labels_by_id.get(f"{organization_id}:policy", 0)
