@@ -327,9 +327,9 @@ class ServerAdmin(TabbedAdmin):
         return render_status_badge(server)
 
     @display(description=_("tools"), ordering="tool_total")
-    def tool_count(self, server: Any) -> int:
-        """Return the number of tools."""
-        return int(server.tool_total)
+    def tool_count(self, server: Any) -> str:
+        """Return the number of tools; a dash if the server was never discovered."""
+        return f"{server.tool_total:,}" if server.discovered_at else "–"
 
     @display(description=_("pending"), ordering="waiting_count")
     def waiting(self, server: Any) -> str:

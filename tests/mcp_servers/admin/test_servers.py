@@ -59,6 +59,19 @@ def test_a_row_shows_state_tools_and_pending_reviews(
     assert "2 to review" in page
 
 
+def test_a_server_that_was_never_discovered_has_no_zeros(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "unseen")
+    Server.objects.filter(pk=server.pk).update(discovered_at=None)
+    row = browser.get("mcp_servers_server_changelist", q="unseen")
+    cell = row[row.index('class="field-tool_count') :]
+    assert cell[cell.index(">") + 1 :].lstrip().startswith("–")
+    page = browser.get("mcp_servers_server_definitions", server.pk)
+    assert "0 definitions" not in page
+    assert admin_client.build_url("mcp_servers_server_refresh", server.pk) in page
+
+
 def test_an_empty_list_explains_how_to_begin(browser: admin_client.AdminClient) -> None:
     page = browser.get("mcp_servers_server_changelist")
     assert "No servers yet" in page
