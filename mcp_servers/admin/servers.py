@@ -135,6 +135,8 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
     Doesn't use a template, because a list shows about a thousand segments.
     """
     unknown_text, known_texts = _t("not checked"), {100.0: percent(100)}
+    checked = [segment.up for segment in segments if segment.up is not None]
+    counts = {"n": sum(uptime < 100 for uptime in checked), "checked": len(checked)}
     bars = []
     for segment in segments:
         uptime = segment.up
@@ -143,7 +145,7 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
     return format_html(
         '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
         " bb-tiny" if tiny else "",
-        _t("Server availability, oldest first"),
+        _t("Server availability: failures in %(n)d of %(checked)d checked periods") % counts,
         format_html_join("", '<i data-tone="{}" title="{}"></i>', bars),
     )
 

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
@@ -15,6 +16,7 @@ from mcp_servers import discovery, services
 from mcp_servers.admin import server_details
 from mcp_servers.admin import servers as listing
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
+from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
@@ -329,3 +331,11 @@ def test_a_failure_of_one_server_doesnt_affect_others(
     )
     assert first.problem is not None
     assert second.result == RESULT
+
+
+def test_an_uptime_bar_says_in_words_how_often_the_server_failed() -> None:
+    now = timezone.now()
+    segments = [UptimeSegment(now, now, uptime) for uptime in (None, 100.0, 75.0, 0.0)]
+    html = listing.render_uptime_bar(segments)
+    assert "Server availability: failures in 2 of 3 checked periods" in html
+    assert "not checked" in html
