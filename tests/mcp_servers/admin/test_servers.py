@@ -61,6 +61,19 @@ def test_a_row_shows_state_tools_and_pending_reviews(
     assert "2 to review" in page
 
 
+def test_the_list_says_why_a_server_failed_instead_of_its_description(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "broken")
+    rows = Server.objects.filter(pk=server.pk)
+    rows.update(description="Issues", status="error", status_detail="The name isn't known.")
+    text = admin_client.get_text(browser.get("mcp_servers_server_changelist"))
+    assert "HTTP · The name isn't known." in text
+    assert "Issues" not in text
+    rows.update(enabled=False)
+    assert "HTTP · Issues" in admin_client.get_text(browser.get("mcp_servers_server_changelist"))
+
+
 def test_a_server_that_was_never_discovered_has_no_zeros(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
