@@ -135,6 +135,8 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
     Doesn't use a template, because a list shows about a thousand segments.
     """
     unknown_text, known_texts = _t("not checked"), {100.0: percent(100)}
+    checked = [segment.up for segment in segments if segment.up is not None]
+    counts = {"n": sum(uptime < 100 for uptime in checked), "checked": len(checked)}
     bars = []
     for segment in segments:
         uptime = segment.up
@@ -143,7 +145,7 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
     return format_html(
         '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
         " bb-tiny" if tiny else "",
-        _t("Server availability, oldest first"),
+        _t("Server availability: failures in %(n)d of %(checked)d checked periods") % counts,
         format_html_join("", '<i data-tone="{}" title="{}"></i>', bars),
     )
 
@@ -327,9 +329,9 @@ class ServerAdmin(TabbedAdmin):
         return render_status_badge(server)
 
     @display(description=_("tools"), ordering="tool_total")
-    def tool_count(self, server: Any) -> int:
-        """Return the number of tools."""
-        return int(server.tool_total)
+    def tool_count(self, server: Any) -> str:
+        """Return the number of tools; a dash if the server was never discovered."""
+        return f"{server.tool_total:,}" if server.discovered_at else "–"
 
     @display(description=_("pending"), ordering="waiting_count")
     def waiting(self, server: Any) -> str:

@@ -294,3 +294,14 @@ def test_the_summary_of_errors_has_the_focus_and_links_to_the_fields(
     assert any("error" in part for part in described.split())
     if typed:
         expect(olga.locator(f"#content [name={typed}]").first).to_have_value("77")
+
+
+def test_a_budget_is_previewed_while_its_limit_is_typed(olga: Page, acme: Organization) -> None:
+    olga.goto("/admin/agents/budget/add/")
+    forecast = olga.locator("[data-part=forecast]")
+    expect(forecast).to_contain_text("All calls and model turns of the organization")
+    expect(forecast).not_to_contain_text("a notification")
+    olga.get_by_label("Unit").select_option("calls")
+    olga.get_by_label("Limit").fill("200")
+    expect(forecast).to_contain_text("160 calls: a notification")
+    assert not Budget.objects.exists(), "nothing is saved"

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
@@ -15,6 +16,7 @@ from mcp_servers import discovery, services
 from mcp_servers.admin import server_details
 from mcp_servers.admin import servers as listing
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
+from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
@@ -57,6 +59,32 @@ def test_a_row_shows_state_tools_and_pending_reviews(
     assert "needs new credentials" in page
     assert "The token is old." in page
     assert "2 to review" in page
+
+
+def test_the_list_says_why_a_server_failed_instead_of_its_description(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "broken")
+    rows = Server.objects.filter(pk=server.pk)
+    rows.update(description="Issues", status="error", status_detail="The name isn't known.")
+    text = admin_client.get_text(browser.get("mcp_servers_server_changelist"))
+    assert "HTTP · The name isn't known." in text
+    assert "Issues" not in text
+    rows.update(enabled=False)
+    assert "HTTP · Issues" in admin_client.get_text(browser.get("mcp_servers_server_changelist"))
+
+
+def test_a_server_that_was_never_discovered_has_no_zeros(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "unseen")
+    Server.objects.filter(pk=server.pk).update(discovered_at=None)
+    row = browser.get("mcp_servers_server_changelist", q="unseen")
+    cell = row[row.index('class="field-tool_count') :]
+    assert cell[cell.index(">") + 1 :].lstrip().startswith("–")
+    page = browser.get("mcp_servers_server_definitions", server.pk)
+    assert "0 definitions" not in page
+    assert admin_client.build_url("mcp_servers_server_refresh", server.pk) in page
 
 
 def test_an_empty_list_explains_how_to_begin(browser: admin_client.AdminClient) -> None:
@@ -316,3 +344,11 @@ def test_a_failure_of_one_server_doesnt_affect_others(
     )
     assert first.problem is not None
     assert second.result == RESULT
+
+
+def test_an_uptime_bar_says_in_words_how_often_the_server_failed() -> None:
+    now = timezone.now()
+    segments = [UptimeSegment(now, now, uptime) for uptime in (None, 100.0, 75.0, 0.0)]
+    html = listing.render_uptime_bar(segments)
+    assert "Server availability: failures in 2 of 3 checked periods" in html
+    assert "not checked" in html
