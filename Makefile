@@ -136,7 +136,7 @@ bench: $(INSTALLED) ## Measure what the documentation promises
 
 fuzz: $(INSTALLED) ## Search for new failing examples: of properties, and of REST with Schemathesis; takes long
 	@TEST_FUZZING=whole $(PYTEST) --timeout 0 -m hypothesis $(ARGS)
-	@TEST_FUZZING=whole "$(PY)" -m pytest -n0 tests/bonobot/test_api_schemathesis.py $(ARGS)
+	@TEST_FUZZING=whole TEST_SUITE=whole "$(PY)" -m pytest -n0 tests/bonobot/test_api_schemathesis.py $(ARGS)
 
 drill: $(INSTALLED) ## Kill one part of a fleet after the other, under load (root, ip, nginx, PostgreSQL, Redis)
 	@"$(PY)" -m tests.drill

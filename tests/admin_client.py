@@ -1,6 +1,8 @@
 """A signed-in client of the admin that checks each page and reads it as text."""
 
+import json
 import re
+from functools import cache
 from html import unescape
 from itertools import pairwise
 from typing import Any
@@ -15,7 +17,7 @@ from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.text.canonical_json import compute_json_digest
 from mcp_servers.models import Definition, Server
-from mcp_servers.scanning import scan_definition
+from mcp_servers.scanning import ScanFinding, scan_definition
 from tests import factories
 
 # Scripts in the page, handlers in attributes and assets of other hosts are all forbidden.
@@ -127,6 +129,12 @@ def create_web_server(organization: Organization, name: str = "web") -> Server:
     return factories.create_http_server(organization, "http://127.0.0.1:9/mcp", name)
 
 
+@cache
+def _scan_json(text: str) -> tuple[ScanFinding, ...]:
+    """Scan a definition; tests declare the same few tools again and again."""
+    return scan_definition(json.loads(text))
+
+
 def declare_tool(server: Server, name: str = "add", **fields: Any) -> Definition:
     """Create a tool definition of a server, as discovery would."""
     payload = {"name": name, "inputSchema": {"type": "object", "properties": {}}} | fields
@@ -139,6 +147,6 @@ def declare_tool(server: Server, name: str = "add", **fields: Any) -> Definition
         payload=payload,
         digest=compute_json_digest(payload),
         schema_verdict="inline",
-        findings=[finding.as_dict() for finding in scan_definition(payload)],
+        findings=[finding.as_dict() for finding in _scan_json(json.dumps(payload, sort_keys=True))],
     )
     return row

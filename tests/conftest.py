@@ -38,11 +38,13 @@ from tests import background_work, database, database_flush, processes
 from tests.browser import close_browser, open_browser, open_context, open_page, save_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
+from tests.selection import WHOLE
 
-# A run tests the same examples each time; `make fuzz` searches for new ones. There is no deadline
-# for an example, since its duration depends on the machine.
+# A run tests the same examples each time, the whole suite more of them; `make fuzz` searches for
+# new ones. There is no deadline for an example, since its duration depends on the machine.
 COMMON = settings_of_hypothesis(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings_of_hypothesis.register_profile("suite", COMMON, max_examples=50, derandomize=True)
+EXAMPLES = 50 if WHOLE else 20
+settings_of_hypothesis.register_profile("suite", COMMON, max_examples=EXAMPLES, derandomize=True)
 settings_of_hypothesis.register_profile("search", COMMON, max_examples=1_000)
 if os.environ.get("TEST_FUZZING") == "whole":
     settings_of_hypothesis.load_profile("search")

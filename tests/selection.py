@@ -3,9 +3,10 @@
 `--quick` (`make quick`) selects what a developer runs before each commit: pure and service tests,
 and the one test in which a call goes through the whole product.
 
-Tests marked `whole` take long, and fail for few changes: builds, commands of the documentation, and
-programs of others. `TEST_SUITE=whole` runs them, as CI does once in a run. With PostgreSQL, what
-doesn't depend on the database or the broker is left out (`is_for_postgres`).
+Tests marked `whole` take long, and fail for few changes: builds, commands of the documentation,
+generated requests, pages with thousands of tools, and programs of others. `TEST_SUITE=whole` runs
+them, as CI does once in a run.
+With PostgreSQL, what doesn't depend on the database or the broker is left out (`is_for_postgres`).
 """
 
 import os

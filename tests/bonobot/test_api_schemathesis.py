@@ -72,6 +72,7 @@ def list_allowed_operations(role: Role) -> list[str]:
     return names
 
 
+@pytest.mark.whole
 def test_responses_to_an_owner_match_the_document(module_web: Web, tmp_path: Path) -> None:
     organization = factories.create_organization("owned")
     config = write_settings(tmp_path, organization)

@@ -149,6 +149,7 @@ def test_the_python_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> N
 
 
 @pytest.mark.npm
+@pytest.mark.whole
 def test_the_typescript_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> None:
     authorize_client(visit, NODE_22, NODE / "clients" / "oauth_client.mjs")
 

@@ -24,6 +24,7 @@ SERVERS, TOOLS = 8, 250
 MAX_LOAD_S = 10.0  # the page takes less than 2 s on an idle machine
 
 
+@pytest.mark.whole
 def test_two_thousand_tools_are_managed_by_their_servers(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
