@@ -42,7 +42,8 @@ CHECKED_SHARE_SCRIPT = """() => {
 }"""
 # Forms of servers that are also shown in the first run.
 FORMS = {
-    f"admin/servers/{name}.html" for name in ("add", "declare", "document", "paste", "presets")
+    f"admin/servers/{name}.html"
+    for name in ("add", "declare", "document", "paste", "presets", "url")
 }
 # Pages that differ only in names and tabs: one page per template is checked.
 TWINS = FORMS | {"admin/servers/preset.html", "admin/delete_confirmation.html"}
