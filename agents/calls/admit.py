@@ -243,7 +243,7 @@ def _build_target_details(context: CallContext, target: Target | None) -> dict[s
     if target and target.digest:
         details["definition_digest"] = target.digest
     if target and target.labels:
-        details["labels"] = list(target.labels)
+        details["labels"] = [str(label) for label in target.labels]
     return details
 
 

@@ -8,6 +8,8 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
@@ -41,20 +43,60 @@ def _build_encoder(*, allow_nan: bool, sort_keys: bool = True) -> Callable[[Any]
 
 
 _encode_strict = _build_encoder(allow_nan=False)
-# Returns the same as `to_canonical_json`, but allows NaN and infinity.
-to_sorted_json = _build_encoder(allow_nan=True)
+_encode_any_number = _build_encoder(allow_nan=True)
 # Returns ASCII JSON without spaces; raises ValueError for NaN and infinity, TypeError if not JSON.
 to_compact_json = _build_encoder(allow_nan=False, sort_keys=False)
+
+
+DEL = 0x7F
+# The types that orjson writes as `json` does. It writes floats differently, NaN as null, and also
+# accepts some types that JSON doesn't have.
+_PLAIN_TYPES = frozenset({str, int, bool, type(None), dict, list})
 
 
 def to_canonical_json(value: Any) -> str:
     """Return ASCII JSON with sorted keys and no spaces; raises ValueError if not JSON."""
     try:
-        return _encode_strict(value)
+        return _encode_plain(value) or _encode_strict(value)
     except TypeError as error:
         raise ValueError(f"Not a JSON value: {error}.") from error
     except RecursionError as error:
         raise ValueError("The JSON value is nested too deeply.") from error
+
+
+def to_sorted_json(value: Any) -> str:
+    """Return the same as `to_canonical_json`, but allow NaN and infinity."""
+    return _encode_plain(value) or _encode_any_number(value)
+
+
+def _encode_plain(value: Any) -> str | None:
+    """Return the canonical JSON of an object or list by orjson; None if it may be different.
+
+    The entries of a call are encoded in a fifth of the time. Only ASCII is the same: `json` escapes
+    other characters, and DEL.
+    """
+    try:
+        encoded = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # nested too deeply, or not JSON
+        return None
+    if not encoded.isascii() or DEL in encoded or not _has_only_plain_types(value):
+        return None
+    return encoded.decode("ascii")
+
+
+def _has_only_plain_types(value: Any) -> bool:
+    """Return whether all values in an object or list, which isn't circular, have plain types."""
+    if type(value) is not dict and type(value) is not list:
+        return False
+    containers = [value]
+    for container in containers:  # also those that are added meanwhile
+        items = container.values() if type(container) is dict else container
+        kinds = set(map(type, items))
+        if not kinds <= _PLAIN_TYPES:
+            return False
+        if dict in kinds or list in kinds:
+            containers += [item for item in items if type(item) is dict or type(item) is list]
+    return True
 
 
 def compute_digest(text: str) -> str:
