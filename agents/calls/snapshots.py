@@ -256,19 +256,20 @@ class SnapshotCache:
     """A bounded cache of snapshots by agent or server; safe from several threads."""
 
     def __init__(self) -> None:
-        self._snapshots: OrderedDict[tuple[str, UUID], CallSnapshot] = OrderedDict()
+        # By the number of the UUID: a call looks several times, and Python hashes UUIDs slowly.
+        self._snapshots: OrderedDict[tuple[str, int], CallSnapshot] = OrderedDict()
         self._lock = Lock()
 
     def find_cached(self, kind: str, key: UUID) -> CallSnapshot | None:
         """Return the cached snapshot, which may be stale; admission detects that."""
-        return self._snapshots.get((kind, key))  # one lookup needs no lock
+        return self._snapshots.get((kind, key.int))  # one lookup needs no lock
 
     def load(self, kind: str, key: UUID) -> CallSnapshot:
         """Load a snapshot from the database and cache it; raises `NotFound`."""
         snapshot = _load_agent_snapshot(key) if kind == "agent" else _load_server_snapshot(key)
         with self._lock:
-            self._snapshots[kind, key] = snapshot
-            self._snapshots.move_to_end((kind, key))
+            self._snapshots[kind, key.int] = snapshot
+            self._snapshots.move_to_end((kind, key.int))
             while len(self._snapshots) > MAX_CACHED_SNAPSHOTS:
                 self._snapshots.popitem(last=False)
         return snapshot

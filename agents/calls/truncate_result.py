@@ -109,14 +109,19 @@ def _extract_change(before: str, after: str) -> tuple[str, str]:
 
 def estimate_size(value: Any, limit: int) -> int:
     """Return about how many characters a JSON value has; stops counting beyond `limit`."""
-    if isinstance(value, str):
-        return len(value)
-    items: Iterable[Any] = value.values() if isinstance(value, dict) else ()
-    total = 8
-    for item in value if isinstance(value, list) else items:
-        total += estimate_size(item, limit - total)
-        if total > limit:
-            break
+    total = 0
+    level = [value]
+    while level and total <= limit:
+        next_level: list[Any] = []
+        for item in level:
+            total += len(item) if isinstance(item, str) else 8
+            if isinstance(item, dict):
+                next_level += item.values()
+            elif isinstance(item, list):
+                next_level += item
+            if total > limit:
+                break
+        level = next_level
     return total
 
 

@@ -191,7 +191,7 @@ class Protocol(HttpToolsProtocol):
             raise InvalidHead("This version of HTTP isn't supported.")
         # llhttp also accepts RTSP and ICE, with methods of their own and with HTTP's.
         method = self.parser.get_method()
-        if b"%b %b HTTP/" % (method, self.url) not in self._head_bytes:
+        if self._head_bytes.find(b"%b %b HTTP/" % (method, self.url)) < 0:
             raise InvalidHead("The request isn't HTTP.")
         if not TARGET.fullmatch(self.url) or (self.url == b"*" and method != b"OPTIONS"):
             raise InvalidHead("The target isn't a path.")

@@ -11,10 +11,18 @@ Rules: MCP 2026-07-28, transports, "Custom Headers".
 import asyncio
 import base64
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any, Protocol, Self
 
@@ -511,9 +519,11 @@ def build_routing_headers(request: McpRequest) -> dict[str, str]:
     headers = {"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": request.method}
     name = request.params.get(NAME_PARAMETERS.get(request.method, ""))
     if isinstance(name, str):
-        headers["Mcp-Name"] = encode_header_value(name)
+        headers["Mcp-Name"] = _encode_name(name)
     if request.method == "tools/call" and request.input_schema:
-        headers |= _build_argument_headers(request.input_schema, request.params.get("arguments"))
+        paths = _annotated_paths.get(request.input_schema)
+        if paths:
+            headers |= _build_argument_headers(paths, request.params.get("arguments"))
     return headers
 
 
@@ -522,6 +532,9 @@ def encode_header_value(value: str) -> str:
     if PLAIN_VALUE.fullmatch(value) and not SENTINEL.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode('utf-8', 'replace')).decode('ascii')}?="
+
+
+_encode_name = lru_cache(maxsize=1024)(encode_header_value)
 
 
 def validate_header_annotations(schema: Any) -> str:
@@ -546,9 +559,9 @@ def validate_header_annotations(schema: Any) -> str:
     return ""
 
 
-def _build_argument_headers(schema: Mapping[str, Any], arguments: Any) -> dict[str, str]:
+def _build_argument_headers(paths: Iterable[tuple[Path, str]], arguments: Any) -> dict[str, str]:
     headers = {}
-    for path, token in _annotated_paths.get(schema):
+    for path, token in paths:
         value = _get_at_path(arguments, path)
         if isinstance(value, bool):
             headers[f"Mcp-Param-{token}"] = "true" if value else "false"

@@ -226,7 +226,8 @@ def encode_message(message: Mapping[str, Any]) -> bytes:
         encoded = to_json(message)
     except ValueError:  # lone surrogates, for example
         return to_compact_json(message).encode("ascii")
-    if encoded.isascii() and b"NaN" not in encoded and b"Infinity" not in encoded:
+    # Python looks for a number first if it is asked whether bytes are `in` others.
+    if encoded.isascii() and encoded.find(b"NaN") < 0 and encoded.find(b"Infinity") < 0:
         return encoded
     return to_compact_json(message).encode("ascii")
 
@@ -248,7 +249,7 @@ def decode_json(raw: bytes) -> Any:
         value = DECODER.decode(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UnreadableJson(f"not JSON ({error})") from None
-    if b"\\u" in raw and UNSTORABLE_ESCAPE.search(raw):
+    if raw.find(b"\\u") >= 0 and UNSTORABLE_ESCAPE.search(raw):
         return _replace_unstorable(value)
     return value
 

@@ -95,6 +95,8 @@ _FLAG = (
 _SUSPICIOUS = re.compile(f"[{''.join(_CLASSES.values())}\U0001f3f4]")
 # The candidates in ASCII.
 SUSPICIOUS_ASCII = re.compile(f"[{_CLASSES['control_character']}]")
+# The others, as bytes.
+PLAIN_ASCII = bytes(code for code in range(0x80) if not SUSPICIOUS_ASCII.match(chr(code)))
 _SUSPICIOUS_RUNS = re.compile(f"{TERMINAL_SEQUENCE}|[{''.join(_CLASSES.values())}]+")
 _RULES = re.compile(
     f"(?P<flag>{_FLAG})|(?P<ansi_escape>{TERMINAL_SEQUENCE})|"

@@ -119,7 +119,7 @@ FINGERPRINT_PURPOSE = b"bonobot audit fingerprint"
 
 def compute_fingerprint(organization_id: UUID, text: str) -> str:
     """Return the hexadecimal fingerprint of a canonical text in an organization."""
-    inner, outer = _build_keyed_hashes(settings.BONOBOT_AUDIT_KEYS[0], organization_id)
+    inner, outer = _build_keyed_hashes(settings.BONOBOT_AUDIT_KEYS[0], organization_id.int)
     inner, outer = inner.copy(), outer.copy()
     inner.update(text.encode("utf-8", "surrogatepass"))
     outer.update(inner.digest())
@@ -127,11 +127,13 @@ def compute_fingerprint(organization_id: UUID, text: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _build_keyed_hashes(secret: str, organization_id: UUID) -> tuple[Any, Any]:
-    """Return the inner and outer hash of HMAC initialized with the key; copy before use."""
-    key = hmac.digest(
-        secret.encode("ascii"), FINGERPRINT_PURPOSE + organization_id.bytes, hashlib.sha256
-    )
+def _build_keyed_hashes(secret: str, organization_number: int) -> tuple[Any, Any]:
+    """Return the inner and outer hash of HMAC initialized with the key; copy before use.
+
+    The organization is named by the number of its UUID, whose hash is computed in C.
+    """
+    organization_id = organization_number.to_bytes(16, "big")
+    key = hmac.digest(secret.encode("ascii"), FINGERPRINT_PURPOSE + organization_id, hashlib.sha256)
     block = key.ljust(hashlib.sha256().block_size, b"\0")
     # RFC 2104: the key is padded to a block and XORed with one byte per hash.
     inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))

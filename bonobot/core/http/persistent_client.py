@@ -139,7 +139,8 @@ class StreamedResponse:
     def discard(self, max_bytes: int) -> None:
         """Drop the rest of the body, which fails if it is longer than `max_bytes`."""
         self._is_discarded = True
-        self._allowance = BodyAllowance(max_bytes)
+        if not self.is_ended:
+            self._allowance = BodyAllowance(max_bytes)
         if self._parts:
             self._take_parts()
 
@@ -300,12 +301,9 @@ def encode_header_lines(headers: Mapping[str, str]) -> dict[str, bytes]:
 
     Raises `httpx2.LocalProtocolError`, without quoting them, for headers that can't be sent.
     """
-    return dict(
-        _encode_repeated_line(name, value)
-        if name in REPEATED_HEADERS
-        else _encode_header_line(name, value)
-        for name, value in headers.items()
-    )
+    if REPEATED_HEADERS.issuperset(headers):
+        return _encode_repeated_lines(*headers.items())
+    return dict(_encode_header_line(name, value) for name, value in headers.items())
 
 
 def _encode_header_line(name: str, value: str) -> tuple[str, bytes]:
@@ -315,7 +313,9 @@ def _encode_header_line(name: str, value: str) -> tuple[str, bytes]:
     return key, f"{name}: {value}\r\n".encode("ascii")
 
 
-_encode_repeated_line = lru_cache(maxsize=1024)(_encode_header_line)
+@lru_cache(maxsize=1024)
+def _encode_repeated_lines(*headers: tuple[str, str]) -> dict[str, bytes]:
+    return dict(_encode_header_line(name, value) for name, value in headers)
 
 
 class HttpConnection(asyncio.Protocol):
