@@ -39,6 +39,7 @@ from bonobot.core.http.egress import (
 )
 from bonobot.core.http.network_backend import NO_RESPONSE, AsyncioNetworkStream
 from bonobot.core.http.well_known import build_origin
+from bonobot.core.runtime import DirectFuture
 
 HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
@@ -93,14 +94,14 @@ class StreamedResponse:
         self._buffered_bytes = 0
         self._is_paused = False
         self._is_discarded = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: DirectFuture[None] | None = None
 
     async def wait_for_head(self) -> None:
         """Wait for the status and the headers; raises `httpx2.TransportError`."""
         while not self._has_head:
             if self._error is not None:
                 raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = DirectFuture()
             await self._waiter
 
     async def read(self, limit: int) -> bytes | None:
@@ -119,7 +120,7 @@ class StreamedResponse:
             elif self._error is not None:
                 raise self._error
             else:
-                self._waiter = asyncio.get_running_loop().create_future()
+                self._waiter = DirectFuture()
                 await self._waiter
         return b"".join(parts)
 
@@ -133,7 +134,7 @@ class StreamedResponse:
             elif self.is_complete:
                 return
             else:
-                self._waiter = asyncio.get_running_loop().create_future()
+                self._waiter = DirectFuture()
                 await self._waiter
 
     def discard(self, max_bytes: int) -> None:
@@ -143,6 +144,17 @@ class StreamedResponse:
             self._allowance = BodyAllowance(max_bytes)
         if self._parts:
             self._take_parts()
+
+    def wake_reader(self) -> None:
+        """Let the task that reads run on if there is something to read, after `feed` or `end`.
+
+        It runs at once, so this is the last step of a protocol's method.
+        """
+        if self._waiter is None or not (self._parts or self._has_head or self.is_ended):
+            return
+        waiter, self._waiter = self._waiter, None
+        if not waiter.done():
+            waiter.resume_with(None)
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes."""
@@ -182,7 +194,6 @@ class StreamedResponse:
             self._fail(httpx2.RemoteProtocolError(NO_RESPONSE))
         elif self._ends_with_connection:
             self.is_complete = self.is_ended = True
-            self._wake_reader()
         else:
             self._fail(
                 httpx2.RemoteProtocolError(
@@ -227,7 +238,6 @@ class StreamedResponse:
             and status not in BODILESS_STATUSES
         )
         self._has_head = True
-        self._wake_reader()
 
     def on_body(self, part: bytes) -> None:
         self._framing_bytes = 0
@@ -238,13 +248,11 @@ class StreamedResponse:
         if not self._is_discarded:
             self._parts.append(part)
             self._buffered_bytes += len(part)
-            self._wake_reader()
 
     def on_message_complete(self) -> None:
         if self._has_head and not self.is_complete:
             self.keeps_alive = self._parser.should_keep_alive()
             self.is_complete = self.is_ended = True
-            self._wake_reader()
 
     def _take_parts(self) -> bytes:
         body = b"".join(self._parts)
@@ -260,11 +268,6 @@ class StreamedResponse:
         self.keeps_alive = False
         if not self.is_ended:
             self._error, self.is_ended = error, True
-            self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 @dataclass(frozen=True)
@@ -386,20 +389,23 @@ class HttpConnection(asyncio.Protocol):
             self._end_exchange(response)
         elif response.is_ended and not response.keeps_alive:
             self.close()  # it isn't read any more
+        response.wake_reader()
 
     def eof_received(self) -> bool:
         """Record the end and let the transport close (asyncio)."""
-        if self._response is not None:
-            self._response.end(None)
+        if (response := self._response) is not None:
+            response.end(None)
+            response.wake_reader()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Record the end and its error (asyncio)."""
         if self._unread_timer is not None:
             self._unread_timer.cancel()
-        if self._response is not None:
-            self._response.end(exc)
         self._on_lost(self)
+        if (response := self._response) is not None:
+            response.end(exc)
+            response.wake_reader()
 
     def _end_exchange(self, response: StreamedResponse) -> None:
         """Become idle, or close if another request can't be sent."""

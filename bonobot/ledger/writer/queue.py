@@ -18,6 +18,7 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from bonobot.core.runtime import DirectFuture
 from bonobot.ledger.admission_refusals import AuditUnavailable, Refusal
 from bonobot.ledger.writer.batch_plan import Answer, CloseItem, Item, RefusalKey
 
@@ -71,6 +72,8 @@ def _resolve_answers(answered_items: Iterable[AnsweredItem], on_abandoned: OnAba
             on_abandoned(queued_item, answer)
         elif isinstance(answer, Refusal):
             future.set_exception(answer)
+        elif isinstance(future, DirectFuture):
+            future.resume_with(answer)
         else:
             future.set_result(answer)
 
@@ -124,7 +127,7 @@ class LoopWaiters:
     async def wait_for_answer(self, queued_item: QueuedItem) -> Any:
         """Submit an item of this loop and return its answer, or raise the refusal."""
         loop = queued_item.loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: DirectFuture[Any] = DirectFuture(loop=loop)
         queued_item.future = future
         self._gathered.append(queued_item)
         if len(self._gathered) >= self._batch_size.expected:
