@@ -12,7 +12,7 @@ import threading
 from bisect import insort
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from time import monotonic
 
@@ -37,9 +37,9 @@ class AdmissionPatience:
 class AdmissionTicket:
     """A call's place in the queue; `waits_for` is the key of a budget or rate limit."""
 
-    number: int
-    opened_at: float
     patience: AdmissionPatience
+    number: int = field(default_factory=itertools.count().__next__)
+    opened_at: float = field(default_factory=monotonic)
     waits_for: str = ""
     # Set for the ticket's turn to try again; only a ticket that waits has it.
     woken: asyncio.Event | None = None
@@ -53,12 +53,7 @@ class AdmissionQueue:
     """The calls of one event loop that wait to be admitted, by what they wait for."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count()
         self._waiting: dict[str, list[AdmissionTicket]] = {}
-
-    def open_ticket(self, patience: AdmissionPatience) -> AdmissionTicket:
-        """Return a call's place in the queue, to be closed with `close_ticket`."""
-        return AdmissionTicket(next(self._numbers), monotonic(), patience)
 
     def close_ticket(self, ticket: AdmissionTicket) -> None:
         """Give up a place in the queue."""

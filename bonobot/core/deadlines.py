@@ -33,7 +33,10 @@ class Deadline:
         self._task, self._cancel_requests = task, task.cancelling()
         self._loop = loop = task.get_loop()
         self._timer = _timers.get(loop) or _timers.setdefault(loop, _DeadlineTimer())
-        self.move(loop.time() + self.seconds)
+        self.ends_at = ends_at = loop.time() + self.seconds
+        self._timer.deadlines.add(self)
+        if ends_at < self._timer.wakes_at:
+            self._timer.wake_at(ends_at, loop)
         return self
 
     def __exit__(

@@ -239,7 +239,9 @@ def decode_json(raw: bytes) -> Any:
     doesn't hide the others.
     """
     try:
-        _check_size(raw)
+        # Otherwise it is small even if all of its brackets are nested, and none is in a string.
+        if len(raw) > MAX_NODES or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+            _check_size(raw)
     except NestedTooDeeply:
         value = decode_json(_cut_depth(raw))
         if not _is_listing(value):
@@ -369,8 +371,6 @@ async def deliver_notification(request: McpRequest, message: Mapping[str, Any]) 
 
 def _check_size(raw: bytes) -> None:
     """Raise `UnreadableJson` for too many values or too deep nesting, without parsing."""
-    if len(raw) <= MAX_NODES and raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
-        return  # even if all of its brackets are nested, and none is in a string
     if raw.count(b'"') > 4 * MAX_NODES:
         raise UnreadableJson("too many values")
     punctuation = STRINGS.sub(b"", raw)

@@ -91,7 +91,7 @@ class StreamedResponse:
         # Bytes received since the head began, or since the last part of the body.
         self._framing_bytes = 0
         self._parts: list[bytes] = []
-        self._buffered_bytes = 0
+        self.buffered_bytes = 0  # of `_parts`
         self._is_paused = False
         self._is_discarded = False
         self._waiter: DirectFuture[None] | None = None
@@ -140,8 +140,7 @@ class StreamedResponse:
     def discard(self, max_bytes: int) -> None:
         """Drop the rest of the body, which fails if it is longer than `max_bytes`."""
         self._is_discarded = True
-        if not self.is_ended:
-            self._allowance = BodyAllowance(max_bytes)
+        self._allowance = BodyAllowance(max_bytes)
         if self._parts:
             self._take_parts()
 
@@ -179,7 +178,7 @@ class StreamedResponse:
             self._fail(build_not_http_error(httpx2.RemoteProtocolError))
         if self._framing_bytes > MAX_HEAD_BYTES:
             self._fail(httpx2.RemoteProtocolError(TOO_MANY_HEADERS))
-        if self._buffered_bytes >= READ_BUFFER_BYTES and not self._is_paused:
+        if self.buffered_bytes >= READ_BUFFER_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
 
@@ -247,7 +246,7 @@ class StreamedResponse:
             raise build_too_large_error(allowance.limit)
         if not self._is_discarded:
             self._parts.append(part)
-            self._buffered_bytes += len(part)
+            self.buffered_bytes += len(part)
 
     def on_message_complete(self) -> None:
         if self._has_head and not self.is_complete:
@@ -257,7 +256,7 @@ class StreamedResponse:
     def _take_parts(self) -> bytes:
         body = b"".join(self._parts)
         self._parts.clear()
-        self._buffered_bytes = 0
+        self.buffered_bytes = 0
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
@@ -359,7 +358,8 @@ class HttpConnection(asyncio.Protocol):
             self.close()
             return
         self._on_idle = on_idle
-        response.discard(MAX_UNREAD_BYTES)
+        if not response.is_ended or response.buffered_bytes:
+            response.discard(MAX_UNREAD_BYTES)
         if response.is_ended:
             self._end_exchange(response)
         else:

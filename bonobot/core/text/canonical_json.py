@@ -89,24 +89,18 @@ def _encode_plain(value: Any) -> str | None:
         encoded = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # nested too deeply, or not JSON
         return None
-    if not encoded.isascii() or DEL in encoded or not _has_only_plain_types(value):
+    is_container = type(value) is dict or type(value) is list
+    if not is_container or not encoded.isascii() or DEL in encoded:
         return None
-    return encoded.decode("ascii")
-
-
-def _has_only_plain_types(value: Any) -> bool:
-    """Return whether all values in an object or list, which isn't circular, have plain types."""
-    if type(value) is not dict and type(value) is not list:
-        return False
     containers = [value]
     for container in containers:  # also those that are added meanwhile
         items = container.values() if type(container) is dict else container
         kinds = set(map(type, items))
         if not kinds <= _PLAIN_TYPES:
-            return False
+            return None
         if dict in kinds or list in kinds:
             containers += [item for item in items if type(item) is dict or type(item) is list]
-    return True
+    return encoded.decode("ascii")
 
 
 def compute_digest(text: str) -> str:

@@ -170,23 +170,17 @@ def build_repeat_facts(call_id: UUID, repeats: int, at: datetime) -> dict[str, A
 def build_columns(columns: ColumnLayout, facts: Facts) -> tuple[Any, ...]:
     """Return the values of these columns: only text, integers and None."""
     values = tuple(map(facts.get, columns.names, columns.defaults))
-    if _is_storable(columns, values):
-        return values
-    return tuple(
-        _clean_text(value, column.length) if column.length and value else value
-        for column, value in zip(columns, values, strict=True)
-    )
-
-
-def _is_storable(columns: ColumnLayout, values: tuple[Any, ...]) -> bool:
-    """Return whether all texts are stored unchanged: short, and ASCII without NUL."""
     texts = [text or "" for text in columns.get_texts(values)]
     try:
         joined = "".join(texts)
     except TypeError:  # unreadable facts
-        return False
-    is_plain = joined.isascii() and "\x00" not in joined
-    return is_plain and all(map(le, map(len, texts), columns.lengths))
+        joined = "\x00"
+    if joined.isascii() and "\x00" not in joined and all(map(le, map(len, texts), columns.lengths)):
+        return values  # all texts are stored unchanged
+    return tuple(
+        _clean_text(value, column.length) if column.length and value else value
+        for column, value in zip(columns, values, strict=True)
+    )
 
 
 def parse_columns(opened_text: str, closed_text: str) -> tuple[Any, ...]:

@@ -165,8 +165,11 @@ class BatchCommitter:
             if any(map(_is_sent, queued_items)):
                 recovered_items = _recover_answers(database, queued_items)
                 answered_items = {queued_item for queued_item, _ in recovered_items}
-                queued_items = [item for item in queued_items if item not in answered_items]
-            queued_items = [item for item in queued_items if not item.is_abandoned]
+                queued_items = [
+                    item
+                    for item in queued_items
+                    if item not in answered_items and not item.is_abandoned
+                ]
             if queued_items:
                 answers = _commit_items(database, self._cache, queued_items)
                 recovered_items += zip(queued_items, answers, strict=True)

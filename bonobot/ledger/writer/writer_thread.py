@@ -265,7 +265,8 @@ class LedgerWriter:
         self._current_items.clear()
         self._current_items.append(queued_item)
         batch = self._add_waiting_items([queued_item])
-        self._batch_size.update(len(batch))
+        if len(batch) != self._batch_size.expected:
+            self._batch_size.update(len(batch))
         return batch
 
     def _add_waiting_items(self, batch: list[QueuedItem]) -> list[QueuedItem]:

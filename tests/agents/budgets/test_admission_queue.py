@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from agents.budgets.admission_queue import (
     AdmissionPatience,
+    AdmissionTicket,
     get_admission_queue,
 )
 from agents.budgets.limits import build_charge
@@ -117,7 +118,7 @@ def settle(admission: Admission, spent: int = 0) -> None:
 
 async def admit(admission: Admission, patience: AdmissionPatience = LONG_WAIT) -> None:
     queue = get_admission_queue()
-    ticket = queue.open_ticket(patience)
+    ticket = AdmissionTicket(patience)
     try:
         await queue.admit_call(ticket, admission)
     finally:
