@@ -224,5 +224,8 @@ def keeps_session_state(server: Server) -> bool:
     """Tell whether the clients of a server's process must not share it."""
     if server.session_state != Server.SessionState.AUTO:
         return bool(server.session_state == Server.SessionState.KEPT)
-    words = (server.endpoint_config.get("command", ""), *server.endpoint_config.get("args", ()))
-    return any(package in str(word) for word in words for package in STATEFUL_PACKAGES)
+    command_line = (
+        server.endpoint_config.get("command", ""),
+        *server.endpoint_config.get("args", ()),
+    )
+    return any(package in str(word) for word in command_line for package in STATEFUL_PACKAGES)

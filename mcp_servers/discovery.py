@@ -67,8 +67,8 @@ class DiscoveryResult:
     tools: tuple[str, ...]
     new: int
     changed: int
-    gone: int
-    waiting: int
+    removed: int
+    pending_review: int
     refused: int
     latency_ms: int
     notices: tuple[str, ...]
@@ -227,8 +227,8 @@ def save_declarations(
         tools=tuple(definitions.tools().filter(present=True).values_list("name", flat=True)),
         new=len(new),
         changed=len(changed_definitions),
-        gone=len(missing),
-        waiting=definitions.awaiting_review().count(),
+        removed=len(missing),
+        pending_review=definitions.awaiting_review().count(),
         refused=definitions.exclude(fault="").count(),
         latency_ms=declarations.latency_ms,
         notices=declarations.notices,
@@ -430,13 +430,13 @@ MAX_CONCURRENT_DISCOVERIES = 16
 class DiscoveryAttempt:
     """The discovery result of one server, or the problem.
 
-    `waiting` is the number of definitions that are pending review.
+    `pending_review` is the number of definitions that are pending review.
     """
 
     server: Server
     result: DiscoveryResult | None = None
     problem: Problem | None = None
-    waiting: int = 0
+    pending_review: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON representation."""
@@ -445,7 +445,7 @@ class DiscoveryAttempt:
         return {
             "status": "connected",
             "tools": len(self.result.tools),
-            "waiting": self.waiting,
+            "pending_review": self.pending_review,
             "refused": self.result.refused,
             "latency_ms": self.result.latency_ms,
         }
@@ -455,7 +455,11 @@ class DiscoveryAttempt:
             problem = self.problem
             return f"{problem.code}: {problem} {problem.remedy}".strip() if problem else ""
         tools = format_count(len(self.result.tools), "tool")
-        review = f", {format_count(self.waiting, 'definition')} to review" if self.waiting else ""
+        review = (
+            f", {format_count(self.pending_review, 'definition')} to review"
+            if self.pending_review
+            else ""
+        )
         return f"{tools} in {self.result.latency_ms} ms{review}"
 
 
@@ -484,7 +488,7 @@ async def _discover_all(
         async with semaphore:
             try:
                 result = await run_discovery(server.pk, actor=actor, kind=kind)
-                return DiscoveryAttempt(server, result=result, waiting=result.waiting)
+                return DiscoveryAttempt(server, result=result, pending_review=result.pending_review)
             except Problem as problem:
                 return DiscoveryAttempt(server, problem=problem)
             finally:

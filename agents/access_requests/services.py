@@ -205,7 +205,7 @@ def _save_once(principal: Principal, access_request: AccessRequest) -> None:
     )
     # Overdue ones that haven't been expired yet are replaced.
     own_requests.overdue().update(state=AccessRequest.State.EXPIRED)
-    if own_requests.waiting().count() >= settings.BONOBOT_PENDING_ACCESS_REQUESTS:
+    if own_requests.pending().count() >= settings.BONOBOT_PENDING_ACCESS_REQUESTS:
         raise Conflict(
             format_message(
                 "You have {count} pending access requests.",

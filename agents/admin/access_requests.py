@@ -147,7 +147,7 @@ class AccessRequestAdmin(PersonRequestAdmin):
         self, request: HttpRequest, queryset: QuerySet[AccessRequest], answer: str
     ) -> HttpResponseBase | None:
         pending: Any = queryset
-        access_requests = list(pending.waiting()[:MAX_ANSWERED])
+        access_requests = list(pending.pending()[:MAX_ANSWERED])
         message = request.POST.get("message", "").strip()
         if access_requests and (
             "confirmed" not in request.POST or (answer == "deny" and not message)

@@ -169,7 +169,7 @@ class ToolSection:
 
     slug: str
     title: Any
-    nothing: Any
+    no_rows: Any
     column: str
     kinds: tuple[str, ...]
 

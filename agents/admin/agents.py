@@ -240,8 +240,8 @@ def _list_deleted_rows(
         if count := manager.count():
             options = manager.model._meta
             title = str(options.verbose_name if count == 1 else options.verbose_name_plural)
-            shown = manager.all()[:MAX_NAMES_SHOWN] if has_names else ()
-            rows.append((title, count, [make_visible(str(row), 120) for row in shown]))
+            shown_rows = manager.all()[:MAX_NAMES_SHOWN] if has_names else ()
+            rows.append((title, count, [make_visible(str(row), 120) for row in shown_rows]))
     return rows
 
 

@@ -138,7 +138,7 @@ class AnsweredFilter(DropdownFilter):
 def filter_tab(rows: Any, tab: str) -> Any:
     """Keep the rows of a tab of the inbox."""
     if tab == "pending":
-        return rows.waiting()
+        return rows.pending()
     return rows.exclude(state=WAITING, expires_at__gt=timezone.now())
 
 
@@ -228,7 +228,7 @@ class ApprovalAdmin(PersonRequestAdmin):
     ) -> HttpResponseBase | None:
         principal = self.get_principal(request)
         principal.require(Action.APPROVE_CALLS)
-        pending = list(queryset.waiting()[: MAX_ANSWERED + 1])
+        pending = list(queryset.pending()[: MAX_ANSWERED + 1])
         has_more, pending = len(pending) > MAX_ANSWERED, pending[:MAX_ANSWERED]
         if pending and "confirmed" not in request.POST:
             return render_screen(
@@ -265,11 +265,11 @@ def _build_list_query(request: HttpRequest) -> str:
 
 def _list_still_pending(rows: Any, request: HttpRequest) -> list[str]:
     """Return which of the calls that a script shows are pending, on any page (one query)."""
-    shown = request.headers.get(SHOWN_HEADER, "").split()[: MAX_ANSWERED + MAX_LISTED]
-    ids = [pk for text in shown if (pk := parse_uuid(text))]
+    shown_ids = request.headers.get(SHOWN_HEADER, "").split()[: MAX_ANSWERED + MAX_LISTED]
+    ids = [pk for text in shown_ids if (pk := parse_uuid(text))]
     if not ids:
         return []
-    return [str(pk) for pk in rows.waiting().filter(pk__in=ids).values_list("pk", flat=True)]
+    return [str(pk) for pk in rows.pending().filter(pk__in=ids).values_list("pk", flat=True)]
 
 
 def _answer_all(
@@ -363,7 +363,7 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
 def count_pending_calls(request: HttpRequest) -> int:
     """Return how many calls the person could answer, up to a limit (one query)."""
     visible: Any = Approval.objects.visible_to(resolve_principal(request))
-    counts = dict(visible.waiting().build_capped_count("calls"))
+    counts = dict(visible.pending().build_capped_count("calls"))
     return int(counts.get("calls", 0))
 
 

@@ -154,7 +154,7 @@ def _parse_agent_spec(visit: ObjectRequest, agent: Agent) -> AgentSpec:
     toolsets = {
         toolset.name: _parse_options(toolset, posted, agent.builtin_tools.get(toolset.name, {}))
         for toolset in TOOLSETS.values()
-        if f"kit-{toolset.name}" in posted
+        if f"toolset-{toolset.name}" in posted
     }
     folder = posted.get("workspace_folder")
     return AgentSpec(

@@ -111,7 +111,7 @@ class SessionSteps:
         return self.session.status in RESTING_STATUSES
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         return self.session.status == Session.Status.WAITING
 
     @property

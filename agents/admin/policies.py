@@ -609,8 +609,10 @@ def _get_sort_key(tool: SnapshotTool) -> tuple[bool, str, str, str]:
 
 def _search_tools(tools: Sequence[SnapshotTool], search_text: str) -> Sequence[SnapshotTool]:
     """Return the tools with every word in their name, server or description."""
-    words = search_text.lower().split()
-    return [tool for tool in tools if all(word in _build_search_text(tool) for word in words)]
+    search_words = search_text.lower().split()
+    return [
+        tool for tool in tools if all(word in _build_search_text(tool) for word in search_words)
+    ]
 
 
 def _build_search_text(tool: SnapshotTool) -> str:

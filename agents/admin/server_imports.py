@@ -88,7 +88,7 @@ class ImportRow:
     @property
     def words(self) -> tuple[Any, str, str]:
         """Return the word, icon and tone of its state."""
-        return next(words for state, *words in STATES if state == self.state)  # type: ignore[return-value]
+        return next(state_texts for state, *state_texts in STATES if state == self.state)  # type: ignore[return-value]
 
     @property
     def target(self) -> str:

@@ -279,7 +279,7 @@ def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab(
         "sessions/timeline.html",
         session=session,
-        stretches=[(item, _build_timeline_rows(item, audit_rows)) for item in sections],
+        sections=[(item, _build_timeline_rows(item, audit_rows)) for item in sections],
         cut=len(steps) > MAX_TIMELINE_STEPS,
         most=MAX_TIMELINE_STEPS,
     )
@@ -287,14 +287,14 @@ def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
 
 def _build_timeline_events(session: Session, steps: list[Step]) -> list[TimelineEvent]:
     approvals = list(Approval.objects.filter(session=session).order_by("created_at"))
-    waits: dict[str, list[TimelineWait]] = {}
+    waits_by_step: dict[str, list[TimelineWait]] = {}
     for person_request in approvals:
         for key in {str(person_request.pk), str(person_request.call_id)}:
-            waits.setdefault(key, []).append(
+            waits_by_step.setdefault(key, []).append(
                 TimelineWait(person_request.created_at, person_request.answered_at)
             )
     return [
-        *(_build_timeline_event(step, waits) for step in steps),
+        *(_build_timeline_event(step, waits_by_step) for step in steps),
         *(
             TimelineEvent(
                 key=str(person_request.pk),
@@ -302,8 +302,8 @@ def _build_timeline_events(session: Session, steps: list[Step]) -> list[Timeline
                 state=person_request.state,
                 title=_t("Elicitation request from %(server)s")
                 % {"server": make_visible(person_request.server_name, 80)},
-                began=person_request.created_at,
-                ended=person_request.answered_at,
+                started_at=person_request.created_at,
+                ended_at=person_request.answered_at,
                 waits=(TimelineWait(person_request.created_at, person_request.answered_at),),
             )
             for person_request in ElicitationRequest.objects.filter(session=session).order_by(
@@ -313,7 +313,9 @@ def _build_timeline_events(session: Session, steps: list[Step]) -> list[Timeline
     ]
 
 
-def _build_timeline_event(step: Step, waits: dict[str, list[TimelineWait]]) -> TimelineEvent:
+def _build_timeline_event(
+    step: Step, waits_by_step: dict[str, list[TimelineWait]]
+) -> TimelineEvent:
     payload = step.payload
     approval_id = str((payload.get("approval") or {}).get("approval_id", ""))
     titles = {
@@ -328,9 +330,9 @@ def _build_timeline_event(step: Step, waits: dict[str, list[TimelineWait]]) -> T
         kind=kind,
         state=step.state,
         title=titles[Step.Kind(step.kind)],
-        began=step.started_at,
-        ended=step.finished_at,
-        waits=tuple(waits.get(approval_id) or waits.get(str(step.call_id)) or ()),
+        started_at=step.started_at,
+        ended_at=step.finished_at,
+        waits=tuple(waits_by_step.get(approval_id) or waits_by_step.get(str(step.call_id)) or ()),
     )
 
 

@@ -79,7 +79,9 @@ class ExplanationStageSerializer(StrictSerializer):
     code = serializers.CharField()
     reason = serializers.CharField()
     remedy = serializers.CharField()
-    who = serializers.CharField(help_text="The roles that can change this stage's verdict.")
+    changeable_by = serializers.CharField(
+        help_text="The roles that can change this stage's verdict."
+    )
 
 
 class ExplanationSerializer(StrictSerializer):
@@ -98,7 +100,7 @@ class ExplanationSerializer(StrictSerializer):
     rule = serializers.CharField()
     reason = serializers.CharField()
     remedy = serializers.CharField()
-    who = serializers.CharField(help_text="The roles that can change the decision.")
+    changeable_by = serializers.CharField(help_text="The roles that can change the decision.")
     stages = ExplanationStageSerializer(many=True)
 
 

@@ -48,7 +48,7 @@ class ServerProgressSerializer(StrictSerializer):
     code = serializers.CharField(help_text="Code of the failure; empty if there is none.")
     detail = serializers.CharField(help_text="What failed, and what to do.")
     tools = serializers.IntegerField(help_text="Number of tools.")
-    waiting = serializers.IntegerField(help_text="Number of definitions pending review.")
+    pending_review = serializers.IntegerField(help_text="Number of definitions pending review.")
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
@@ -92,7 +92,7 @@ def _build_server_progress(server: Any) -> dict[str, Any]:
         "code": server.status_code,
         "detail": server.status_detail,
         "tools": server.tool_count,
-        "waiting": server.waiting_count,
+        "pending_review": server.waiting_count,
     }
 
 
@@ -208,14 +208,15 @@ class ImportEntrySerializer(StrictSerializer):
     allowed_tools = serializers.ListField(
         child=serializers.CharField(), help_text="The allowed tools; empty: all."
     )
-    action = serializers.ChoiceField(["add", "refuse", "leave out", "added"])
+    action = serializers.ChoiceField(["add", "invalid", "skip", "added"])
     server_id = serializers.UUIDField(
         allow_null=True, help_text="ID of the server, after it is added."
     )
     discovery = DiscoveryField(
         allow_null=True,
         help_text="With `approve`, what the discovery of the added server found: `status` "
-        "(`connected`, `error`), `tools`, `waiting` and `refused`, or `code`, `detail`, `remedy`.",
+        "(`connected`, `error`), `tools`, `pending_review` and `refused`, or `code`, `detail`, "
+        "`remedy`.",
     )
 
 

@@ -124,7 +124,7 @@ class SessionSerializer(StrictSerializer):
     )
 
 
-class HeldLabelSerializer(StrictSerializer):
+class SessionFlowLabelSerializer(StrictSerializer):
     """A flow label of a session, and the first call that added it."""
 
     label = serializers.ChoiceField(  # type: ignore[assignment]  # DRF moves it
@@ -138,7 +138,7 @@ class HeldLabelSerializer(StrictSerializer):
 class SessionDetailSerializer(SessionSerializer):
     """A session with its steps."""
 
-    held = serializers.SerializerMethodField(
+    flow_labels = serializers.SerializerMethodField(
         help_text=(
             "Flow labels of the session; with both, calls with an external effect require approval."
         )
@@ -155,10 +155,10 @@ class SessionDetailSerializer(SessionSerializer):
         help_text="True if there are more steps after these."
     )
 
-    @extend_schema_field(HeldLabelSerializer(many=True))
-    def get_held(self, session: Session) -> Any:
+    @extend_schema_field(SessionFlowLabelSerializer(many=True))
+    def get_flow_labels(self, session: Session) -> Any:
         """Return the labels that it holds now."""
-        return HeldLabelSerializer(list_session_labels(session), many=True).data
+        return SessionFlowLabelSerializer(list_session_labels(session), many=True).data
 
     @extend_schema_field(BudgetUseSerializer(many=True))
     def get_budgets(self, session: Session) -> Any:

@@ -39,7 +39,7 @@ class ToolsetOption:
     title: str
     kind: str
     default: Any
-    about: str
+    description: str
     minimum: int = 0
     maximum: int = 0
     restricted: bool = False
@@ -51,7 +51,7 @@ class Toolset:
 
     name: str
     title: str
-    about: str
+    description: str
     options: tuple[ToolsetOption, ...] = ()
     restricted: bool = False
 
@@ -80,8 +80,8 @@ _NETWORK = ToolsetOption(
     restricted=True,
 )
 TOOLSETS: dict[str, Toolset] = {
-    kit.name: kit
-    for kit in (
+    toolset.name: toolset
+    for toolset in (
         Toolset(
             NOTES_TOOLSET,
             format_message("Notes"),

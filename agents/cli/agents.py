@@ -257,7 +257,7 @@ def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
             MARKS[stage["verdict"]],
             stage["rule"],
             stage["reason"],
-            stage["who"] if stage["verdict"] in ("ask", "deny") else "",
+            stage["changeable_by"] if stage["verdict"] in ("ask", "deny") else "",
         )
         for stage in explanation["stages"]
     ]
@@ -272,7 +272,7 @@ def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
             f"{explanation['code']} ({stage_name}): {explanation['reason']} {explanation['remedy']}"
         )
     )
-    cli.print_message(f"Who can change it: {explanation['who']}.")
+    cli.print_message(f"Who can change it: {explanation['changeable_by']}.")
 
 
 def _delete_agent(cli: CommandContext, options: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ def _get_token(cli: CommandContext, key: str) -> Token:
 
 def _show_labels(cli: CommandContext, name: str, labels: tuple[str, ...]) -> None:
     label_names = [str(label) for label in labels]
-    cli.emit({"name": name, "held": label_names})
+    cli.emit({"name": name, "flow_labels": label_names})
     cli.print_message(
         f"Flow labels of {name} from calls without a session: {', '.join(label_names) or 'none'}."
     )

@@ -234,14 +234,15 @@ def _halt_organization(cli: CommandContext, options: argparse.Namespace) -> None
     organization = _get_organization(cli)
     impact = load_impact(organization)
     question = (
-        f"Enable the kill switch of {organization.slug}? {impact.running} running and "
-        f"{impact.waiting} waiting sessions will be canceled. {impact.agents} agents and "
+        f"Enable the kill switch of {organization.slug}? {impact.running_sessions} running and "
+        f"{impact.waiting_sessions} waiting sessions will be canceled. {impact.agents} agents and "
         f"{impact.servers} servers will be stopped."
     )
     if not options.yes and not cli.confirm(question):
         raise InvalidInput(
-            f"The kill switch was not enabled. It would cancel {impact.running} running and "
-            f"{impact.waiting} waiting sessions and stop {impact.agents} agents.",
+            f"The kill switch was not enabled. It would cancel {impact.running_sessions} "
+            f"running and {impact.waiting_sessions} waiting sessions and stop "
+            f"{impact.agents} agents.",
             code="not_confirmed",
             field="--yes",
             remedy="Add --yes to confirm.",

@@ -71,7 +71,7 @@ def _list_resources(cli: CommandContext, options: argparse.Namespace) -> None:
             definition["name"],
             definition["mime_type"],
             definition["allowed"],
-            definition["about"],
+            definition["summary"],
         )
         for definition in definitions
     ]
@@ -90,7 +90,7 @@ def _list_prompts(cli: CommandContext, options: argparse.Namespace) -> None:
             definition["name"],
             _format_arguments(definition["arguments"]),
             definition["allowed"],
-            definition["about"],
+            definition["summary"],
         )
         for definition in definitions
     ]
@@ -170,13 +170,13 @@ def _find_agent(cli: CommandContext, options: argparse.Namespace) -> Agent | Non
 def _serialize_definition(definition: SnapshotDefinition) -> dict[str, Any]:
     schema = definition.argument_schema if definition.facts.kind == "prompt" else {}
     required = schema.get("required", ())
-    about = " – ".join(part for part in (definition.title, definition.description) if part)
+    summary = " – ".join(part for part in (definition.title, definition.description) if part)
     return {
         "kind": definition.facts.kind,
         "name": definition.name,
         "title": definition.title,
         "description": definition.description,
-        "about": " ".join(about.split())[:MAX_TEXT_SHOWN],
+        "summary": " ".join(summary.split())[:MAX_TEXT_SHOWN],
         "mime_type": definition.declaration.get("mimeType") or "",
         "arguments": [
             {"name": name, "description": argument["description"], "required": name in required}

@@ -374,7 +374,7 @@ def _cancel_live_requests(cli: CommandContext, session: Session) -> bool:
     """
     from agents.sessions.worker import get_session_runner
 
-    requests = ElicitationRequest.objects.waiting().filter(session_id=session.pk, pending_call=None)
+    requests = ElicitationRequest.objects.pending().filter(session_id=session.pk, pending_call=None)
     names = {make_visible(request.server_name, 120) for request in requests}
     if not names or not get_runtime().call(get_session_runner().cancel_live_requests, session.pk):
         return False
@@ -455,14 +455,14 @@ def _is_blocked(session_id: UUID, can_ask: bool) -> bool:
 
     A request on a live connection blocks it, too: it can only be answered while its call runs.
     """
-    requests = ElicitationRequest.objects.waiting().filter(session_id=session_id)
+    requests = ElicitationRequest.objects.pending().filter(session_id=session_id)
     if can_ask:
         return bool(requests.exists())
     open_steps = Step.objects.filter(session_id=session_id, state=Step.State.INTENT)
-    waits = Q(payload__has_key="questions") | Q(payload__has_key="approval")
+    is_waiting = Q(payload__has_key="questions") | Q(payload__has_key="approval")
     return requests.filter(pending_call=None).exists() or (
         requests.filter(pending_call__isnull=False).exists()
-        and not open_steps.exclude(waits).exists()
+        and not open_steps.exclude(is_waiting).exists()
     )
 
 

@@ -42,9 +42,9 @@ TOOLS = ("builtin_tools", "workspace")
 def read_builtin_tools(agent: FieldReader) -> dict[str, Any]:
     """Read an agent's built-in tools and workspace as fields of AgentSpec, collecting problems."""
     values: dict[str, Any] = {}
-    if (kits := agent.read_value("builtin_tools")) is not None:
+    if (toolsets := agent.read_value("builtin_tools")) is not None:
         try:
-            values["builtin_tools"] = clean_toolsets(kits)
+            values["builtin_tools"] = clean_toolsets(toolsets)
         except InvalidInput as problem:
             agent.reject_field("builtin_tools", problem.code, f"{problem} {problem.remedy}")
     if (workspace := agent.read_nested_fields("workspace")) is not None:

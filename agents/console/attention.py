@@ -263,9 +263,13 @@ def _suggest_remedy(server: Server) -> tuple[str, str]:
 def _join_names(names: Iterable[str], count: int | None = None) -> str:
     """Return the first names, and how many more there are (of `count`, if not all are given)."""
     distinct = list(dict.fromkeys(make_visible(name, MAX_NAME) for name in names))
-    shown = ", ".join(distinct[:MAX_NAMES])
+    shown_names = ", ".join(distinct[:MAX_NAMES])
     more = (count or len(distinct)) - MAX_NAMES
-    return _("%(names)s, and %(n)d more") % {"names": shown, "n": more} if more > 0 else shown
+    return (
+        _("%(names)s, and %(n)d more") % {"names": shown_names, "n": more}
+        if more > 0
+        else shown_names
+    )
 
 
 def _join_parts(parts: Iterable[str]) -> str:

@@ -550,8 +550,8 @@ def inspect_command_sandbox() -> Iterator[SettingsFinding]:
         )
         return
     try:
-        kits = Agent.objects.enabled().values_list("builtin_tools", flat=True)
-        agent_count = sum(not SANDBOXED_TOOLSETS.isdisjoint(kit_names) for kit_names in kits)
+        enabled_toolsets = Agent.objects.enabled().values_list("builtin_tools", flat=True)
+        agent_count = sum(not SANDBOXED_TOOLSETS.isdisjoint(names) for names in enabled_toolsets)
     except DatabaseError:
         agent_count = 0  # which `database` tells
     detail = format_message(

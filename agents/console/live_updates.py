@@ -50,12 +50,12 @@ def _read_counts(organization_id: UUID) -> str:
 
 
 def _read_approvals(organization_id: UUID) -> str:
-    rows = Approval.objects.for_organization(organization_id).waiting()
+    rows = Approval.objects.for_organization(organization_id).pending()
     return _hash_rows(rows.order_by("-created_at").values_list("pk", flat=True)[:MAX_ROWS])
 
 
 def _read_elicitations(organization_id: UUID) -> str:
-    rows = ElicitationRequest.objects.for_organization(organization_id).waiting()
+    rows = ElicitationRequest.objects.for_organization(organization_id).pending()
     return _hash_rows(rows.order_by("-created_at").values_list("pk", flat=True)[:MAX_ROWS])
 
 

@@ -34,7 +34,7 @@ class Entry:
     icon: str
     url_name: str
     needs: Action = Action.VIEW
-    about: Any = ""
+    description: Any = ""
     is_platform_only: bool = False
     children: tuple["Entry", ...] = ()
     live_count: str = ""  # attribute of `PendingCounts` that the entry shows
@@ -112,7 +112,7 @@ SETTINGS_AREA: Groups = (
                 _("Members"),
                 "group",
                 "tenancy_membership_changelist",
-                about=_("People, roles, and invitations"),
+                description=_("People, roles, and invitations"),
                 children=(
                     Entry(
                         _("Invitations"),
@@ -167,13 +167,13 @@ SETTINGS_AREA: Groups = (
                 _("Models"),
                 "psychology",
                 "agents_modelendpoint_changelist",
-                about=_("Model providers and their keys"),
+                description=_("Model providers and their keys"),
             ),
             Entry(
                 _("Presets"),
                 "extension",
                 "mcp_servers_preset_changelist",
-                about=_("Templates for servers"),
+                description=_("Templates for servers"),
             ),
             Entry(
                 _("Recently deleted"),
@@ -186,7 +186,7 @@ SETTINGS_AREA: Groups = (
                 _("Launchers"),
                 "terminal",
                 "mcp_servers_launcher_changelist",
-                about=_("Commands that local servers may use"),
+                description=_("Commands that local servers may use"),
                 is_platform_only=True,
             ),
         ),
@@ -194,8 +194,8 @@ SETTINGS_AREA: Groups = (
     (
         _("Platform"),
         tuple(
-            Entry(title, icon, url_name, about=about, is_platform_only=True)
-            for title, icon, url_name, about in (
+            Entry(title, icon, url_name, description=description, is_platform_only=True)
+            for title, icon, url_name, description in (
                 (_("Users"), "badge", "tenancy_user_changelist", _("Accounts of all members")),
                 (
                     _("External issuers"),
@@ -231,7 +231,7 @@ class NavigationItem:
     title: Any
     icon: str
     link: str
-    about: Any = ""
+    description: Any = ""
     live_count: str = ""
     badge: str = ""
     active: bool = False
@@ -325,7 +325,7 @@ def _build_items(
                 entry.title,
                 entry.icon,
                 _reverse(entry.url_name),
-                entry.about,
+                entry.description,
                 entry.live_count,
                 counted(count) if count else "",
                 children=tuple(_build_items(principal, entry.children, pending)),

@@ -37,7 +37,7 @@ STEPS = (
         _("Each call is decided by a policy, limited by a budget and recorded in the audit log."),
     ),
 )
-SLUGS = tuple(slug for slug, _title, _about in STEPS)
+SLUGS = tuple(slug for slug, _title, _description in STEPS)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class OnboardingStep:
 
     slug: str
     title: Any
-    about: Any
+    description: Any
     done: bool
     skipped: bool
 
@@ -58,11 +58,11 @@ class OnboardingStep:
 
 @dataclass(frozen=True)
 class OnboardingProgress:
-    """An organization's progress; `untold` counts notifications that failed in the last day."""
+    """An organization's progress; `undelivered` counts the notifications that failed today."""
 
     steps: tuple[OnboardingStep, ...]
     closed: bool
-    untold: int
+    undelivered: int
 
     @property
     def next(self) -> OnboardingStep | None:
@@ -89,7 +89,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         .order_by()
         .values("organization_id")
     )
-    [(untold, skipped, closed_at, *done)] = Organization.objects.filter(
+    [(undelivered, skipped, closed_at, *done)] = Organization.objects.filter(
         pk=organization_id
     ).values_list(
         Coalesce(Subquery(failed_notifications.annotate(n=Count("pk")).values("n")), 0),
@@ -99,10 +99,10 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         Exists(AuditRow.objects.filter(**in_organization, tool_name__gt="")),
     )
     steps = (
-        OnboardingStep(slug, title, about, is_done, slug in (skipped or ()))
-        for (slug, title, about), is_done in zip(STEPS, (True, *done), strict=True)
+        OnboardingStep(slug, title, description, is_done, slug in (skipped or ()))
+        for (slug, title, description), is_done in zip(STEPS, (True, *done), strict=True)
     )
-    return OnboardingProgress(tuple(steps), closed_at is not None, untold)
+    return OnboardingProgress(tuple(steps), closed_at is not None, undelivered)
 
 
 def set_step_skipped(principal: Principal, slug: str, *, is_skipped: bool = True) -> None:

@@ -88,9 +88,9 @@ def _compile_counts() -> tuple[str, tuple[Any, ...]]:
         rows.filter(organization_id=ORGANIZATION).build_capped_count(name)
         for name, rows in {
             "definitions": Definition.objects.all().awaiting_review(),
-            "calls": Approval.objects.all().waiting(NOW),
-            "questions": ElicitationRequest.objects.all().waiting(NOW),
-            "access_requests": AccessRequest.objects.all().waiting(NOW),
+            "calls": Approval.objects.all().pending(NOW),
+            "questions": ElicitationRequest.objects.all().pending(NOW),
+            "access_requests": AccessRequest.objects.all().pending(NOW),
             "sessions": Session.objects.all().unfinished(),
         }.items()
     ]

@@ -327,7 +327,7 @@ async def _fetch_reply(
         organization_id,
         endpoint,
         reservation.reservations,
-        began=started_at,
+        started_at=started_at,
     )
     try:
         reply = await request()

@@ -113,7 +113,7 @@ async def _require_not_ended(approval_id: UUID) -> None:
 
 
 def _is_pending(approval_id: UUID) -> bool:
-    return Approval.objects.waiting().filter(pk=approval_id).exists()
+    return Approval.objects.pending().filter(pk=approval_id).exists()
 
 
 DEFERRED_CALL_KEY = "promise"

@@ -200,10 +200,10 @@ def _build_vs_code_entry(target: SnippetTarget) -> tuple[dict[str, Any], dict[st
 
 def _render_claude_code(target: SnippetTarget) -> str:
     header = shlex.quote(f"Authorization: {target.authorization}")
-    words = ["claude", "mcp", "add", "--transport", "http", target.name, target.url]
+    command_line = ["claude", "mcp", "add", "--transport", "http", target.name, target.url]
     if target.uses_oauth:
-        return f"{shlex.join(words)}\n"
-    return f"{shlex.join(words)} \\\n  --header {header}\n"
+        return f"{shlex.join(command_line)}\n"
+    return f"{shlex.join(command_line)} \\\n  --header {header}\n"
 
 
 def _render_codex(target: SnippetTarget) -> str:

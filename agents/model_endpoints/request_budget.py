@@ -323,14 +323,14 @@ async def settle_model_request(
     reserved: Sequence[BudgetReservation],
     *,
     outcome: Outcome,
-    began: float,
+    started_at: float,
     usage: llm_interface.TokenUsage | None,
     code: str = "",
 ) -> int:
     """Settle the reservation and return the cost; unknown usage settles as reserved."""
     known_usage = usage or llm_interface.TokenUsage(0, 0)
     cost = (calculate_price(endpoint, usage) or 0) if usage else 0
-    duration_ms = round((perf_counter() - began) * 1000)
+    duration_ms = round((perf_counter() - started_at) * 1000)
     actual_usage = {
         "tokens": known_usage.input_tokens + known_usage.output_tokens,
         "microusd": cost,

@@ -21,7 +21,7 @@ EXPIRED = "expired"
 class PersonRequestQuerySet(ScopedQuerySet):
     """Filters for requests to people."""
 
-    def waiting(self, now: Any = None) -> "PersonRequestQuerySet":
+    def pending(self, now: Any = None) -> "PersonRequestQuerySet":
         """Keep requests that a person can still answer; `now` may be an expression."""
         return self.filter(state=WAITING, expires_at__gt=now or timezone.now())
 
@@ -31,7 +31,7 @@ class PersonRequestQuerySet(ScopedQuerySet):
 
     def answer_pending(self, pk: UUID, state: str, now: datetime, **values: Any) -> bool:
         """Set a request's answer; return False if it expired or another answer was first."""
-        return self.waiting(now).filter(pk=pk).update(state=state, updated_at=now, **values) > 0
+        return self.pending(now).filter(pk=pk).update(state=state, updated_at=now, **values) > 0
 
     def expire_pending(self, pk: UUID, **values: Any) -> None:
         """Expire a request, unless it was answered meanwhile."""

@@ -157,7 +157,7 @@ async def _ask_model(
         session.organization_id,
         endpoint,
         reservation.reservations,
-        began=started_at,
+        started_at=started_at,
     )
     failure_outcome: Outcome = "error"
     try:
@@ -225,11 +225,15 @@ def _load_endpoint(session: Session) -> llm_interface.ModelEndpointConfig:
 
 def withdraw_live_approvals(session_id: UUID) -> None:
     """Withdraw the approvals of requests that came over the connections of a dead process."""
-    waiting = Approval.objects.filter(
+    pending_approvals = Approval.objects.filter(
         session_id=session_id, method=METHOD, state=Approval.State.WAITING
     )
-    open_ids = {call.call_id for call in list_open_calls(session_id)} if waiting.exists() else set()
-    call_ids = set(waiting.values_list("call_id", flat=True)) - open_ids
+    open_ids = (
+        {call.call_id for call in list_open_calls(session_id)}
+        if pending_approvals.exists()
+        else set()
+    )
+    call_ids = set(pending_approvals.values_list("call_id", flat=True)) - open_ids
     if call_ids:
         withdraw_approvals(session_id, call_ids)
 

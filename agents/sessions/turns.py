@@ -277,7 +277,7 @@ class SessionTurn:
             self.endpoint,
             self._reservations,
             outcome=outcome,
-            began=started_at,
+            started_at=started_at,
             usage=usage,
             code=code,
         )

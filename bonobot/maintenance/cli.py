@@ -82,7 +82,7 @@ def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     total = status.current + status.older
     with cli.show_progress("Encrypting values", total=total) as advance:
         rotated = key_rotation.rotate_sealed_values(
-            batch=options.batch, on_progress=lambda done: [advance() for _ in range(done)]
+            batch=options.batch, on_progress=lambda row_count: [advance() for _ in range(row_count)]
         )
     remaining = key_rotation.load_rotation_status()
     key_rotation.record_rotation(

@@ -339,18 +339,18 @@ RENAMED_OPTIONS: dict[tuple[str, ...], dict[str, str]] = {
 
 def replace_renamed(command_line: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a command line with the new names, and a sentence for each old one in it."""
-    words, notes = list(command_line), []
+    arguments, notes = list(command_line), []
     for length in (1, 2):
-        if new := RENAMED_COMMANDS.get(tuple(words[:length])):
-            notes.append(_format_note(" ".join(words[:length]), " ".join(new)))
-            words[:length] = new
-    renamed = RENAMED_OPTIONS.get(tuple(words[:2]), {})
-    for position, word in enumerate(words[2:], 2):
+        if new := RENAMED_COMMANDS.get(tuple(arguments[:length])):
+            notes.append(_format_note(" ".join(arguments[:length]), " ".join(new)))
+            arguments[:length] = new
+    renamed = RENAMED_OPTIONS.get(tuple(arguments[:2]), {})
+    for position, word in enumerate(arguments[2:], 2):
         option, equals, value = word.partition("=")
         if new_option := renamed.get(option):
             notes.append(_format_note(option, new_option))
-            words[position] = f"{new_option}{equals}{value}"
-    return words, notes
+            arguments[position] = f"{new_option}{equals}{value}"
+    return arguments, notes
 
 
 def _format_note(old: str, new: str) -> str:

@@ -205,7 +205,9 @@ class DefinitionRow:
     @property
     def label_choices(self) -> list[tuple[FlowLabel, Any, bool]]:
         """All labels with their titles and whether they are effective."""
-        return [(label, words, label in self.labels) for label, words in LABEL_NAMES.items()]
+        return [
+            (label, label_name, label in self.labels) for label, label_name in LABEL_NAMES.items()
+        ]
 
     @property
     def labelled(self) -> bool:
@@ -225,7 +227,9 @@ class DefinitionRow:
     @property
     def safe(self) -> bool:
         """Whether it is new, only reads data, and has no findings: many are approved at once."""
-        return self.waits and not needs_own_review(self.row) and self.risk == ToolRisk.READ_ONLY
+        return (
+            self.is_pending and not needs_own_review(self.row) and self.risk == ToolRisk.READ_ONLY
+        )
 
     @property
     def advice(self) -> Any:
@@ -248,19 +252,19 @@ class DefinitionRow:
         return f"{self.row.pk}:{self.row.digest}"
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether it is pending review."""
         return self.row.state in (Definition.State.PENDING, Definition.State.CHANGED)
 
     @property
     def can_approve(self) -> bool:
         """Whether it can be approved: it is pending review, or was rejected in one."""
-        return self.waits or self.row.state == Definition.State.REJECTED
+        return self.is_pending or self.row.state == Definition.State.REJECTED
 
     @property
     def is_flagged(self) -> bool:
         """Whether it is pending review with findings, so it must be approved individually."""
-        return self.waits and bool(self.row.findings)
+        return self.is_pending and bool(self.row.findings)
 
 
 @dataclass(frozen=True)
@@ -383,10 +387,10 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         kind=kind,
         state=state,
         q=text,
-        approvable_items=[item for item in items if item.waits and not item.is_flagged],
+        approvable_items=[item for item in items if item.is_pending and not item.is_flagged],
         safe_items=[item for item in items if item.safe],
-        new_count=sum(item.waits and not item.row.pinned_digest for item in items),
-        changed_count=sum(item.waits and bool(item.row.pinned_digest) for item in items),
+        new_count=sum(item.is_pending and not item.row.pinned_digest for item in items),
+        changed_count=sum(item.is_pending and bool(item.row.pinned_digest) for item in items),
         flagged_items=[item for item in items if item.is_flagged],
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),

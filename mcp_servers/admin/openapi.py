@@ -376,7 +376,7 @@ class OperationForm(forms.Form):
     )
     labels = forms.MultipleChoiceField(
         label=_("Selected labels"),
-        choices=[(label.value, words) for label, words in LABEL_NAMES.items()],
+        choices=[(label.value, label_name) for label, label_name in LABEL_NAMES.items()],
         required=False,
         widget=forms.CheckboxSelectMultiple,
     )

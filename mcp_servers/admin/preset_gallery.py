@@ -82,8 +82,8 @@ def _group_cards(cards: Sequence["PresetCard"]) -> list[tuple[Any, list["PresetC
     """Return the cards under titles: those that are used most, and the others."""
     by_slug = {card.preset.slug: card for card in cards if card.preset.organization_id is None}
     most_used = [by_slug[slug] for slug in MOST_USED if slug in by_slug]
-    others = [card for card in cards if card not in most_used]
-    groups = [(_("Most used"), most_used), (_("All others"), others)]
+    other_cards = [card for card in cards if card not in most_used]
+    groups = [(_("Most used"), most_used), (_("All others"), other_cards)]
     return [(title, members) for title, members in groups if members]
 
 

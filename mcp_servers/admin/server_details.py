@@ -171,7 +171,7 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
     """Show the server's status, definitions and configuration."""
     server: Server = visit.object
     counts = server.definitions.aggregate(
-        waiting=Count("pk", filter=AWAITING_REVIEW),
+        pending_review=Count("pk", filter=AWAITING_REVIEW),
         refused=Count("pk", filter=~Q(fault="")),
         **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, *_words in KIND_NAMES},
     )
@@ -179,7 +179,7 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
         "servers/overview.html",
         server=server,
         counts=[(title, counts[kind], visit.url(tab)) for kind, title, tab in KIND_NAMES],
-        review_count=counts["waiting"],
+        review_count=counts["pending_review"],
         refused=counts["refused"],
         endpoint=mask_endpoint_config(server),
         auth=mask_auth_config(server),
@@ -238,7 +238,7 @@ def connect_server(visit: ObjectRequest) -> HttpResponseBase:
         correct_url=_build_fix_url(visit, attempt.problem),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         review=load_new_definitions(visit.object)
-        if attempt.result and attempt.result.waiting
+        if attempt.result and attempt.result.pending_review
         else None,
         page=visit.request.GET.get("page", ""),
     )

@@ -62,7 +62,7 @@ def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAtt
                 request, render_sentence(f"{name}: {format_problem(attempt.problem)}", 2_000)
             )
         elif attempt.result is not None:
-            add_message = messages.warning if attempt.result.waiting else messages.success
+            add_message = messages.warning if attempt.result.pending_review else messages.success
             add_message(request, f"{name}: {summarize_discovery(attempt.result)}")
 
 
@@ -75,9 +75,9 @@ def summarize_discovery(result: DiscoveryResult) -> str:
     counts = (
         (_t("%(n)d new"), result.new),
         (_t("%(n)d changed"), result.changed),
-        (_t("%(n)d removed"), result.gone),
+        (_t("%(n)d removed"), result.removed),
         (_t("%(n)d rejected"), result.refused),
-        (_t("%(n)d pending review"), result.waiting),
+        (_t("%(n)d pending review"), result.pending_review),
     )
     return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."
 
@@ -193,7 +193,7 @@ class ServerAdmin(TabbedAdmin):
         "server",
         "state",
         "tool_count",
-        "waiting",
+        "pending_review",
         "uptime",
         "seen",
         "latency",
@@ -254,7 +254,7 @@ class ServerAdmin(TabbedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
         """Return the servers, with aliases for sorting by the definition counts."""
-        tools, waiting = (
+        tools, pending_definitions = (
             _query_definitions().tools().filter(present=True),
             _query_pending_definitions(),
         )
@@ -264,7 +264,7 @@ class ServerAdmin(TabbedAdmin):
             .prefetch_related(*prefetch_last_day())
             .alias(
                 tool_total=_build_count_subquery(tools),
-                waiting_count=_build_count_subquery(waiting),
+                waiting_count=_build_count_subquery(pending_definitions),
             )
         )
 
@@ -294,13 +294,13 @@ class ServerAdmin(TabbedAdmin):
             row["server"]: row
             for row in definitions.annotate(
                 tools=Count("pk", filter=Q(kind=Definition.Kind.TOOL, present=True)),
-                waiting=Count("pk", filter=AWAITING_REVIEW),
+                pending_review=Count("pk", filter=AWAITING_REVIEW),
             )
         }
         for server in page:
             row = counts.get(server.pk)
             server.tool_total = row["tools"] if row else 0
-            server.waiting_count = row["waiting"] if row else 0
+            server.waiting_count = row["pending_review"] if row else 0
         return changelist
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
@@ -318,8 +318,8 @@ class ServerAdmin(TabbedAdmin):
     @display(description=_("server"), ordering="name")
     def server(self, server: Server) -> str:
         """Return the name, with transport and description."""
-        about = server.description or server.endpoint_config.get("url") or _format_command(server)
-        return render_to_string("admin/servers/name.html", {"server": server, "about": about})
+        summary = server.description or server.endpoint_config.get("url") or _format_command(server)
+        return render_to_string("admin/servers/name.html", {"server": server, "about": summary})
 
     @display(description=_("status"), ordering="status")
     def state(self, server: Server) -> str:
@@ -332,7 +332,7 @@ class ServerAdmin(TabbedAdmin):
         return int(server.tool_total)
 
     @display(description=_("pending"), ordering="waiting_count")
-    def waiting(self, server: Any) -> str:
+    def pending_review(self, server: Any) -> str:
         """Return the number of definitions pending review, as a link."""
         return render_to_string("admin/servers/waiting.html", {"server": server})
 

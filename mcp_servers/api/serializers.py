@@ -413,7 +413,7 @@ class ServerSerializer(VersionedSerializer, ClientCapabilitiesSerializer, Server
     status_detail = serializers.CharField()
     latency_ms = serializers.IntegerField(allow_null=True)
     tools = serializers.IntegerField(source="tool_count", help_text="Number of tools.")
-    waiting = serializers.IntegerField(
+    pending_review = serializers.IntegerField(
         source="waiting_count", help_text="Number of definitions pending review."
     )
     checked_at = serializers.DateTimeField(allow_null=True)
@@ -591,8 +591,8 @@ class ServerRefreshSerializer(ServerTestSerializer):
 
     new = serializers.IntegerField(required=False)
     changed = serializers.IntegerField(required=False)
-    gone = serializers.IntegerField(required=False)
-    waiting = serializers.IntegerField(
+    removed = serializers.IntegerField(required=False)
+    pending_review = serializers.IntegerField(
         required=False, help_text="Number of definitions pending review."
     )
     refused = serializers.IntegerField(required=False)

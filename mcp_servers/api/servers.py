@@ -76,8 +76,8 @@ def discover_server(
         answer |= {
             "new": result.new,
             "changed": result.changed,
-            "gone": result.gone,
-            "waiting": result.waiting,
+            "removed": result.removed,
+            "pending_review": result.pending_review,
             "refused": result.refused,
             "notices": list(result.notices),
         }
@@ -224,8 +224,8 @@ class ServerListView(ServerView):
         enabled first (otherwise `preset_not_enabled`).
 
         With `approve`, the server is discovered at once and its definitions are approved, except
-        suspicious ones; the response has the result (`status`, `tools`, `waiting`). Without it, a
-        worker discovers the server, and its definitions are pending review.
+        suspicious ones; the response has the result (`status`, `tools`, `pending_review`).
+        Without it, a worker discovers the server, and its definitions are pending review.
         """
         is_preset = "preset" in self.list_body_fields()
         body = self.read_body(PresetServerBody if is_preset else AddServerBody)

@@ -85,7 +85,7 @@ def build_api_spec(
     if not (operations or tags or options.all):
         operations = list_read_operations(outline)
     config["document"] = outline.text
-    config["operations"] = select_operations(outline, operations, tags=tags, everything=options.all)
+    config["operations"] = select_operations(outline, operations, tags=tags, select_all=options.all)
     config["url"] = (
         expand_variables(options.base_url, "--base-url") if options.base_url else outline.base_url
     )
@@ -125,8 +125,8 @@ def add_price_arguments(parser: argparse.ArgumentParser) -> None:
             "Maximum calls per minute of all callers combined. 0: no limit",
         ),
     )
-    for name, kind, metavar, about in options:
-        parser.add_argument(name, type=kind, metavar=metavar, help=about)
+    for name, kind, metavar, option_help in options:
+        parser.add_argument(name, type=kind, metavar=metavar, help=option_help)
 
 
 def collect_price_options(options: argparse.Namespace) -> dict[str, int | None]:
@@ -152,11 +152,11 @@ def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
         choices=Server.SessionState.values,
         help="Whether the program keeps state for each session. none: gateway sessions share it",
     )
-    for name, about in (
+    for name, option_help in (
         ("elicitation", "Whether the server can send elicitation requests"),
         ("roots", "Whether the server receives the workspace path of the session"),
     ):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=about)
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=option_help)
 
 
 def collect_client_capabilities(options: argparse.Namespace) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def serialize_server(server: Server) -> dict[str, Any]:
         "latency_ms": server.latency_ms,
         "last_connected_at": server.last_connected_at,
         "tools": server.definitions.tools().filter(present=True).count(),
-        "waiting": server.definitions.awaiting_review().count(),
+        "pending_review": server.definitions.awaiting_review().count(),
     }
 
 
@@ -465,9 +465,9 @@ def _show_discovery(cli: CommandContext, server: Server) -> None:
         f"{server.name}: {format_count(serialized['tools'], 'tool')}, {server.latency_ms} ms"
         + (f", {server.era} era" if server.era else "")
     )
-    if serialized["waiting"]:
-        waiting = format_count(serialized["waiting"], "definition")
-        cli.print_message(f"{waiting} to review: bonobot mcp approve {server.slug}")
+    if serialized["pending_review"]:
+        pending_review = format_count(serialized["pending_review"], "definition")
+        cli.print_message(f"{pending_review} to review: bonobot mcp approve {server.slug}")
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -490,7 +490,7 @@ def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _render_servers(servers: list[dict[str, Any]]) -> Any:
     rows = [
-        (s["name"], s["transport_type"], s["status"], s["tools"], s["waiting"], s["scope"])
+        (s["name"], s["transport_type"], s["status"], s["tools"], s["pending_review"], s["scope"])
         for s in servers
     ]
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
@@ -527,7 +527,7 @@ def _refresh_server(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     result = _discover_server(cli, server)
     server.refresh_from_db()
-    counts = {name: getattr(result, name) for name in ("new", "changed", "gone", "refused")}
+    counts = {name: getattr(result, name) for name in ("new", "changed", "removed", "refused")}
     cli.emit(serialize_server(server) | counts | {"notices": result.notices})
     cli.print_message(", ".join(f"{count} {name}" for name, count in counts.items()))
     for notice in result.notices:

@@ -29,17 +29,18 @@ _CREATE_ARGUMENTS = (
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     transport = options.server_type or ("http" if options.url else "stdio")
-    needed, other_option = ("url", "command") if transport == "http" else ("command", "url")
-    if not getattr(options, needed) or getattr(options, other_option):
+    needed_option, other_option = ("url", "command") if transport == "http" else ("command", "url")
+    if not getattr(options, needed_option) or getattr(options, other_option):
         raise InvalidInput(
-            f"A server of the type `{transport}` requires --{needed}, and no --{other_option}.",
-            field=f"--{needed}",
+            f"A server of the type `{transport}` requires --{needed_option}, and no "
+            f"--{other_option}.",
+            field=f"--{needed_option}",
             remedy="Use --command for a program, or --server-type http with --url.",
         )
     parser = argparse.ArgumentParser()
     add_arguments(parser, _VERBS["add"].arguments)
     flags = {"allow_private": options.allow_private, "disabled": not options.enable}
-    arguments = [options.name, f"--{needed}={getattr(options, needed)}"]
+    arguments = [options.name, f"--{needed_option}={getattr(options, needed_option)}"]
     parsed_options = parser.parse_args(arguments, argparse.Namespace(**flags))
     parsed_options.env, parsed_options.header = options.env, options.header
     _VERBS["add"].run(cli, parsed_options)

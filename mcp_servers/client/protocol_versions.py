@@ -62,12 +62,14 @@ def build_discover_request() -> McpRequest:
 
 def omit_tasks_extension(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Return capabilities for the handshake era, in which the tasks extension doesn't exist."""
-    others = {name: value for name, value in capabilities.items() if name != "extensions"}
+    other_capabilities = {
+        name: value for name, value in capabilities.items() if name != "extensions"
+    }
     declared = capabilities.get("extensions")
     if not isinstance(declared, Mapping):
-        return others
+        return other_capabilities
     extensions = {name: value for name, value in declared.items() if name != TASKS_EXTENSION}
-    return others | ({"extensions": extensions} if extensions else {})
+    return other_capabilities | ({"extensions": extensions} if extensions else {})
 
 
 def build_initialize_request(capabilities: Mapping[str, Any]) -> McpRequest:

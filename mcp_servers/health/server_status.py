@@ -35,8 +35,10 @@ CONNECTIONS = Actor(kind="system", id="connections", label="connections")
 
 def record_attempt(server: Server) -> None:
     """Set the status of a server that isn't connected to connecting."""
-    waiting = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
-    waiting.update(status=Server.Status.CONNECTING)
+    disconnected_servers = (
+        Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
+    )
+    disconnected_servers.update(status=Server.Status.CONNECTING)
 
 
 def undo_attempt(server: Server) -> None:

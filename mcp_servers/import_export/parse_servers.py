@@ -334,21 +334,25 @@ def _read_command(fields: ServerFields, collector: EntryCollector) -> tuple[str,
     node = fields["command"]
     args = _read_texts(fields.get("args"), "args", collector)
     if isinstance(node.value, list):
-        words = [*_read_texts(node, "command", collector), *args]
+        command_line = [*_read_texts(node, "command", collector), *args]
     else:
         text = collector.read_text(node, "command") or ""
-        words = [*_split_command(text, collector), *args] if not args else [text, *args]
-    if len(words) > 2 and re.fullmatch(r"(?i)cmd(\.exe)?", words[0]) and words[1].lower() == "/c":
+        command_line = [*_split_command(text, collector), *args] if not args else [text, *args]
+    if (
+        len(command_line) > 2
+        and re.fullmatch(r"(?i)cmd(\.exe)?", command_line[0])
+        and command_line[1].lower() == "/c"
+    ):
         collector.add_warning(
             "unwrapped_command", "The Windows prefix `cmd /c` was removed.", "command"
         )
-        words = words[2:]
-    if not collector.problems and not (words and words[0].strip()):
+        command_line = command_line[2:]
+    if not collector.problems and not (command_line and command_line[0].strip()):
         remedy = "Specify a launcher, such as `npx` or `uvx`."
         collector.add_problem(
             "missing_endpoint", "The command is empty.", "command", remedy, node.line
         )
-    return (words[0] if words else ""), words[1:]
+    return (command_line[0] if command_line else ""), command_line[1:]
 
 
 def _split_command(text: str, collector: EntryCollector) -> list[str]:

@@ -55,8 +55,8 @@ def parse_challenge(header: str) -> BearerChallenge | None:
         text = header[match.end() :]
         if next_scheme := _NEXT_SCHEME.search(text):
             text = text[: next_scheme.start()]
-        for name, quoted, plain in _PARAMETER.findall(text):
-            parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
+        for name, quoted, unquoted in _PARAMETER.findall(text):
+            parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or unquoted)
     return BearerChallenge(
         resource_metadata=parameters.get("resource_metadata", ""),
         scopes=tuple(parameters.get("scope", "").split()),

@@ -225,7 +225,7 @@ def load_leased_servers(holder: UUID) -> list[ServerLease]:
     """Return the servers that this process must listen to; release the others."""
     held_rows = query_wanted_subscriptions().filter(holder=holder)
     servers = list(held_rows.values_list("server_id", "organization_id"))
-    release_change_leases(holder, besides=[server_id for server_id, _ in servers])
+    release_change_leases(holder, excluded_ids=[server_id for server_id, _ in servers])
     generations = load_policy_generations({organization_id for _, organization_id in servers})
     return [
         ServerLease(server_id, generations.get(organization_id, 0))
@@ -238,10 +238,10 @@ def is_leased(holder: UUID, server_id: UUID) -> bool:
     return query_wanted_subscriptions().filter(holder=holder, server_id=server_id).exists()
 
 
-def release_change_leases(holder: UUID, *, besides: list[UUID] | None = None) -> None:
+def release_change_leases(holder: UUID, *, excluded_ids: list[UUID] | None = None) -> None:
     """Release all servers of this process except `besides`."""
     held_rows = ChangeSubscription.objects.filter(holder=holder).exclude(
-        server_id__in=besides or []
+        server_id__in=excluded_ids or []
     )
     update_in_order(held_rows, holder=None, heartbeat_at=None, listening_since=None)
 

@@ -373,10 +373,10 @@ class ResourceWatcher:
             return
         await self._add_watched_resources(organization_id, source, uris)
         self._start_polling()
-        waiting = [self._watches[source, uri].settled.wait() for uri in uris]
+        unsettled = [self._watches[source, uri].settled.wait() for uri in uris]
         with suppress(TimeoutError):
             async with asyncio.timeout(GRANT_TIMEOUT_S):
-                await asyncio.gather(*waiting)
+                await asyncio.gather(*unsettled)
 
     async def _add_watched_resources(
         self, organization_id: UUID, source: UpdateSource, uris: list[str]

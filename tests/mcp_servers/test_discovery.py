@@ -80,7 +80,7 @@ def test_a_second_identical_discovery_changes_nothing(administrator, server):
     discover(administrator, server)
     before = AuditRow.objects.filter(action="definitions_discovered").count()
     result = discover(administrator, server)
-    assert (result.new, result.changed, result.gone) == (0, 0, 0)
+    assert (result.new, result.changed, result.removed) == (0, 0, 0)
     assert AuditRow.objects.filter(action="definitions_discovered").count() == before
 
 

@@ -140,12 +140,12 @@ def _build_call(step: Step) -> dict[str, Any]:
 
 def _iterate_pending_requests(session_id: UUID) -> Iterable[dict[str, Any]]:
     """Yield the pending approvals and questions of a session tree (2 queries)."""
-    for call in Approval.objects.waiting().in_session_tree(session_id):
+    for call in Approval.objects.pending().in_session_tree(session_id):
         text = f"Allow {call.label}? {call.reason}"
         yield _build_pending_request(
             "approval", call.pk, text, approvals.build_page_url(call), call.expires_at
         )
-    for question in ElicitationRequest.objects.waiting().in_session_tree(session_id):
+    for question in ElicitationRequest.objects.pending().in_session_tree(session_id):
         yield _build_pending_request(
             "question",
             question.pk,

@@ -228,10 +228,10 @@ def _answer_messages(
     elif not results:
         answer.text = replies.render_introduction(tools)
     if results:
-        shown = replies.render_results(messages[last_turn]["calls"], results)
+        rendered_results = replies.render_results(messages[last_turn]["calls"], results)
         if not any(message["role"] == "tool" for message in messages[:last_turn]):
-            shown = f"{shown}\n\n{replies.FOOTNOTE}"
-        answer.text = f"{shown}\n\n{answer.text}".strip()
+            rendered_results = f"{rendered_results}\n\n{replies.FOOTNOTE}"
+        answer.text = f"{rendered_results}\n\n{answer.text}".strip()
     return answer
 
 

@@ -280,28 +280,28 @@ def _leave_out_orphans(rows: list[Model]) -> list[Model]:
     remaining = rows
     while True:
         missing = _find_missing_targets(remaining)
-        kept = [row for row in remaining if not _is_orphan(row, missing)]
-        if len(kept) == len(remaining):
-            return kept
-        if kept[:1] != rows[:1]:
+        restorable_rows = [row for row in remaining if not _is_orphan(row, missing)]
+        if len(restorable_rows) == len(remaining):
+            return restorable_rows
+        if restorable_rows[:1] != rows[:1]:
             raise Conflict(
                 "Something that the object needs was deleted, too.",
                 remedy="Restore that first, or create the object again.",
             )
-        remaining = kept
+        remaining = restorable_rows
 
 
 def _find_missing_targets(rows: Iterable[Model]) -> dict[type[Model], set[Any]]:
     """Return the keys that foreign keys of the rows refer to and that don't exist, by model."""
-    wanted: dict[type[Model], set[Any]] = defaultdict(set)
+    expected_keys: dict[type[Model], set[Any]] = defaultdict(set)
     restored: dict[type[Model], set[Any]] = defaultdict(set)
     for row in rows:
         restored[type(row)].add(row.pk)
         for field in _list_foreign_keys(row):
             if (key := getattr(row, field.attname)) is not None:
-                wanted[field.related_model].add(key)
+                expected_keys[field.related_model].add(key)
     missing = {}
-    for model, keys in wanted.items():
+    for model, keys in expected_keys.items():
         keys -= restored[model]
         missing[model] = keys - set(
             model._base_manager.filter(pk__in=keys).values_list("pk", flat=True)

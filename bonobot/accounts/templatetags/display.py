@@ -175,11 +175,11 @@ def as_json(value: Any) -> SafeString:
 @register.filter
 def maybe_json(text: Any) -> SafeString | str:
     """Return a result: highlighted if it is a JSON object or array, else as visible text."""
-    found = str(text)
-    if found.lstrip()[:1] in ("{", "["):
+    parsed_text = str(text)
+    if parsed_text.lstrip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
-            return highlight_json(json.loads(found))
-    return make_visible(found, MAX_SHOWN_LENGTH)
+            return highlight_json(json.loads(parsed_text))
+    return make_visible(parsed_text, MAX_SHOWN_LENGTH)
 
 
 @register.filter

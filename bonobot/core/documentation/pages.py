@@ -198,8 +198,8 @@ def _find_unused_anchor(title: str, used: set[str]) -> str:
 
 
 def _build_anchor(title: str) -> str:
-    words = re.sub(r"[^\w\s-]", "", title.encode("ascii", "ignore").decode()).strip().lower()
-    return re.sub(r"[-\s]+", "-", words)
+    anchor = re.sub(r"[^\w\s-]", "", title.encode("ascii", "ignore").decode()).strip().lower()
+    return re.sub(r"[-\s]+", "-", anchor)
 
 
 def _rewrite_targets(page: str, token: "Token") -> None:
@@ -294,8 +294,8 @@ def search_pages(query: str, most: int = _MAX_RESULTS) -> list[SearchResult]:
     if not patterns:
         return []
     sections = [section for name in _list_searched_pages(query) for section in split_page(name)]
-    found = [(_rank(section, patterns), section) for section in sections]
-    ranked = sorted((item for item in found if item[0]), key=lambda item: -item[0])
+    ranked_sections = [(_rank(section, patterns), section) for section in sections]
+    ranked = sorted((item for item in ranked_sections if item[0]), key=lambda item: -item[0])
     any_word = re.compile("|".join(pattern.pattern for pattern in patterns), re.IGNORECASE)
     return [
         SearchResult(section, _build_excerpt(section.text, any_word))

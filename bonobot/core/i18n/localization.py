@@ -71,8 +71,8 @@ def localize_names(names: str) -> str:
     language = get_language() or settings.LANGUAGE_CODE
     if language == settings.LANGUAGE_CODE:
         return names
-    words = _load_translations(language)[0]
-    return ", ".join(words.get(name, name) for name in names.split(", "))
+    translations = _load_translations(language)[0]
+    return ", ".join(translations.get(name, name) for name in names.split(", "))
 
 
 def localize_problem(problem: Problem) -> str:

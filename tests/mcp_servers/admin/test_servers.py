@@ -22,7 +22,14 @@ from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 RESULT = DiscoveryResult(
-    tools=("add",), new=1, changed=0, gone=0, waiting=1, refused=0, latency_ms=7, notices=()
+    tools=("add",),
+    new=1,
+    changed=0,
+    removed=0,
+    pending_review=1,
+    refused=0,
+    latency_ms=7,
+    notices=(),
 )
 
 
@@ -70,7 +77,7 @@ def test_servers_are_filtered_by_pending_reviews(
 ) -> None:
     admin_client.declare_tool(admin_client.create_web_server(acme, "busy"))
     admin_client.create_web_server(acme, "calm")
-    page = admin_client.get_text(browser.get("mcp_servers_server_changelist", waiting="yes"))
+    page = admin_client.get_text(browser.get("mcp_servers_server_changelist", pending_review="yes"))
     assert "busy" in page
     assert "calm" not in page
 
