@@ -30,6 +30,11 @@ from mcp_servers.oauth_client.types import (
 from mcp_servers.presets.allowed_folders import build_folder_rule, list_allowed_folders
 
 API_KEY_HEADER = "X-API-Key"
+# Packages that keep, for example, a browser or a train of thought for each client.
+STATEFUL_PACKAGES = (
+    *("@playwright/mcp", "chrome-devtools-mcp", "server-puppeteer", "browser-use"),
+    *("server-sequential-thinking", "desktop-commander"),
+)
 
 
 def build_endpoint(server: Server) -> ServerEndpoint:
@@ -211,13 +216,6 @@ def _get_key_placement(server: Server) -> str:
     if server.auth_type != Server.Auth.API_KEY:
         return ""
     return request_parts.get(server.auth_config.get("in", ""), "")
-
-
-# Packages that keep, for example, a browser or a train of thought for each client.
-STATEFUL_PACKAGES = (
-    *("@playwright/mcp", "chrome-devtools-mcp", "server-puppeteer", "browser-use"),
-    *("server-sequential-thinking", "desktop-commander"),
-)
 
 
 def keeps_session_state(server: Server) -> bool:

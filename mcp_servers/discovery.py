@@ -58,6 +58,7 @@ SERVER_NAMES = ("name", "title")  # of an MCP server
 
 SchemaVerdicts = Mapping[str, SchemaVerdict]
 Key = tuple[str, str]
+MAX_CONCURRENT_DISCOVERIES = 16
 
 
 @dataclass(frozen=True)
@@ -421,9 +422,6 @@ def _find_fault(row: Definition, verdict: SchemaVerdict | None) -> str:
         return ""
     row.schema_verdict = verdict.verdict
     return verdict.reason if verdict.verdict == "refused" else ""
-
-
-MAX_CONCURRENT_DISCOVERIES = 16
 
 
 @dataclass(frozen=True)

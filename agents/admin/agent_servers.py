@@ -48,6 +48,8 @@ from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.discovery import discover_servers
 from mcp_servers.models import Definition, HealthCheck, Server
 
+SERVERS_SHOWN = 50  # per page; find others by search
+
 
 @dataclass(frozen=True)
 class DefinitionSection:
@@ -155,9 +157,6 @@ def _get_stored_patterns(
     section: DefinitionSection, attached_server: AgentServer | None
 ) -> list[str]:
     return list(getattr(attached_server, section.column)) if attached_server else []
-
-
-SERVERS_SHOWN = 50  # per page; find others by search
 
 
 @dataclass(frozen=True)

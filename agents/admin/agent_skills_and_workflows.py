@@ -35,6 +35,8 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 
 MAX_VERSIONS = 20
+PAGE_SIZE = 30
+MAX_OFFERED = 500
 
 
 class AssignableForm(forms.Form):
@@ -128,10 +130,6 @@ class AssignableAdmin(TabbedAdmin):
         """Return what is deleted; versions need no permission of their own."""
         objects, counts, _needed, protected = super().get_deleted_objects(objs, request)
         return objects, counts, set(), protected
-
-
-PAGE_SIZE = 30
-MAX_OFFERED = 500
 
 
 @AgentAdmin.add_page("skills", _("Skills"), order=43)

@@ -59,6 +59,30 @@ from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark, list_labe
 from mcp_servers.models import Definition
 
 WAITING_FIRST = Case(When(state=WAITING, then=0), default=1, output_field=IntegerField())
+MAX_ANSWERED = 200  # calls that are answered at once
+MAX_LISTED = 50
+SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
+TABS = {"pending": _("Pending"), "answered": _("Answered")}
+DEFINITION_KINDS = {
+    "tools/call": (Definition.Kind.TOOL,),
+    "resources/read": (
+        *(Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
+    ),
+    "prompts/get": (Definition.Kind.PROMPT,),
+}
+LABEL_TEXTS = {
+    "private_data": _("private data"),
+    "untrusted_content": _("untrusted content"),
+    "sends_out": _("external effect"),
+}
+ANSWER_MESSAGES = {
+    "approve": _("Approved for this call only."),
+    "approve_session": _("Approved for the rest of the session."),
+    "approve_changed": _("Approved with changed arguments."),
+    "deny": _("Denied."),
+}
+# A call that expires within this time is marked.
+URGENT = timedelta(minutes=15)
 
 
 class PartialNameFilter(FieldTextFilter):
@@ -113,12 +137,6 @@ class PersonRequestAdmin(TabbedAdmin):
     def until(self, person_request: Any) -> Any:
         """Return when it was answered or, if it wasn't, when it expires."""
         return ago(person_request.answered_at or person_request.expires_at)
-
-
-MAX_ANSWERED = 200  # calls that are answered at once
-MAX_LISTED = 50
-SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
-TABS = {"pending": _("Pending"), "answered": _("Answered")}
 
 
 class AnsweredFilter(DropdownFilter):
@@ -287,26 +305,6 @@ def _answer_all(
     return answered, skipped
 
 
-DEFINITION_KINDS = {
-    "tools/call": (Definition.Kind.TOOL,),
-    "resources/read": (
-        *(Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
-    ),
-    "prompts/get": (Definition.Kind.PROMPT,),
-}
-LABEL_TEXTS = {
-    "private_data": _("private data"),
-    "untrusted_content": _("untrusted content"),
-    "sends_out": _("external effect"),
-}
-ANSWER_MESSAGES = {
-    "approve": _("Approved for this call only."),
-    "approve_session": _("Approved for the rest of the session."),
-    "approve_changed": _("Approved with changed arguments."),
-    "deny": _("Denied."),
-}
-
-
 @dataclass(frozen=True)
 class ApprovalDefinition:
     """The current definition, and whether it differs from the one of the approval."""
@@ -329,10 +327,6 @@ class InboxItem:
     is_urgent: bool
     minutes_left: int
     marks: list[LabelMark]
-
-
-# A call that expires within this time is marked.
-URGENT = timedelta(minutes=15)
 
 
 def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> dict[str, Any]:

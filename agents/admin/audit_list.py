@@ -73,6 +73,13 @@ CHIP_TITLES = {
     "rule": _("Rule"),
     SEARCH_VAR: _("Search"),
 }
+WIDTH, HEIGHT, GAP = 1000, 100, 0.2
+SERIES = ("ok", "refused", PENDING, "error")
+# Calls of one model turn are one row, which unfolds.
+MIN_FOLDED_CALLS = 2
+MAX_TOOLS_NAMED = 3
+# The outcome of a folded turn is the first of these that one of its calls has.
+OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", "ok")
 
 
 @dataclass(frozen=True)
@@ -321,10 +328,6 @@ class Histogram:
     ticks: list[tuple[float, datetime]]
 
 
-WIDTH, HEIGHT, GAP = 1000, 100, 0.2
-SERIES = ("ok", "refused", PENDING, "error")
-
-
 def build_histogram(
     organization_id: UUID, query: QueryDict, period: tuple[datetime | None, datetime | None]
 ) -> Histogram | None:
@@ -482,13 +485,6 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         turn_calls=_load_turn_calls(row if row.event_type == "model" else turn),
         result=str(own_step.payload["text"]) if own_step and own_step.payload.get("text") else None,
     )
-
-
-# Calls of one model turn are one row, which unfolds.
-MIN_FOLDED_CALLS = 2
-MAX_TOOLS_NAMED = 3
-# The outcome of a folded turn is the first of these that one of its calls has.
-OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", "ok")
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,9 @@ FORM_CHOICES: Mapping[str, Any] = {
 STRONGEST_FIRST = ("deny", "ask", "allow")
 CONDITION_SEPARATOR = " when "
 MAX_SUGGESTED = 500  # tool names
+PAGE_SIZE = 200  # rows; with more, each group loads its rows when it is opened
+NO_RULE = "none"
+BUILTIN_GROUP = "builtin"
 
 
 def add_policy_saved_message(
@@ -295,11 +298,6 @@ def _parse_condition(text: str, index: int) -> dict[str, Any]:
             ),
         )
     return schema
-
-
-PAGE_SIZE = 200  # rows; with more, each group loads its rows when it is opened
-NO_RULE = "none"
-BUILTIN_GROUP = "builtin"
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,16 @@ MAX_OPTIONS = 200
 # Longer texts get a multi-line field.
 MAX_ONE_LINE_LENGTH = 200
 FIELD_PREFIX = "arg-"
+# Media types that are shown as images; other binary content is only named.
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+DEFINITION_CHOICES = (
+    (
+        "resources",
+        _("Resource"),
+        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
+    ),
+    ("prompts", _("Prompt"), (Definition.Kind.PROMPT,)),
+)
 
 
 @dataclass(frozen=True)
@@ -251,18 +261,6 @@ def _parse_value(argument: ToolArgument, entered_value: Any) -> Any:
     if argument.kind == "lines":
         return [line for line in entered_value.splitlines() if line.strip()]
     return entered_value
-
-
-# Media types that are shown as images; other binary content is only named.
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-DEFINITION_CHOICES = (
-    (
-        "resources",
-        _("Resource"),
-        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
-    ),
-    ("prompts", _("Prompt"), (Definition.Kind.PROMPT,)),
-)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,11 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.models import AuditRow
 
+MAX_TIMELINE_STEPS = 500
+RECENT_SESSIONS = 12
+PAGE_SIZE = 30
+MAX_GRANTS = 50
+
 
 @register(Session)
 class SessionAdmin(TabbedAdmin):
@@ -250,9 +255,6 @@ def _parse_after(visit: ObjectRequest) -> int | None:
     return min(int(text), 2**31 - 1) if text.isdecimal() and len(text) < 12 else None
 
 
-MAX_TIMELINE_STEPS = 500
-
-
 @dataclass(frozen=True)
 class TimelineRow:
     """A timeline bar with its audit row."""
@@ -354,9 +356,6 @@ def _build_timeline_row(bar: TimelineBar, audit: AuditRow | None) -> TimelineRow
     )
 
 
-RECENT_SESSIONS = 12
-
-
 @AgentAdmin.add_page("change", _("Chat"), order=10, needs=READERS)
 def show_chat(visit: ObjectRequest) -> HttpResponseBase:
     """Show the selected session, or the form to start one."""
@@ -402,10 +401,6 @@ def start_session(visit: ObjectRequest) -> HttpResponseBase:
         output_schema=read_output_schema(visit.request),
     )
     return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")
-
-
-PAGE_SIZE = 30
-MAX_GRANTS = 50
 
 
 @AgentAdmin.add_page("sessions", _("Sessions"), order=50, needs=(Action.RUN_AGENTS, Action.VIEW))

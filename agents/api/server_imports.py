@@ -35,6 +35,18 @@ from mcp_servers.models import Server
 
 CHECK_DUE = "mcp_servers.tasks.check_due_servers"
 STATES = ("asking", "connected", "error", "needs_reauth", "disabled")
+MAX_TEXT_LENGTH = 1024 * 1024
+MAX_URL_LENGTH = 2_000
+MAX_BUNDLE_LENGTH = 4 * 1024 * 1024  # in Base64; the whole body isn't larger
+MAX_NAMES = 1_000
+EXAMPLE_TEXT = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
+SERVER_PARAMETER = OpenApiParameter(
+    "server",
+    UUID,
+    many=True,
+    required=True,
+    description="ID of a server; repeat the parameter for several.",
+)
 
 
 class ServerProgressSerializer(StrictSerializer):
@@ -101,13 +113,6 @@ def _get_progress_state(server: Server) -> str:
         return "disabled"
     unchecked_states = (Server.Status.DISCONNECTED, Server.Status.CONNECTING)
     return "asking" if server.status in unchecked_states else server.status
-
-
-MAX_TEXT_LENGTH = 1024 * 1024
-MAX_URL_LENGTH = 2_000
-MAX_BUNDLE_LENGTH = 4 * 1024 * 1024  # in Base64; the whole body isn't larger
-MAX_NAMES = 1_000
-EXAMPLE_TEXT = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
 
 
 def _build_names_field(help_text: str) -> serializers.ListField:
@@ -246,15 +251,6 @@ class ServerImportSerializer(StrictSerializer):
         allow_null=True,
         help_text="URL for the progress of the added servers, which workers scan now.",
     )
-
-
-SERVER_PARAMETER = OpenApiParameter(
-    "server",
-    UUID,
-    many=True,
-    required=True,
-    description="ID of a server; repeat the parameter for several.",
-)
 
 
 class ImportServersView(ResourceView):

@@ -23,6 +23,7 @@ from bonobot.ledger.types import Admission, BudgetReservation
 from bonobot.ledger.writer.writer_thread import get_writer
 
 POLL_INTERVAL_S = 0.5
+_creation_lock = threading.Lock()
 
 
 @record()
@@ -147,9 +148,6 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-_creation_lock = threading.Lock()
 
 
 def get_admission_queue() -> AdmissionQueue:

@@ -46,6 +46,18 @@ from mcp_servers.subscriptions.leases import (
 )
 
 State = Literal["ok", "warning", "failed"]
+PING_S = 1
+SWEEP_TASK = "agents.tasks.sweep"
+SWEEP_EVERY_S = 10
+MAX_CLOCK_SKEW_S = 2.0
+# The fewest processes that share a database: two web, two workers and the scheduler.
+MIN_PROCESSES = 5
+START_SCHEDULER = format_message(
+    "Start a scheduler with `bonobot up` or `bonobot beat`. A second scheduler stays on standby."
+)
+OLDEST_PYTHON = (3, 11)
+STDIO_SANDBOX = "stdio sandbox"
+SANDBOX_KINDS: tuple[Kind, ...] = ("namespaces", "bubblewrap")
 
 
 @dataclass(frozen=True)
@@ -60,17 +72,6 @@ class SettingsFinding:
     def as_dict(self) -> dict[str, str]:
         """Return the finding for JSON."""
         return asdict(self)
-
-
-PING_S = 1
-SWEEP_TASK = "agents.tasks.sweep"
-SWEEP_EVERY_S = 10
-MAX_CLOCK_SKEW_S = 2.0
-# The fewest processes that share a database: two web, two workers and the scheduler.
-MIN_PROCESSES = 5
-START_SCHEDULER = format_message(
-    "Start a scheduler with `bonobot up` or `bonobot beat`. A second scheduler stays on standby."
-)
 
 
 def inspect_database() -> Iterator[SettingsFinding]:
@@ -357,11 +358,6 @@ def inspect_external_issuers() -> Iterator[SettingsFinding]:
                 "ok",
                 format_message("published keys: {count}", count=len(key_set.keys)),
             )
-
-
-OLDEST_PYTHON = (3, 11)
-STDIO_SANDBOX = "stdio sandbox"
-SANDBOX_KINDS: tuple[Kind, ...] = ("namespaces", "bubblewrap")
 
 
 def inspect_python() -> Iterator[SettingsFinding]:

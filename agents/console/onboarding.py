@@ -58,7 +58,7 @@ class OnboardingStep:
 
 @dataclass(frozen=True)
 class OnboardingProgress:
-    """An organization's progress; `undelivered` counts the notifications that failed today."""
+    """An organization's progress; `undelivered` notifications failed in the last day."""
 
     steps: tuple[OnboardingStep, ...]
     closed: bool

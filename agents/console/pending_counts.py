@@ -16,6 +16,8 @@ from bonobot.accounts.roles import Action
 from bonobot.core.process_cache import compute_once
 from mcp_servers.models import Definition
 
+_counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary()
+
 
 @dataclass(frozen=True)
 class PendingCounts:
@@ -35,9 +37,6 @@ class PendingCounts:
     def as_dict(self) -> dict[str, int]:
         """Return the numbers by name."""
         return asdict(self) | {"inbox": self.inbox}
-
-
-_counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary()
 
 
 def count_pending(request: HttpRequest) -> PendingCounts:

@@ -24,6 +24,13 @@ NOT_RECORDED = "not_recorded"
 # Fields of a message and of a call that are kept besides the text.
 MESSAGE_FIELDS = ("images", "files", "by", "output_schema")
 CALL_FIELDS = ("frame", "found", "images")
+DifferenceKind = Literal[
+    "call_added", "call_missing", "arguments_changed", "decision_changed", "result_missing",
+    "answer_changed", "ending_changed",
+]  # fmt: skip
+# Characters; longer texts are not compared line by line.
+MAX_COMPARED_LENGTH = 64 * 1024
+MaskFunction = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +199,6 @@ def _build_call(step: Step, decisions: Mapping[str, RecordedDecision]) -> Record
         extra={name: payload[name] for name in CALL_FIELDS if payload.get(name)},
     )
 
-
-DifferenceKind = Literal[
-    "call_added", "call_missing", "arguments_changed", "decision_changed", "result_missing",
-    "answer_changed", "ending_changed",
-]  # fmt: skip
-# Characters; longer texts are not compared line by line.
-MAX_COMPARED_LENGTH = 64 * 1024
 
 NumberedCall = tuple[int, RecordedCall]
 CallPair = tuple[NumberedCall, NumberedCall]
@@ -369,9 +369,6 @@ def summarize_transcripts(before: Transcript, after: Transcript) -> dict[str, An
         }
         for name, transcript in sides.items()
     }
-
-
-MaskFunction = Callable[[Any], Any]
 
 
 def apply_policy(snapshot: CallSnapshot, policy: Policy | None) -> CallSnapshot:

@@ -55,6 +55,7 @@ from bonobot.ledger.admission_refusals import AuditUnavailable
 from bonobot.ledger.types import Actor, ActorKind, Opening
 
 AUDIT_ACTION = "agent_evaluation"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -375,9 +376,6 @@ def _build_opening(
         actor=context.actor,
         rule="turn",
     )
-
-
-logger = logging.getLogger(__name__)
 
 
 async def run_replay(replay_id: UUID) -> None:

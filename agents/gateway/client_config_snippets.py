@@ -22,6 +22,17 @@ PROTOCOL_VERSION = "2026-07-28"
 ROOT_PATH = "/mcp"
 # Clients that can't sign in with OAuth.
 TOKEN_ONLY = frozenset({"curl"})
+_PROMPT_NOTE = format_message(
+    "Without a token in the configuration, the client asks for one on start and stores it securely."
+)
+_VARIABLE_NOTE = f"Without a token in the configuration, Codex reads it from {BEARER_VARIABLE}."
+_OAUTH_NOTE = format_message(
+    "The client opens a page here for you to authorize it and gets a token automatically. "
+    "If the client can't, add a token to the configuration."
+)
+_BRIDGE_NOTE = format_message(
+    "This client only starts local programs, so mcp-remote (Node.js) connects it to the server."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,18 +245,6 @@ def _render_curl(target: SnippetTarget) -> str:
     lines += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
     return " \\\n  ".join([*lines, f"-d {shlex.quote(json.dumps(request_body))}"]) + "\n"
 
-
-_PROMPT_NOTE = format_message(
-    "Without a token in the configuration, the client asks for one on start and stores it securely."
-)
-_VARIABLE_NOTE = f"Without a token in the configuration, Codex reads it from {BEARER_VARIABLE}."
-_OAUTH_NOTE = format_message(
-    "The client opens a page here for you to authorize it and gets a token automatically. "
-    "If the client can't, add a token to the configuration."
-)
-_BRIDGE_NOTE = format_message(
-    "This client only starts local programs, so mcp-remote (Node.js) connects it to the server."
-)
 
 CLIENTS: dict[str, _ClientFormat] = {
     "claude-code": _ClientFormat(

@@ -27,6 +27,7 @@ LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 MAX_CLIENT_NAME_LENGTH = 120
 MAX_KEPT_META_LENGTH = 4_096
+Context = ServerRequestContext[Any, Any]
 
 
 class _RawMessage(BaseModel):
@@ -40,9 +41,6 @@ class _RawMessage(BaseModel):
 
 class _RawResult(RootModel[dict[str, Any]]):
     """A result as received."""
-
-
-Context = ServerRequestContext[Any, Any]
 
 
 @dataclass(slots=True)

@@ -70,6 +70,7 @@ INPUT_REQUIRED = "input_required"
 INCOMPLETE_CODES = (INPUT_REQUIRED, request_state.TASK)
 # Larger results are processed outside the event loop.
 LARGE_RESULT_SIZE = 16_384
+Kind = Literal["tools", "resources", "templates", "skills", "prompts"]
 
 
 @record()
@@ -504,9 +505,6 @@ async def build_call_result(
         catalog = get_catalog(inbound.caller.target, await get_snapshot(inbound))
         result = rename_resources(result, catalog.build_uri_renamer(upstream_request.server_id))
     return result
-
-
-Kind = Literal["tools", "resources", "templates", "skills", "prompts"]
 
 
 @dataclass(frozen=True)

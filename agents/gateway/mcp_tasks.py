@@ -53,6 +53,10 @@ from mcp_servers.scanning.services import strip_result
 
 State = DeferredCall.State
 HEARTBEAT_INTERVAL_S = 5.0
+TASK_VIA = "gateway"
+NAME_HEADER = "mcp-name"
+COMPLETE_RESULT = {"resultType": "complete"}
+LARGE_RESULT_SIZE = 16_384
 
 
 class DeferredCallRunner:
@@ -209,12 +213,6 @@ async def _build_refusal(inbound: GatewayRequest, name: str, problem: Problem) -
 
 def _parse_server_id(stored_request: Mapping[str, Any]) -> UUID | None:
     return UUID(stored_request["server"]) if stored_request["server"] else None
-
-
-TASK_VIA = "gateway"
-NAME_HEADER = "mcp-name"
-COMPLETE_RESULT = {"resultType": "complete"}
-LARGE_RESULT_SIZE = 16_384
 
 
 class TaskHandlers:

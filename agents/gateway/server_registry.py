@@ -85,6 +85,7 @@ CORS_HEADERS = {
     "Access-Control-Expose-Headers": "ETag, Retry-After, WWW-Authenticate",
     "Access-Control-Max-Age": "600",
 }
+_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,6 @@ def list_entries(organization: Organization, principal: Principal) -> Sequence[R
 _cached_lists: OrderedDict[tuple[UUID, Principal], tuple[int, Sequence[RegistryEntry]]] = (
     OrderedDict()
 )
-_lock = Lock()
 
 
 def _load_entries(organization: Organization, principal: Principal) -> Iterator[RegistryEntry]:

@@ -16,6 +16,8 @@ from bonobot.accounts.principals import Principal
 # The states of an unanswered request, before and after it expires.
 WAITING = "waiting"
 EXPIRED = "expired"
+# The code of an approval to repeat a call whose outcome is unknown.
+INTERRUPTED_CODE = "call_interrupted"
 
 
 class PersonRequestQuerySet(ScopedQuerySet):
@@ -67,10 +69,6 @@ class PersonRequest(OrganizationModel):
         """Return the state at a time; overdue requests are expired, even if not yet updated."""
         is_overdue = self.state == WAITING and not self.is_answerable(now)
         return EXPIRED if is_overdue else str(self.state)
-
-
-# The code of an approval to repeat a call whose outcome is unknown.
-INTERRUPTED_CODE = "call_interrupted"
 
 
 class Approval(PersonRequest):

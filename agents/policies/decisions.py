@@ -37,6 +37,9 @@ from agents.policies.rules import Arguments, Policy, Rule
 from bonobot.core.i18n.messages import format_message
 
 UNRESTRICTED_POLICY = Policy("all")
+Kind = Literal["resource", "resource_template", "skill", "prompt"]
+# Matches everything, so it doesn't count as a pattern over a specific URI.
+EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,12 +460,6 @@ def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:
         remedy="Someone who can approve calls must approve it on the Approvals page.",
         asks=True,
     )
-
-
-Kind = Literal["resource", "resource_template", "skill", "prompt"]
-
-# Matches everything, so it doesn't count as a pattern over a specific URI.
-EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Effect = Literal["allow", "ask", "deny"]
 Arguments = Mapping[str, Any]
 STRICTEST_FIRST = ("deny", "ask", "allow")
+EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +153,6 @@ def read_policy(data: Mapping[str, Any]) -> Policy:
         for entry in data["rules"]
     )
     return Policy(data["mode"], rules)
-
-
-EVERYTHING = "*"
 
 
 def clean_patterns(

@@ -37,6 +37,11 @@ from mcp_servers.tool_names import (
     parse_rule_target,
 )
 
+# The owner of a policy; an organization's policy row has no agent.
+Owner = Agent | Organization
+EFFECTS = ("allow", "ask", "deny")
+RuleTargets = tuple[Mapping[str, UUID], Mapping[str, tuple[str, str]]]
+
 
 @dataclass(frozen=True)
 class RuleSpec:
@@ -47,10 +52,6 @@ class RuleSpec:
 
 
 Entry = str | RuleSpec
-# The owner of a policy; an organization's policy row has no agent.
-Owner = Agent | Organization
-EFFECTS = ("allow", "ask", "deny")
-RuleTargets = tuple[Mapping[str, UUID], Mapping[str, tuple[str, str]]]
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,10 @@ MAX_ROWS = 50_000
 MAX_SECONDS = 10.0
 MAX_SAMPLES = 5  # call ids per group
 MAX_NAME_LENGTH = 255  # of the audit column; the sealed text has the whole name
+COLUMNS = (
+    *("pk", "seq", "opened_at", "agent_id", "agent_name", "server_id", "server_name"),
+    *("resource_type", "tool_name", "decision", "code", "repeats"),
+)
 
 
 @dataclass(slots=True)
@@ -203,12 +207,6 @@ class AuditedCall:
         """The facts of its tool for decisions, with everything enabled and approved."""
         source = "builtin" if self.resource_type == "builtin_tool" else "mcp"
         return ToolFacts(source, self.tool, self.tool, self.server_id)
-
-
-COLUMNS = (
-    *("pk", "seq", "opened_at", "agent_id", "agent_name", "server_id", "server_name"),
-    *("resource_type", "tool_name", "decision", "code", "repeats"),
-)
 
 
 class PolicyComparisonCache:

@@ -55,6 +55,8 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.admission_refusals import AuditUnavailable
 from mcp_servers.rediscovery import get_refresher
 
+logger = logging.getLogger(__name__)
+
 
 class RunLimitExceeded(Problem):
     """A run reached one of its limits: turns, calls or time per message."""
@@ -86,9 +88,6 @@ def check_call_limit(agent: Agent, history: SessionHistory, new_calls: int) -> N
             code="calls_exhausted",
             remedy="Ask for less at once, or raise the agent's calls per message.",
         )
-
-
-logger = logging.getLogger(__name__)
 
 
 async def run_session(lease: SessionLease) -> None:

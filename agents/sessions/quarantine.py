@@ -29,6 +29,8 @@ from bonobot.notifications.notify import NotificationSubject, notify
 
 QUARANTINE_CODE = "session_quarantined"
 SYSTEM = Actor(kind="system", id="sessions", label="sessions")
+logger = logging.getLogger(__name__)
+OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
 
 
 class SessionQuarantined(Conflict):
@@ -139,11 +141,6 @@ def release_quarantined_session(principal: Principal, session: Session) -> None:
                 remedy="Send a message to continue it.",
             )
         notify_worker(session.pk)
-
-
-logger = logging.getLogger(__name__)
-
-OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
 
 
 @dataclass(frozen=True)

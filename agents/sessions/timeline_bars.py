@@ -43,7 +43,7 @@ class TimelineBarPart:
 
     left: float
     width: float
-    waits: bool = False
+    is_wait: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from bonobot.core.problems import Conflict, NotFound, Problem
 MAX_PATH_BYTES = 4096  # bytes, as the system has it
 MAX_NAME_BYTES = 255
 MAX_DEPTH = 64
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
 class PathRefused(Problem):
@@ -156,10 +158,6 @@ def build_bad_path_error(path: str, reason: str) -> PathRefused:
         field="path",
         remedy="Use a path relative to the workspace, such as `notes/today.md`.",
     )
-
-
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)

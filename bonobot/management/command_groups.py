@@ -23,6 +23,52 @@ from django.core.management.base import BaseCommand
 
 APP = "bonobot"
 MANAGEMENT_FOLDER = management.__path__[0]
+# The helps of the commands that are files in `management/commands`.
+COMMAND_HELPS = {
+    "backup": "Back up the database, workspaces, and signed checkpoints. Keys aren't included.",
+    "beat": "Run the scheduler, which starts scheduled jobs. If several run, one is active.",
+    "completion": "Print a shell completion script",
+    "doctor": "Check this installation and suggest fixes. The exit status is 1 if a check fails.",
+    "restore": "Restore a backup and replace all current data. Stop all processes first.",
+    "up": "Start web, worker, and scheduler in this terminal. Press Ctrl-C to stop them.",
+    "web": "Run the web process: admin, REST, and MCP. Run `bonobot migrate` first.",
+    "worker": "Run a worker for sessions, discovery, health checks, and other jobs.",
+}
+# The first words of a command line: a group, or a group and its verb.
+RENAMED_COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("notices",): ("notifications",),
+    ("questions",): ("elicitations",),
+    ("agents", "clear-held"): ("agents", "clear-flow-labels"),
+    ("agents", "grants"): ("agents", "session-approvals"),
+    ("agents", "held"): ("agents", "flow-labels"),
+    ("agents", "may-ask"): ("agents", "callable-agents"),
+    ("agents", "revoke-grant"): ("agents", "revoke-session-approval"),
+    ("audit", "heads"): ("audit", "checkpoint"),
+    ("audit", "replay"): ("audit", "simulate"),
+    ("first-run", "take-up"): ("first-run", "unskip"),
+    ("tokens", "clear-held"): ("tokens", "clear-flow-labels"),
+    ("tokens", "held"): ("tokens", "flow-labels"),
+}
+# The options of a command, by its new name.
+RENAMED_OPTIONS: dict[tuple[str, ...], dict[str, str]] = {
+    ("agents", "tools"): {"--on": "--enable", "--off": "--disable"},
+    ("approvals", "deny"): {"--word": "--message"},
+    ("audit", "verify"): {"--heads": "--checkpoints"},
+    ("keys", "rotate"): {"--given": "--existing"},
+    ("mcp", "add"): {"--confine": "--sandbox"},
+    ("models", "add"): {"--falls-over": "--fallback-on", "--sees-images": "--image-input"},
+    ("models", "set"): {
+        "--falls-over": "--fallback-on",
+        "--sees-images": "--image-input",
+        "--no-sees-images": "--no-image-input",
+    },
+    ("notifications", "add"): {"--minimum": "--minimum-severity"},
+    ("notifications", "set"): {"--minimum": "--minimum-severity"},
+    ("skills", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
+    ("tokens", "list"): {"--given-by": "--authorized-by"},
+    ("workflows", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
+    ("workflows", "set-trigger"): {"--on": "--enabled", "--off": "--no-enabled"},
+}
 
 
 @dataclass(frozen=True)
@@ -252,19 +298,6 @@ COMMAND_GROUPS = {
 }
 
 
-# The helps of the commands that are files in `management/commands`.
-COMMAND_HELPS = {
-    "backup": "Back up the database, workspaces, and signed checkpoints. Keys aren't included.",
-    "beat": "Run the scheduler, which starts scheduled jobs. If several run, one is active.",
-    "completion": "Print a shell completion script",
-    "doctor": "Check this installation and suggest fixes. The exit status is 1 if a check fails.",
-    "restore": "Restore a backup and replace all current data. Stop all processes first.",
-    "up": "Start web, worker, and scheduler in this terminal. Press Ctrl-C to stop them.",
-    "web": "Run the web process: admin, REST, and MCP. Run `bonobot migrate` first.",
-    "worker": "Run a worker for sessions, discovery, health checks, and other jobs.",
-}
-
-
 def is_read_command(command_line: Sequence[str]) -> bool:
     """Whether a command line, without the program's name, only reads rows of the database."""
     group, verb = (*command_line, "", "")[:2]
@@ -297,44 +330,6 @@ def register_command_groups() -> None:
         module = CommandModule(name, entry)
         sys.modules[module.__name__] = module
         commands[name] = APP
-
-
-# The first words of a command line: a group, or a group and its verb.
-RENAMED_COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("notices",): ("notifications",),
-    ("questions",): ("elicitations",),
-    ("agents", "clear-held"): ("agents", "clear-flow-labels"),
-    ("agents", "grants"): ("agents", "session-approvals"),
-    ("agents", "held"): ("agents", "flow-labels"),
-    ("agents", "may-ask"): ("agents", "callable-agents"),
-    ("agents", "revoke-grant"): ("agents", "revoke-session-approval"),
-    ("audit", "heads"): ("audit", "checkpoint"),
-    ("audit", "replay"): ("audit", "simulate"),
-    ("first-run", "take-up"): ("first-run", "unskip"),
-    ("tokens", "clear-held"): ("tokens", "clear-flow-labels"),
-    ("tokens", "held"): ("tokens", "flow-labels"),
-}
-
-# The options of a command, by its new name.
-RENAMED_OPTIONS: dict[tuple[str, ...], dict[str, str]] = {
-    ("agents", "tools"): {"--on": "--enable", "--off": "--disable"},
-    ("approvals", "deny"): {"--word": "--message"},
-    ("audit", "verify"): {"--heads": "--checkpoints"},
-    ("keys", "rotate"): {"--given": "--existing"},
-    ("mcp", "add"): {"--confine": "--sandbox"},
-    ("models", "add"): {"--falls-over": "--fallback-on", "--sees-images": "--image-input"},
-    ("models", "set"): {
-        "--falls-over": "--fallback-on",
-        "--sees-images": "--image-input",
-        "--no-sees-images": "--no-image-input",
-    },
-    ("notifications", "add"): {"--minimum": "--minimum-severity"},
-    ("notifications", "set"): {"--minimum": "--minimum-severity"},
-    ("skills", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
-    ("tokens", "list"): {"--given-by": "--authorized-by"},
-    ("workflows", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
-    ("workflows", "set-trigger"): {"--on": "--enabled", "--off": "--no-enabled"},
-}
 
 
 def replace_renamed(command_line: Sequence[str]) -> tuple[list[str], list[str]]:

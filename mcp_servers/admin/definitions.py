@@ -63,6 +63,73 @@ _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 # A piece of a line, and whether it is part of the change.
 Piece = tuple[str, bool]
+PAGE_SIZE = 50
+RESOURCES = (
+    Definition.Kind.RESOURCE,
+    Definition.Kind.RESOURCE_TEMPLATE,
+    Definition.Kind.SKILL,
+)
+PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
+# Kind filters of each tab: (query value, title, kinds).
+KIND_FILTERS = {
+    "resources": (
+        ("fixed", _("Resources"), RESOURCES[:1]),
+        ("templates", _("Templates"), RESOURCES[1:2]),
+        ("skills", _("Skills"), RESOURCES[2:]),
+    ),
+    "prompts": (
+        ("prompts", _("Prompts"), PROMPTS[:1]),
+        ("instructions", _("Instructions"), PROMPTS[1:]),
+    ),
+    "definitions": (
+        ("tools", _("Tools"), (Definition.Kind.TOOL,)),
+        ("resources", _("Resources"), RESOURCES),
+        ("prompts", _("Prompts"), PROMPTS[:1]),
+        ("instructions", _("Instructions"), PROMPTS[1:]),
+    ),
+}
+STATES = (
+    ("", _("All states")),
+    ("waiting", _("pending review")),
+    ("callable", _("approved")),
+    ("off", _("disabled")),
+    ("rejected", _("rejected")),
+    ("refused", _("can't be used")),
+    ("gone", _("no longer declared")),
+)
+# The groups of tools; a server with more tools than `MAX_GROUPED` has them by name.
+MAX_GROUPED = 1_000
+RISK_GROUPS = (
+    (ToolRisk.DESTRUCTIVE, "delete", "bad", _("Destructive")),
+    (ToolRisk.EXTERNAL, "north_east", "warn", _("External effect")),
+    (ToolRisk.OTHER, "edit", "plain", _("Other")),
+    (ToolRisk.READ_ONLY, "visibility", "good", _("Read-only")),
+)
+REVIEW_GROUP, OTHER_GROUP = "review", "definitions"
+RISKS = tuple(risk for risk, *_words in RISK_GROUPS)
+# The tool's own annotations. They are shown only; no decision uses them.
+HINTS = (
+    ("readOnlyHint", _("hint: read-only"), "plain"),
+    ("destructiveHint", _("hint: destructive"), "warn"),
+    ("idempotentHint", _("hint: idempotent"), "plain"),
+    ("openWorldHint", _("hint: open world"), "plain"),
+)
+PAYLOAD_FACTS = (
+    ("uri", _("URI")),
+    ("uriTemplate", _("Template")),
+    ("mimeType", _("Type")),
+    ("size", _("Bytes")),
+    ("audience", _("Audience")),
+    ("priority", _("Priority")),
+    ("lastModified", _("Last modified")),
+)
+ADVICE = (
+    (ToolRisk.DESTRUCTIVE, _("Check: destructive")),
+    (ToolRisk.EXTERNAL, _("Check: external effect")),
+    (ToolRisk.OTHER, _("Check what it changes")),
+    (ToolRisk.READ_ONLY, _("Safe: read-only")),
+)
+TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
 
 
 @dataclass(frozen=True)
@@ -112,77 +179,6 @@ def _diff_texts(before: str, after: str) -> tuple[DiffLine, ...]:
         if new_end > new_start:
             added.append(("".join(new_words[new_start:new_end]), is_change))
     return DiffLine("removed", tuple(removed)), DiffLine("added", tuple(added))
-
-
-PAGE_SIZE = 50
-RESOURCES = (
-    Definition.Kind.RESOURCE,
-    Definition.Kind.RESOURCE_TEMPLATE,
-    Definition.Kind.SKILL,
-)
-PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
-# Kind filters of each tab: (query value, title, kinds).
-KIND_FILTERS = {
-    "resources": (
-        ("fixed", _("Resources"), RESOURCES[:1]),
-        ("templates", _("Templates"), RESOURCES[1:2]),
-        ("skills", _("Skills"), RESOURCES[2:]),
-    ),
-    "prompts": (
-        ("prompts", _("Prompts"), PROMPTS[:1]),
-        ("instructions", _("Instructions"), PROMPTS[1:]),
-    ),
-    "definitions": (
-        ("tools", _("Tools"), (Definition.Kind.TOOL,)),
-        ("resources", _("Resources"), RESOURCES),
-        ("prompts", _("Prompts"), PROMPTS[:1]),
-        ("instructions", _("Instructions"), PROMPTS[1:]),
-    ),
-}
-STATES = (
-    ("", _("All states")),
-    ("waiting", _("pending review")),
-    ("callable", _("approved")),
-    ("off", _("disabled")),
-    ("rejected", _("rejected")),
-    ("refused", _("can't be used")),
-    ("gone", _("no longer declared")),
-)
-# The groups of tools; a server with more tools than `MAX_GROUPED` has them by name.
-MAX_GROUPED = 1_000
-RISK_GROUPS = (
-    (ToolRisk.DESTRUCTIVE, "delete", "bad", _("Destructive")),
-    (ToolRisk.EXTERNAL, "north_east", "warn", _("External effect")),
-    (ToolRisk.OTHER, "edit", "plain", _("Other")),
-    (ToolRisk.READ_ONLY, "visibility", "good", _("Read-only")),
-)
-REVIEW_GROUP, OTHER_GROUP = "review", "definitions"
-RISKS = tuple(risk for risk, *_words in RISK_GROUPS)
-TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
-# The tool's own annotations. They are shown only; no decision uses them.
-HINTS = (
-    ("readOnlyHint", _("hint: read-only"), "plain"),
-    ("destructiveHint", _("hint: destructive"), "warn"),
-    ("idempotentHint", _("hint: idempotent"), "plain"),
-    ("openWorldHint", _("hint: open world"), "plain"),
-)
-PAYLOAD_FACTS = (
-    ("uri", _("URI")),
-    ("uriTemplate", _("Template")),
-    ("mimeType", _("Type")),
-    ("size", _("Bytes")),
-    ("audience", _("Audience")),
-    ("priority", _("Priority")),
-    ("lastModified", _("Last modified")),
-)
-
-
-ADVICE = (
-    (ToolRisk.DESTRUCTIVE, _("Check: destructive")),
-    (ToolRisk.EXTERNAL, _("Check: external effect")),
-    (ToolRisk.OTHER, _("Check what it changes")),
-    (ToolRisk.READ_ONLY, _("Safe: read-only")),
-)
 
 
 @dataclass(frozen=True)

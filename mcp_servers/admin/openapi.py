@@ -54,6 +54,24 @@ KEY_LOCATIONS = (
     ("query", _("in the query string")),
     ("cookie", _("in a cookie")),
 )
+PARAMETER_LOCATIONS = (
+    ("path", _("in the path")),
+    ("query", _("in the query string, after ?")),
+    ("header", _("in a header")),
+    ("body", _("in the body")),
+)
+TYPE_NAMES = (
+    ("string", _("string")),
+    ("integer", _("integer")),
+    ("number", _("number")),
+    ("boolean", _("boolean")),
+    ("string[]", _("list of strings")),
+    ("integer[]", _("list of integers")),
+    ("number[]", _("list of numbers")),
+    ("boolean[]", _("list of booleans")),
+    ("object", _("any JSON object")),
+)
+COLUMNS = ("name", "in", "type", "required", "description", "default", "enum")
 
 
 class ApiServerForm(ServerForm):
@@ -263,26 +281,6 @@ def _load_document_text(server: Server) -> str:
         )
     text: str = row.text
     return text
-
-
-PARAMETER_LOCATIONS = (
-    ("path", _("in the path")),
-    ("query", _("in the query string, after ?")),
-    ("header", _("in a header")),
-    ("body", _("in the body")),
-)
-TYPE_NAMES = (
-    ("string", _("string")),
-    ("integer", _("integer")),
-    ("number", _("number")),
-    ("boolean", _("boolean")),
-    ("string[]", _("list of strings")),
-    ("integer[]", _("list of integers")),
-    ("number[]", _("list of numbers")),
-    ("boolean[]", _("list of booleans")),
-    ("object", _("any JSON object")),
-)
-COLUMNS = ("name", "in", "type", "required", "description", "default", "enum")
 
 
 class OperationParametersWidget(forms.Widget):

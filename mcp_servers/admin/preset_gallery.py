@@ -44,6 +44,7 @@ MOST_USED = (
 )
 # Presets that need neither an account nor a value, for the first steps.
 STARTERS = ("time", "microsoft-learn", "aws-knowledge", "cloudflare-documentation")
+View = Callable[..., HttpResponseBase]
 
 
 def list_preset_cards(principal: Principal, destination: "ServerDestination") -> list["PresetCard"]:
@@ -298,9 +299,6 @@ def _build_parameter_field(parameter: dict[str, Any]) -> forms.Field:
         help_text=make_visible(str(parameter.get("help") or parameter.get("description") or "")),
         widget=widget,
     )
-
-
-View = Callable[..., HttpResponseBase]
 
 
 @dataclass(frozen=True)

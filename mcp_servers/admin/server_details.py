@@ -58,6 +58,22 @@ from mcp_servers.openapi.services import (
 from mcp_servers.server_config import build_changed_spec, mask_endpoint_config
 from mcp_servers.subscriptions.queries import load_change_notification_status
 
+KIND_NAMES = (
+    (Definition.Kind.TOOL, _("tools"), "tools"),
+    (Definition.Kind.RESOURCE, _("resources"), "resources"),
+    (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
+    (Definition.Kind.SKILL, _("skills"), "resources"),
+    (Definition.Kind.PROMPT, _("prompts"), "prompts"),
+)
+PACKAGE_STATES = {
+    "needed": _("not installed yet"),
+    "installing": _("installing"),
+    "installed": _("installed"),
+    "failed": _("installation failed"),
+}
+# Configuration field of each secret placement.
+CONFIG_FIELDS = {Secret.Placement.HEADER: "headers", Secret.Placement.ENV: "env"}
+
 
 def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
     """Show the declared operations and the form, or update the server."""
@@ -148,22 +164,6 @@ def _build_example_request(
 
 def _redirect_to_server(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "change", "?connect=1" if visit.object.enabled else "")
-
-
-KIND_NAMES = (
-    (Definition.Kind.TOOL, _("tools"), "tools"),
-    (Definition.Kind.RESOURCE, _("resources"), "resources"),
-    (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
-    (Definition.Kind.SKILL, _("skills"), "resources"),
-    (Definition.Kind.PROMPT, _("prompts"), "prompts"),
-)
-
-PACKAGE_STATES = {
-    "needed": _("not installed yet"),
-    "installing": _("installing"),
-    "installed": _("installed"),
-    "failed": _("installation failed"),
-}
 
 
 @ServerAdmin.add_page("change", _("Overview"), order=10)
@@ -274,10 +274,6 @@ def sign_out_of_server(visit: ObjectRequest) -> None:
     authorization_code.sign_out(visit.principal, visit.object)
     text = _t("Signed out of %(server)s.")
     messages.success(visit.request, text % {"server": make_visible(visit.object.name)})
-
-
-# Configuration field of each secret placement.
-CONFIG_FIELDS = {Secret.Placement.HEADER: "headers", Secret.Placement.ENV: "env"}
 
 
 @dataclass(frozen=True)

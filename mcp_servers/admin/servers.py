@@ -52,6 +52,9 @@ from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
+ROUTE_NAMES = {"form": "add"}  # other routes have the name of the method
+MAX_SEARCH_WORDS = 8
+
 
 def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAttempt]) -> None:
     """Add a message for each server with its result or problem."""
@@ -80,9 +83,6 @@ def summarize_discovery(result: DiscoveryResult) -> str:
         (_t("%(n)d pending review"), result.pending_review),
     )
     return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."
-
-
-ROUTE_NAMES = {"form": "add"}  # other routes have the name of the method
 
 
 def _build_add_url(method: str, *args: Any) -> str:
@@ -146,9 +146,6 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
         _t("Server availability, oldest first"),
         format_html_join("", '<i data-tone="{}" title="{}"></i>', bars),
     )
-
-
-MAX_SEARCH_WORDS = 8
 
 
 class PendingReviewFilter(DropdownFilter):

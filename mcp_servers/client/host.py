@@ -31,6 +31,12 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 MAX_ID_LENGTH = 255
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+# What our hosts can do together: with sampling, some clients of the gateway run tools.
+SUPPORTED_CAPABILITIES: Mapping[ServerRequestKind, Mapping[str, Any]] = {
+    "sampling": {"context": {}, "tools": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {},
+}
 
 
 class HostRequestUnsupported(Problem):
@@ -104,14 +110,6 @@ class DiscoveryHost(Host):
         return (
             {"roots": []} if "roots" in endpoint.allowed_requests else await super().roots(endpoint)
         )
-
-
-# What our hosts can do together: with sampling, some clients of the gateway run tools.
-SUPPORTED_CAPABILITIES: Mapping[ServerRequestKind, Mapping[str, Any]] = {
-    "sampling": {"context": {}, "tools": {}},
-    "elicitation": {"form": {}, "url": {}},
-    "roots": {},
-}
 
 
 def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:

@@ -76,6 +76,23 @@ TRANSPORT_ERRORS = (EgressDenied, httpx2.SSEError, httpx2.HTTPError, httpx2.Inva
 
 OnEvent = Callable[[str, str], None]
 OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
+HEADER_ANNOTATION = "x-mcp-header"
+NAME_PARAMETERS = {
+    **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
+    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
+}
+MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no unique spelling
+TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+PLAIN_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
+SENTINEL = re.compile(r"=\?base64\?.*\?=")
+# Keywords of JSON Schema 2020-12 whose value is a schema, a list or a map of schemas.
+SINGLE_SCHEMA_KEYWORDS = (
+    *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
+    *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
+)
+SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf", "prefixItems")
+SCHEMA_MAP_KEYWORDS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
+Path = tuple[str, ...]
 
 
 @dataclass
@@ -490,28 +507,6 @@ def _parse_rpc_error(body: bytes) -> Any:
 def parse_retry_after(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header; dates are not supported."""
     return float(header) if header and header.isdecimal() and len(header) < 6 else None
-
-
-HEADER_ANNOTATION = "x-mcp-header"
-NAME_PARAMETERS = {
-    **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
-    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
-}
-MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no unique spelling
-
-TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-PLAIN_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
-SENTINEL = re.compile(r"=\?base64\?.*\?=")
-
-# Keywords of JSON Schema 2020-12 whose value is a schema, a list or a map of schemas.
-SINGLE_SCHEMA_KEYWORDS = (
-    *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
-    *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
-)
-SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf", "prefixItems")
-SCHEMA_MAP_KEYWORDS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
-
-Path = tuple[str, ...]
 
 
 def build_routing_headers(request: McpRequest) -> dict[str, str]:

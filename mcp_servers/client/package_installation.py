@@ -44,6 +44,14 @@ _VALUES = {
     "uvx": {"--from": "package", "--with": "beside", "-p": "python", "--python": "python"},
 }
 _INSTALLERS = {"npx": "npm", "uvx": "uv"}
+State = Literal["needed", "installing", "installed", "failed"]
+RETRY_S = 60.0  # minimum time before a failed installation is retried automatically
+LOCK_POLL_S = 0.2
+PROGRESS_INTERVAL_S = 0.5
+MAX_LINE_LENGTH = 300
+MAX_MANIFEST_BYTES = 1024 * 1024
+# Installations running in this process, by link.
+_running_installations: dict[Path, asyncio.Task[None]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,14 +139,6 @@ def _build_package(
 
 def _is_local(spec: str) -> bool:
     return spec.startswith((".", "/", "~", "-", "file:")) or not spec
-
-
-State = Literal["needed", "installing", "installed", "failed"]
-RETRY_S = 60.0  # minimum time before a failed installation is retried automatically
-LOCK_POLL_S = 0.2
-PROGRESS_INTERVAL_S = 0.5
-MAX_LINE_LENGTH = 300
-MAX_MANIFEST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -248,10 +248,6 @@ def _try_lock(handle: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-# Installations running in this process, by link.
-_running_installations: dict[Path, asyncio.Task[None]] = {}
 
 
 def find_installation(endpoint: ServerEndpoint) -> Installation | None:

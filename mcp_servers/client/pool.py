@@ -67,6 +67,10 @@ if TYPE_CHECKING:
 
 
 UpstreamKey = tuple[UUID, str]  # server and fingerprint
+IDLE_S = 300.0
+MAX_IDLE_SESSIONS = 100
+SWEEP_S = 3.0
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -123,11 +127,6 @@ class IdleSessions:
 
 # A connection that belongs to one holder.
 HeldConnection = StdioConnection | HttpSession
-
-
-IDLE_S = 300.0
-MAX_IDLE_SESSIONS = 100
-SWEEP_S = 3.0
 
 
 class ConnectionPool:
@@ -644,9 +643,6 @@ async def _run_all(*coroutines: Coroutine[Any, Any, None]) -> None:
     async with asyncio.TaskGroup() as group:
         for coroutine in coroutines:
             group.create_task(coroutine)
-
-
-_lock = threading.Lock()
 
 
 def get_connection_pool() -> ConnectionPool:

@@ -33,6 +33,7 @@ REFUSAL_CODES = ("upstream_error", "protocol_error", "response_too_large")
 HTTP_SSE_STATUSES = (400, 404, 405)
 # Statuses of servers of the other era, which reject a request unread.
 OTHER_ERA_STATUSES = (400, 404, 405, 406, 415, 426)
+SendRequest = Callable[[McpRequest], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,6 @@ class HandshakeResult:
 def build_request_meta(era: Era, capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `_meta` of a request of this era."""
     return build_modern_meta(capabilities) if era == "modern" else {}
-
-
-SendRequest = Callable[[McpRequest], Awaitable[dict[str, Any]]]
 
 
 def build_discover_request() -> McpRequest:

@@ -47,6 +47,28 @@ SYSCTL_FOLDER = Path("/proc/sys")
 TMPFS_BYTES = 256 * 1024 * 1024
 SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 RESOLVER_FOLDER = "/run/systemd/resolve"  # /etc/resolv.conf often links to it
+_working: set[tuple[Kind, Network]] = set()
+# Files that programs need to start; below, those for name resolution.
+ETC_NAMES = (
+    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
+    *("ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
+    # Certificates, but not the folders of private keys next to them.
+    *("ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf"),
+    *("pki/ca-trust", "pki/java", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf"),
+    *("chromium.d", "fonts"),  # for browsers
+)
+NETWORK_ETC_NAMES = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
+PROGRAMS = ("/opt/google/chrome",)  # programs that packages install outside /usr
+TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+HOME = "/home/server"
+# The egress proxy in the sandbox: its socket, and the loopback port forwarded to it.
+EGRESS_SOCKET = "/run/bonobot/egress"
+EGRESS_PORT = 3128
+# Browsers ignore `HTTP_PROXY`; managed policies set their proxy.
+BROWSER_POLICIES = ("/etc/chromium/policies/managed", "/etc/opt/chrome/policies/managed")
+BESIDE_BIN = ("lib", "pyvenv.cfg")
+REMEDY = "Allow this user to make user and mount namespaces, or run the server elsewhere over HTTP."
+_verified: set[str] = set()
 
 
 class ServerSandboxUnavailable(Exception):
@@ -91,9 +113,6 @@ def find_sandbox_problem(kind: Kind, network: Network = "host") -> ServerSandbox
     except ServerSandboxUnavailable as problem:
         return problem
     return None
-
-
-_working: set[tuple[Kind, Network]] = set()
 
 
 def _check_works(kind: Kind, network: Network) -> None:
@@ -245,20 +264,6 @@ def get_tool_path(tool: str) -> str:
     return shutil.which(tool) or tool
 
 
-# Files that programs need to start; below, those for name resolution.
-ETC_NAMES = (
-    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
-    *("ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
-    # Certificates, but not the folders of private keys next to them.
-    *("ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf"),
-    *("pki/ca-trust", "pki/java", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf"),
-    *("chromium.d", "fonts"),  # for browsers
-)
-NETWORK_ETC_NAMES = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
-PROGRAMS = ("/opt/google/chrome",)  # programs that packages install outside /usr
-TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-
-
 def build_system_arguments(*, network: bool) -> tuple[str, ...]:
     """Return the arguments for the system's programs, a new /proc and a minimal /dev."""
     etc = (*ETC_NAMES, *NETWORK_ETC_NAMES) if network else ETC_NAMES
@@ -285,15 +290,7 @@ def _iterate_top_folders() -> Iterator[str]:
             yield from ("--ro-bind", str(path), str(path))
 
 
-HOME = "/home/server"
-# The egress proxy in the sandbox: its socket, and the loopback port forwarded to it.
-EGRESS_SOCKET = "/run/bonobot/egress"
-EGRESS_PORT = 3128
 BRIDGE_SCRIPT = Path(__file__).with_name("sandbox_bridge.py")
-# Browsers ignore `HTTP_PROXY`; managed policies set their proxy.
-BROWSER_POLICIES = ("/etc/chromium/policies/managed", "/etc/opt/chrome/policies/managed")
-BESIDE_BIN = ("lib", "pyvenv.cfg")
-REMEDY = "Allow this user to make user and mount namespaces, or run the server elsewhere over HTTP."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,9 +407,6 @@ def find_sandbox_fault() -> ServerSandboxUnavailable | None:
     except ServerSandboxUnavailable as problem:
         return problem
     return None
-
-
-_verified: set[str] = set()
 
 
 def check_sandbox_works() -> None:

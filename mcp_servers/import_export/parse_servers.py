@@ -38,6 +38,32 @@ _KEY_HEADER = re.compile(
 
 # Fills a secret and reports missing values for the field; returns None if some are missing.
 FillSecret = Callable[[str, str], str | None]
+# Sections that only the configuration file's reader loads.
+APPLIED_KEYS = ("agents", "builtin")
+API_FIELDS = frozenset(("declared", "document", "document_url", "operations"))
+Transport = Literal["stdio", "http", "openapi", ""]
+ServerFields = dict[str, SourceNode]
+TRANSPORTS: dict[str, Transport] = {
+    "stdio": "stdio",
+    "local": "stdio",
+    "http": "http",
+    "https": "http",
+    "sse": "http",
+    "remote": "http",
+    "streamable": "http",
+    "streamable-http": "http",
+    "streamablehttp": "http",
+    "openapi": "openapi",
+}
+_STDIO_FIELDS = frozenset(("command", "args", "env", "cwd", "bundle"))
+_AUTH_FIELDS = frozenset(("auth", "auth_config"))
+_HTTP_FIELDS = frozenset((*URL_KEYS, "headers", "credential_key")) | _AUTH_FIELDS
+_SETTING_FIELDS = frozenset(("allow_private", "preset", "sampling_budget_tokens"))
+_COMMON_FIELDS = _SETTING_FIELDS | frozenset(
+    (*TRANSPORT_KEYS, "name", "enabled", "disabled", "endpoint_config")
+)
+_CREDENTIAL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_GENERIC_NAMES = frozenset(("www", "mcp", "api", "server", "app"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +147,6 @@ def _read_oauth(fields: dict[str, str], fill: FillSecret, path: str) -> ImportAu
     )
 
 
-# Sections that only the configuration file's reader loads.
-APPLIED_KEYS = ("agents", "builtin")
-API_FIELDS = frozenset(("declared", "document", "document_url", "operations"))
-
-
 def read_api_config(fields: Mapping[str, SourceNode], collector: EntryCollector) -> dict[str, Any]:
     """Return an API's fields of `endpoint_config`; they are validated when the server is saved."""
     config: dict[str, Any] = {}
@@ -148,32 +169,6 @@ def read_api_config(fields: Mapping[str, SourceNode], collector: EntryCollector)
         collector.read_text(item, f"operations[{i}]") for i, item in enumerate(node.items)
     )
     return config | {"operations": [item for item in operations if item is not None]}
-
-
-Transport = Literal["stdio", "http", "openapi", ""]
-ServerFields = dict[str, SourceNode]
-
-TRANSPORTS: dict[str, Transport] = {
-    "stdio": "stdio",
-    "local": "stdio",
-    "http": "http",
-    "https": "http",
-    "sse": "http",
-    "remote": "http",
-    "streamable": "http",
-    "streamable-http": "http",
-    "streamablehttp": "http",
-    "openapi": "openapi",
-}
-_STDIO_FIELDS = frozenset(("command", "args", "env", "cwd", "bundle"))
-_AUTH_FIELDS = frozenset(("auth", "auth_config"))
-_HTTP_FIELDS = frozenset((*URL_KEYS, "headers", "credential_key")) | _AUTH_FIELDS
-_SETTING_FIELDS = frozenset(("allow_private", "preset", "sampling_budget_tokens"))
-_COMMON_FIELDS = _SETTING_FIELDS | frozenset(
-    (*TRANSPORT_KEYS, "name", "enabled", "disabled", "endpoint_config")
-)
-_CREDENTIAL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_GENERIC_NAMES = frozenset(("www", "mcp", "api", "server", "app"))
 
 
 def read_server(

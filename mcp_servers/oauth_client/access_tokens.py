@@ -65,6 +65,7 @@ _RANDOM = SystemRandom()
 
 _Key = tuple[Runtime, str, str, int, str]
 _running: dict[_Key, Future[AccessToken | Problem]] = {}
+MAX_SENT_TOKENS = 4  # recent tokens of an account, masked in text from the server
 
 
 def build_account_login_url(account: OAuthAccount) -> str:
@@ -319,9 +320,6 @@ def _build_login_error(account: OAuthAccount, detail: str) -> LoginNeeded:
             detail, remedy="Let the authorization server accept this platform's workload token."
         )
     return LoginNeeded(detail, remedy="Enter valid client credentials for this server.")
-
-
-MAX_SENT_TOKENS = 4  # recent tokens of an account, masked in text from the server
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -27,6 +27,9 @@ _SCHEME = re.compile(r"(?i)(?:^|,)\s*(bearer|dpop)(?:\s+|$)")
 _NEXT_SCHEME = re.compile(r",\s*[A-Za-z][A-Za-z0-9-]*\s+[A-Za-z]")
 _PARAMETER = re.compile(r'([A-Za-z_*]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 MAX_HEADER_LENGTH = 8192
+MAX_SHOWN_LENGTH = 200
+DEFAULT_AUTH_METHODS = ("client_secret_basic",)  # the default of RFC 8414
+DPOP_ALGORITHM, DPOP_ALGORITHMS = "ES256", "dpop_signing_alg_values_supported"
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,6 @@ def parse_challenge(header: str) -> BearerChallenge | None:
         error=parameters.get("error", ""),
         dpop=any(match[1].lower() == "dpop" for match in matches),
     )
-
-
-MAX_SHOWN_LENGTH = 200
-DEFAULT_AUTH_METHODS = ("client_secret_basic",)  # the default of RFC 8414
-DPOP_ALGORITHM, DPOP_ALGORITHMS = "ES256", "dpop_signing_alg_values_supported"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ def test_a_missing_definition_keeps_its_approved_digest(administrator, server):
     discover(administrator, server)
     approve_definitions(administrator, server)
     update_server(administrator, server, build_spec("one"))
-    assert discover(administrator, server).gone == 1
+    assert discover(administrator, server).removed == 1
     assert states(server)["two"] == "gone"
     update_server(administrator, server, build_spec("one two"))
     discover(administrator, server)

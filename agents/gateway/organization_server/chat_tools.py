@@ -99,6 +99,76 @@ STATUS_SCHEMA = build_output_schema(
         },
     }
 )
+CHAT_SUFFIX = "_chat"
+# Many clients time out after a minute; return the session's status before that.
+DEFAULT_WAIT_S = 45
+MAX_WAIT_S = 600
+MAX_MESSAGES = 100
+DIGEST_LENGTH = 8
+SESSION_ID_SCHEMA = {"type": "string", "format": "uuid", "maxLength": 64}
+WAIT_SCHEMA: dict[str, Any] = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": MAX_WAIT_S,
+}
+CHAT_INPUT = ToolInputSchema(
+    {
+        "message": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_MESSAGE_LENGTH,
+            "description": "The message for the agent.",
+        },
+        "session_id": {
+            **SESSION_ID_SCHEMA,
+            "description": "The session to continue. Default: a new session.",
+        },
+        "model_endpoint": {
+            "type": "string",
+            "maxLength": 64,
+            "description": (
+                "ID or slug of a model endpoint for a new session. Default: the agent's."
+            ),
+        },
+        "output_schema": {
+            "type": "object",
+            "description": (
+                "JSON Schema of an object that the answer must match; the parsed answer is "
+                "`output`. Default: the agent's."
+            ),
+        },
+        "wait_s": {
+            **WAIT_SCHEMA,
+            "default": DEFAULT_WAIT_S,
+            "description": "Seconds to wait for the answer; 0 to only send the message.",
+        },
+    },
+    ("message",),
+)
+STATUS_INPUT = ToolInputSchema(
+    {
+        "session_id": SESSION_ID_SCHEMA,
+        "wait_s": {
+            **WAIT_SCHEMA,
+            "default": 0,
+            "description": "Seconds to wait until the session ends or waits for a person.",
+        },
+    },
+    ("session_id",),
+)
+CANCEL_INPUT = ToolInputSchema({"session_id": SESSION_ID_SCHEMA}, ("session_id",))
+MESSAGES_INPUT = ToolInputSchema(
+    {
+        "session_id": SESSION_ID_SCHEMA,
+        "after_seq": {
+            "type": "integer",
+            "minimum": 0,
+            "default": 0,
+            "description": "Only messages after this `seq`.",
+        },
+    },
+    ("session_id",),
+)
 
 
 def load_session_status(session_id: UUID, after_seq: int | None = None) -> dict[str, Any]:
@@ -233,77 +303,6 @@ def _is_resting(session_id: UUID) -> bool:
     return not Session.objects.filter(pk=session_id).exclude(status__in=RESTING_STATUSES).exists()
 
 
-CHAT_SUFFIX = "_chat"
-# Many clients time out after a minute; return the session's status before that.
-DEFAULT_WAIT_S = 45
-MAX_WAIT_S = 600
-MAX_MESSAGES = 100
-DIGEST_LENGTH = 8
-
-SESSION_ID_SCHEMA = {"type": "string", "format": "uuid", "maxLength": 64}
-WAIT_SCHEMA: dict[str, Any] = {
-    "type": "number",
-    "minimum": 0,
-    "maximum": MAX_WAIT_S,
-}
-CHAT_INPUT = ToolInputSchema(
-    {
-        "message": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": MAX_MESSAGE_LENGTH,
-            "description": "The message for the agent.",
-        },
-        "session_id": {
-            **SESSION_ID_SCHEMA,
-            "description": "The session to continue. Default: a new session.",
-        },
-        "model_endpoint": {
-            "type": "string",
-            "maxLength": 64,
-            "description": (
-                "ID or slug of a model endpoint for a new session. Default: the agent's."
-            ),
-        },
-        "output_schema": {
-            "type": "object",
-            "description": (
-                "JSON Schema of an object that the answer must match; the parsed answer is "
-                "`output`. Default: the agent's."
-            ),
-        },
-        "wait_s": {
-            **WAIT_SCHEMA,
-            "default": DEFAULT_WAIT_S,
-            "description": "Seconds to wait for the answer; 0 to only send the message.",
-        },
-    },
-    ("message",),
-)
-STATUS_INPUT = ToolInputSchema(
-    {
-        "session_id": SESSION_ID_SCHEMA,
-        "wait_s": {
-            **WAIT_SCHEMA,
-            "default": 0,
-            "description": "Seconds to wait until the session ends or waits for a person.",
-        },
-    },
-    ("session_id",),
-)
-CANCEL_INPUT = ToolInputSchema({"session_id": SESSION_ID_SCHEMA}, ("session_id",))
-MESSAGES_INPUT = ToolInputSchema(
-    {
-        "session_id": SESSION_ID_SCHEMA,
-        "after_seq": {
-            "type": "integer",
-            "minimum": 0,
-            "default": 0,
-            "description": "Only messages after this `seq`.",
-        },
-    },
-    ("session_id",),
-)
 MESSAGE_SCHEMA = build_output_schema(
     {
         "seq": {"type": "integer"},

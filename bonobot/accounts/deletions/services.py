@@ -26,6 +26,9 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 
+# Restoring more would take too long for a request.
+MAX_ROWS = 5_000
+
 
 def keep_deleted_rows(
     principal: Principal, kind_name: str, item: Any, *others: Model
@@ -125,10 +128,6 @@ def _take_rows(deletion: Deletion) -> Any:
     rows = current.rows.open()
     current.delete()
     return rows
-
-
-# Restoring more would take too long for a request.
-MAX_ROWS = 5_000
 
 
 class StoredRow(TypedDict):

@@ -20,6 +20,7 @@ from bonobot.core.problems import InvalidInput, Problem
 
 MAX_DEPTH = 64
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+PROBLEM_JSON = "application/problem+json"
 
 
 class BodyTooLarge(Problem):
@@ -129,9 +130,6 @@ def _parse_finite_float(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the number {text[:20]} is out of range")
     return number
-
-
-PROBLEM_JSON = "application/problem+json"
 
 
 class JSONContentNegotiation(BaseContentNegotiation):

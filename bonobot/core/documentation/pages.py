@@ -37,6 +37,26 @@ _DOCUMENTATION = _CHECKOUT / "docs" if _IS_CHECKOUT else _PACKAGE / "documentati
 _ROOT = _CHECKOUT if _IS_CHECKOUT else _DOCUMENTATION
 _EXTERNAL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:|//)", re.IGNORECASE)
 _SOURCE = re.compile(r'\b(src|srcset)="([^"]+)"')
+MAX_QUERY = 200
+_MAX_RESULTS = 20
+_BEGINNING = r"(?<![^\W_])"  # of a word
+# Words of questions, which a section about their subject may lack.
+_UNSEARCHED_WORDS = frozenset(
+    (
+        *("a", "an", "and", "are", "can", "do", "does", "for", "from", "how", "i", "in", "is"),
+        *("it", "my", "of", "on", "or", "the", "to", "what", "where", "with"),
+    )
+)
+_MAX_MENTIONS = 5  # of a word in the text of a section that count
+_EXCERPT_BEFORE, _EXCERPT_AFTER = 60, 160
+_HEADING_LINE = re.compile(r"^(?P<marks>#{1,6}) (?P<title>.+)$")
+# The row of an error code, which pages of the admin link to.
+_CODE_ROW = re.compile(r"<tr>(?=\s*<td><code>(\w+)</code></td>)")
+_ERROR_CODE = re.compile(r"[a-z]_[a-z]")
+_MARKUP = re.compile(
+    r"<!--.*?-->|<[a-z/][^>]*>|!?\[([^\]]*)\]\([^)]*\)|[`*]+|^```.*?$|(?:\|-{3,})+\|$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -235,28 +255,6 @@ def _draw_diagram(source: str) -> str:
     path = find_files().get(f"images/diagrams/{digest}.svg")
     drawing = path.read_text(encoding="utf-8") if path else ""
     return f'<figure class="bb-docs-diagram">{drawing}</figure>\n'
-
-
-MAX_QUERY = 200
-_MAX_RESULTS = 20
-_BEGINNING = r"(?<![^\W_])"  # of a word
-# Words of questions, which a section about their subject may lack.
-_UNSEARCHED_WORDS = frozenset(
-    (
-        *("a", "an", "and", "are", "can", "do", "does", "for", "from", "how", "i", "in", "is"),
-        *("it", "my", "of", "on", "or", "the", "to", "what", "where", "with"),
-    )
-)
-_MAX_MENTIONS = 5  # of a word in the text of a section that count
-_EXCERPT_BEFORE, _EXCERPT_AFTER = 60, 160
-_HEADING_LINE = re.compile(r"^(?P<marks>#{1,6}) (?P<title>.+)$")
-# The row of an error code, which pages of the admin link to.
-_CODE_ROW = re.compile(r"<tr>(?=\s*<td><code>(\w+)</code></td>)")
-_ERROR_CODE = re.compile(r"[a-z]_[a-z]")
-_MARKUP = re.compile(
-    r"<!--.*?-->|<[a-z/][^>]*>|!?\[([^\]]*)\]\([^)]*\)|[`*]+|^```.*?$|(?:\|-{3,})+\|$",
-    re.DOTALL | re.MULTILINE,
-)
 
 
 @dataclass(frozen=True)

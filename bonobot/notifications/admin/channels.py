@@ -40,6 +40,11 @@ from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
+MAX_LATEST = 20
+# The badge tones of states.
+STATE_TONES = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
+TITLES = {code: _(event.title) for code, event in EVENTS.items()}
+
 
 def _build_secret_field(label: Any, help_text: Any) -> forms.CharField:
     return forms.CharField(
@@ -137,9 +142,6 @@ def build_initial(channel: NotificationChannel) -> dict[str, Any]:
         "url": MASK if channel.url else "",
         "secret": MASK if channel.secret else "",
     }
-
-
-MAX_LATEST = 20
 
 
 @register(NotificationChannel)
@@ -274,8 +276,3 @@ def render_state_badge(state: str) -> Any:
     """Return a notification's state as a badge."""
     # Capitalized: the word "pending" alone means a pending review.
     return render_badge(STATE_TONES[state], capfirst(Notification.State(state).label))
-
-
-# The badge tones of states.
-STATE_TONES = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
-TITLES = {code: _(event.title) for code, event in EVENTS.items()}
