@@ -65,20 +65,20 @@ class DefinitionSection:
 DEFINITION_SECTIONS = (
     DefinitionSection(
         "resource",
-        _("Resources"),
-        _(
+        title=_("Resources"),
+        help=_(
             "URIs or patterns such as docs://*, one per line. In a URI pattern, the "
             "variables of a template can span several path segments."
         ),
-        "allowed_resources",
-        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
+        column="allowed_resources",
+        kinds=(Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
     ),
     DefinitionSection(
         "prompt",
-        _("Prompts"),
-        _("Names or patterns such as review_*, one per line."),
-        "allowed_prompts",
-        (Definition.Kind.PROMPT,),
+        title=_("Prompts"),
+        help=_("Names or patterns such as review_*, one per line."),
+        column="allowed_prompts",
+        kinds=(Definition.Kind.PROMPT,),
     ),
 )
 DEFINITION_KINDS = tuple(kind for sort in DEFINITION_SECTIONS for kind in sort.kinds)
@@ -176,10 +176,10 @@ class ToolSection:
 TOOL_SECTIONS = (
     ToolSection(
         "tool",
-        _("Tools"),
-        _("This server declares no tools."),
-        "allowed_tools",
-        (Definition.Kind.TOOL,),
+        title=_("Tools"),
+        no_rows=_("This server declares no tools."),
+        column="allowed_tools",
+        kinds=(Definition.Kind.TOOL,),
     ),
 )
 

@@ -522,7 +522,11 @@ def _parse_budget_lines(request: HttpRequest) -> list[BudgetLine]:
     budget_rows = zip(*(posted.getlist(f"budget-{name}") for name in columns), strict=False)
     return [
         BudgetLine(
-            unit, period, parse_amount(unit, limit), scope == "session", _parse_percent(warn_at)
+            unit,
+            period=period,
+            limit=parse_amount(unit, limit),
+            each_session=scope == "session",
+            warn_at=_parse_percent(warn_at),
         )
         for unit, period, limit, scope, warn_at in budget_rows
         if limit

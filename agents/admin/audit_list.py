@@ -358,7 +358,11 @@ def build_histogram(
     labeled = range(0, len(bars) - every // 2, every)
     ticks = [(round(100 * at / len(bars), 2), bars[at].begins) for at in labeled]
     return Histogram(
-        shown_parts, highest, sum(bar.total for bar in bars), bars[0].ends - bars[0].begins, ticks
+        shown_parts,
+        highest=highest,
+        total=sum(bar.total for bar in bars),
+        step=bars[0].ends - bars[0].begins,
+        ticks=ticks,
     )
 
 

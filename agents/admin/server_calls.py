@@ -92,7 +92,7 @@ def _build_argument(name: str, schema: Mapping[str, Any], *, required: bool) -> 
             kind = (
                 "choices" if options else "lines" if item_schema.get("type") == "string" else "json"
             )
-    return ToolArgument(name, kind, required, schema, options)
+    return ToolArgument(name, kind=kind, required=required, schema=schema, options=options)
 
 
 def _normalize_schema(property_schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -154,12 +154,12 @@ def build_import_rows(
         rows.append(
             ImportRow(
                 planned,
-                planned.entry.build_preview(),
-                tuple(_list_other_problems(planned)),
-                fields,
-                server_import.overrides.only_tools.get(name, ()),
-                _describe_sign_in(planned),
-                existing.get(name),
+                shown=planned.entry.build_preview(),
+                problems=tuple(_list_other_problems(planned)),
+                fields=fields,
+                kept_tools=server_import.overrides.only_tools.get(name, ()),
+                sign_in=_describe_sign_in(planned),
+                existing=existing.get(name),
             )
         )
     return rows

@@ -249,22 +249,26 @@ VERBS = (
         "list",
         f"List the latest {MAX_LISTED} elicitation requests (default: pending ones)",
         _list_elicitation_requests,
-        (partial(add_list_arguments, model=ElicitationRequest),),
-        ("elicitations list", "elicitations list --watch", "elicitations list --state all --json"),
+        arguments=(partial(add_list_arguments, model=ElicitationRequest),),
+        examples=(
+            "elicitations list",
+            "elicitations list --watch",
+            "elicitations list --state all --json",
+        ),
     ),
     CommandVerb(
         "show",
         "Show an elicitation request with its form fields or URL",
         _show_elicitation_request,
-        (add_id_argument,),
-        ("elicitations show 0198c0de-…",),
+        arguments=(add_id_argument,),
+        examples=("elicitations show 0198c0de-…",),
     ),
     CommandVerb(
         "answer",
         "Answer an elicitation request. The session continues automatically.",
         _answer_elicitation_request,
-        _ANSWER_ARGUMENTS,
-        (
+        arguments=_ANSWER_ARGUMENTS,
+        examples=(
             "elicitations answer 0198c0de-… accept --set name=Ada --set age=36",
             "elicitations answer 0198c0de-… decline",
         ),

@@ -276,8 +276,8 @@ VERBS = (
         "set",
         "Update the organization's limits, approval and sign-in rules, retention, and registry",
         _update_organization,
-        _UPDATE_ARGUMENTS,
-        (
+        arguments=_UPDATE_ARGUMENTS,
+        examples=(
             "org set --calls-per-minute 600",
             "org set --audit-days 365",
             "org set --calls-per-minute default --four-eyes",
@@ -288,22 +288,22 @@ VERBS = (
         "halt",
         "Enable the kill switch: deny all calls and model turns, and cancel all sessions",
         _halt_organization,
-        _HALT_ARGUMENTS,
-        ("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
+        arguments=_HALT_ARGUMENTS,
+        examples=("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
     ),
     CommandVerb(
         "export",
         "Export all data of the organization to a folder",
         handle_export,
-        (add_export_arguments,),
-        ("org export acme-2026-11-22 --org acme",),
+        arguments=(add_export_arguments,),
+        examples=("org export acme-2026-11-22 --org acme",),
     ),
     CommandVerb(
         "delete",
         "Delete the organization and all its data",
         handle_delete,
-        (add_delete_arguments,),
-        (
+        arguments=(add_delete_arguments,),
+        examples=(
             "org delete --org acme --dry-run",
             "org delete --org acme --confirm acme --export acme-2026-11-22",
         ),
@@ -315,7 +315,7 @@ VERBS = (
         "add",
         "Create an organization",
         _create_organization,
-        _CREATE_ARGUMENTS,
-        ("org add acme", "org add acme --name 'Acme Ltd'"),
+        arguments=_CREATE_ARGUMENTS,
+        examples=("org add acme", "org add acme --name 'Acme Ltd'"),
     ),
 )

@@ -317,8 +317,8 @@ AUDIT_VERBS = (
         "simulate",
         "Simulate another policy on past calls",
         _replay_audit,
-        (_add_simulation_arguments,),
-        (
+        arguments=(_add_simulation_arguments,),
+        examples=(
             "audit simulate --agent demo --deny 'mcp_git_*'",
             "audit simulate --agent demo --days 30 --policy stricter.yaml --json",
             "audit simulate --agent demo --shadow",

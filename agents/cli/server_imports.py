@@ -317,8 +317,8 @@ VERBS = (
         "import",
         "Import servers from a client, a registry, or this machine. Shows a plan first.",
         _import_servers,
-        _IMPORT_ARGUMENTS,
-        (
+        arguments=_IMPORT_ARGUMENTS,
+        examples=(
             "mcp import --from claude-desktop --dry-run",
             "mcp import servers.yaml --set API_TOKEN='${MY_TOKEN}'",
             "mcp import weather.mcpb --set WEATHER_API_KEY='${MY_KEY}'",

@@ -539,22 +539,22 @@ VERBS = (
         "sessions",
         f"List the latest {MAX_LISTED} sessions",
         _list_sessions,
-        _LIST_ARGUMENTS,
-        ("agents sessions", "agents sessions demo --status waiting --json"),
+        arguments=_LIST_ARGUMENTS,
+        examples=("agents sessions", "agents sessions demo --status waiting --json"),
     ),
     CommandVerb(
         "cancel",
         "Cancel the current turn of a session. The session accepts new messages.",
         _cancel_session,
-        _SESSION_ARGUMENT,
-        ("agents cancel 0198c0de-…",),
+        arguments=_SESSION_ARGUMENT,
+        examples=("agents cancel 0198c0de-…",),
     ),
     CommandVerb(
         "release",
         "Release a session that was quarantined because its worker died repeatedly",
         _release_session,
-        _SESSION_ARGUMENT,
-        ("agents release 0198c0de-…",),
+        arguments=_SESSION_ARGUMENT,
+        examples=("agents release 0198c0de-…",),
     ),
 )
 
@@ -597,15 +597,17 @@ SESSION_APPROVAL_VERBS = (
         "session-approvals",
         "List the approvals for a whole session",
         _list_session_approvals,
-        (Argument("SESSION", "ID of the session"),),
-        ("agents session-approvals 0198c0de-…",),
+        arguments=(Argument("SESSION", "ID of the session"),),
+        examples=("agents session-approvals 0198c0de-…",),
     ),
     CommandVerb(
         "revoke-session-approval",
         "Revoke a session approval",
         _revoke_session_approval,
-        (Argument("APPROVAL", "ID, as shown by `agents session-approvals`", dest="grant"),),
-        ("agents revoke-session-approval 0198c0df-…",),
+        arguments=(
+            Argument("APPROVAL", "ID, as shown by `agents session-approvals`", dest="grant"),
+        ),
+        examples=("agents revoke-session-approval 0198c0df-…",),
     ),
 )
 

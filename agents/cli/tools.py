@@ -57,8 +57,8 @@ VERBS = (
         "list",
         "List the built-in tools and the tools of all servers",
         _list_tools,
-        (Argument("--mcp", "Only tools of MCP servers"),),
-        ("tools list", "tools list --mcp --json"),
+        arguments=(Argument("--mcp", "Only tools of MCP servers"),),
+        examples=("tools list", "tools list --mcp --json"),
     ),
 )
 
@@ -207,8 +207,8 @@ WORKSPACE_VERBS = (
         "tools",
         "Show or change an agent's built-in tools",
         _handle_toolsets,
-        (_add_toolset_arguments,),
-        (
+        arguments=(_add_toolset_arguments,),
+        examples=(
             "agents tools demo",
             "agents tools demo --enable filesystem --enable search --set filesystem.read_only=true",
             "agents tools demo --enable fetch --set fetch.hosts=docs.example.com,*.example.org",
@@ -219,8 +219,8 @@ WORKSPACE_VERBS = (
         "workspace",
         "Show or change an agent's workspace",
         _handle_workspace,
-        (_add_workspace_arguments,),
-        (
+        arguments=(_add_workspace_arguments,),
+        examples=(
             "agents workspace demo",
             "agents workspace demo --attach /srv/project",
             "agents workspace demo --detach --mib 512",

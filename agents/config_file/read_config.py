@@ -356,7 +356,11 @@ class _ConfigReader:
             )
             servers = tuple(
                 WantedAgentServer(
-                    item.server, location, not item.removed, item.allowed or (), item.denied or ()
+                    item.server,
+                    place=location,
+                    enabled=not item.removed,
+                    allowed_tools=item.allowed or (),
+                    denied_tools=item.denied or (),
                 )
                 for item in override.server_overrides
             )

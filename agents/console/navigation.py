@@ -103,10 +103,10 @@ SETTINGS_AREA: Groups = (
         (
             Entry(
                 _("Organization"),
-                "domain",
-                "tenancy_organization_changelist",
-                Action.MANAGE_ORGANIZATION,
-                _("Name, time zone, and retention"),
+                icon="domain",
+                url_name="tenancy_organization_changelist",
+                needs=Action.MANAGE_ORGANIZATION,
+                description=_("Name, time zone, and retention"),
             ),
             Entry(
                 _("Members"),
@@ -124,31 +124,31 @@ SETTINGS_AREA: Groups = (
             ),
             Entry(
                 _("Sign-in"),
-                "login",
-                "tenancy_provider_changelist",
-                Action.MANAGE_ORGANIZATION,
-                _("Identity providers for single sign-on"),
+                icon="login",
+                url_name="tenancy_provider_changelist",
+                needs=Action.MANAGE_ORGANIZATION,
+                description=_("Identity providers for single sign-on"),
             ),
             Entry(
                 _("Tokens"),
-                "key",
-                "tenancy_token_changelist",
-                Action.MANAGE_TOKENS,
-                _("Access to MCP and REST"),
+                icon="key",
+                url_name="tenancy_token_changelist",
+                needs=Action.MANAGE_TOKENS,
+                description=_("Access to MCP and REST"),
             ),
             Entry(
                 _("OAuth clients"),
-                "apps",
-                OAUTH_CLIENTS,
-                Action.MANAGE_TOKENS,
-                _("Clients that members authorized"),
+                icon="apps",
+                url_name=OAUTH_CLIENTS,
+                needs=Action.MANAGE_TOKENS,
+                description=_("Clients that members authorized"),
             ),
             Entry(
                 _("Notifications"),
-                "notifications",
-                "notices_notification_changelist",
-                Action.VIEW_AUDIT,
-                _("Channels, and sent notifications"),
+                icon="notifications",
+                url_name="notices_notification_changelist",
+                needs=Action.VIEW_AUDIT,
+                description=_("Channels, and sent notifications"),
                 children=(
                     Entry(
                         _("Channels"),
@@ -177,10 +177,10 @@ SETTINGS_AREA: Groups = (
             ),
             Entry(
                 _("Recently deleted"),
-                "restore_from_trash",
-                "tenancy_deletion_changelist",
-                Action.MANAGE_AGENTS,
-                _("Objects that can be restored"),
+                icon="restore_from_trash",
+                url_name="tenancy_deletion_changelist",
+                needs=Action.MANAGE_AGENTS,
+                description=_("Objects that can be restored"),
             ),
             Entry(
                 _("Launchers"),
@@ -323,11 +323,11 @@ def _build_items(
             count = getattr(pending, entry.live_count) if entry.live_count else 0
             yield NavigationItem(
                 entry.title,
-                entry.icon,
-                _reverse(entry.url_name),
-                entry.description,
-                entry.live_count,
-                counted(count) if count else "",
+                icon=entry.icon,
+                link=_reverse(entry.url_name),
+                description=entry.description,
+                live_count=entry.live_count,
+                badge=counted(count) if count else "",
                 children=tuple(_build_items(principal, entry.children, pending)),
             )
 

@@ -99,7 +99,13 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         Exists(AuditRow.objects.filter(**in_organization, tool_name__gt="")),
     )
     steps = (
-        OnboardingStep(slug, title, description, is_done, slug in (skipped or ()))
+        OnboardingStep(
+            slug,
+            title=title,
+            description=description,
+            done=is_done,
+            skipped=slug in (skipped or ()),
+        )
         for (slug, title, description), is_done in zip(STEPS, (True, *done), strict=True)
     )
     return OnboardingProgress(tuple(steps), closed_at is not None, undelivered)

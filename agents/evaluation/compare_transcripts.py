@@ -292,11 +292,11 @@ def _compare_entries(
     for (_, old), (turn, new) in matches.altered:
         yield TranscriptDifference(
             "arguments_changed",
-            message_number,
-            turn,
-            new.tool,
-            format_arguments(old),
-            format_arguments(new),
+            message=message_number,
+            turn=turn,
+            tool=new.tool,
+            before=format_arguments(old),
+            after=format_arguments(new),
             code=new.code,
         )
     for (_, old), (turn, new) in (*matches.same, *matches.altered):
@@ -308,13 +308,13 @@ def _compare_entries(
     for turn, call in matches.added:
         yield TranscriptDifference(
             "call_added",
-            message_number,
-            turn,
-            call.tool,
-            "",
-            format_arguments(call),
-            call.rule,
-            call.code,
+            message=message_number,
+            turn=turn,
+            tool=call.tool,
+            before="",
+            after=format_arguments(call),
+            rule=call.rule,
+            code=call.code,
         )
     if before.code != after.code:
         yield TranscriptDifference(
@@ -391,7 +391,9 @@ def _decide_tool(tool: SnapshotTool, effective_policy: EffectivePolicy) -> Snaps
 
 def _deny_unknown_tool(snapshot: CallSnapshot, name: str) -> PolicyDecision:
     problem = build_unknown_name_error(f"The agent `{snapshot.agent_name}`", "tool", name)
-    return PolicyDecision("deny", problem.rule, problem.code, str(problem), problem.remedy)
+    return PolicyDecision(
+        "deny", rule=problem.rule, code=problem.code, reason=str(problem), remedy=problem.remedy
+    )
 
 
 class RecordedResults:

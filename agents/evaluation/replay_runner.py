@@ -271,10 +271,10 @@ async def _request_turn(
     call_id = uuid4()
     reservation_request = ReservationRequest(
         context.replay_id,
-        endpoint,
-        estimate_tokens(messages, instructions, tool_specs),
-        partial(_build_opening, context, call_id, history.turn + 1, endpoint),
-        history.last_turn,
+        endpoint=endpoint,
+        estimate=estimate_tokens(messages, instructions, tool_specs),
+        build_opening=partial(_build_opening, context, call_id, history.turn + 1, endpoint),
+        last_turn=history.last_turn,
     )
     reservation = await reserve_model_request(reservation_request, snapshot)
     request = partial(

@@ -120,12 +120,12 @@ def build_snippet(client: str, target: SnippetTarget) -> ClientConfigSnippet:
         )
     return ClientConfigSnippet(
         client,
-        client_format.title,
-        client_format.render(target),
-        client_format.language,
-        client_format.file,
-        note,
-        client_format.build_link(replace(target, token=BEARER_PLACEHOLDER))
+        title=client_format.title,
+        text=client_format.render(target),
+        language=client_format.language,
+        file=client_format.file,
+        note=note,
+        link=client_format.build_link(replace(target, token=BEARER_PLACEHOLDER))
         if client_format.build_link
         else "",
     )

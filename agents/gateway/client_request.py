@@ -169,12 +169,12 @@ def get_client_profile(caller: AuthenticatedClient, meta: Mapping[str, Any]) -> 
         forwarded_meta = build_forwarded_meta(caller, meta, log_level)
         profile = ClientProfile(
             text,
-            holder,
-            capabilities,
-            read_client_name(meta),
-            log_level,
-            forwarded_meta,
-            RelayOptions(
+            holder=holder,
+            capabilities=capabilities,
+            client_name=read_client_name(meta),
+            log_level=log_level,
+            forwarded_meta=forwarded_meta,
+            relay=RelayOptions(
                 meta=forwarded_meta,
                 allowed_requests=list_supported_requests(capabilities),
                 log_subscriber=holder,

@@ -114,10 +114,10 @@ class UpstreamCallHandlers:
         server_id = tool.facts.server_id if tool else inbound.caller.target.server_id
         upstream_request = UpstreamRequest(
             "tools/call",
-            name,
-            name,
-            inbound.get_object("arguments"),
-            server_id,
+            name=name,
+            exposed_name=name,
+            arguments=inbound.get_object("arguments"),
+            server_id=server_id,
             is_by_model=is_by_model,
         )
         try:
@@ -145,7 +145,12 @@ class UpstreamCallHandlers:
             raise build_unknown_name_error("resource", uri)
         server_id, own_uri = resource
         upstream_request = UpstreamRequest(
-            "resources/read", own_uri, uri, {}, server_id, "resource"
+            "resources/read",
+            name=own_uri,
+            exposed_name=uri,
+            arguments={},
+            server_id=server_id,
+            noun="resource",
         )
         return await self._call_or_raise_error(inbound, upstream_request)
 
@@ -161,7 +166,12 @@ class UpstreamCallHandlers:
         arguments = inbound.get_object("arguments")
         server_id = prompt.facts.server_id
         upstream_request = UpstreamRequest(
-            "prompts/get", prompt.name, name, arguments, server_id, "prompt"
+            "prompts/get",
+            name=prompt.name,
+            exposed_name=name,
+            arguments=arguments,
+            server_id=server_id,
+            noun="prompt",
         )
         return await self._call_or_raise_error(inbound, upstream_request)
 
@@ -194,7 +204,12 @@ class UpstreamCallHandlers:
         return await self._call_or_raise_error(
             inbound,
             UpstreamRequest(
-                "completion/complete", own_name, exposed_name, arguments, server_id, noun
+                "completion/complete",
+                name=own_name,
+                exposed_name=exposed_name,
+                arguments=arguments,
+                server_id=server_id,
+                noun=noun,
             ),
         )
 

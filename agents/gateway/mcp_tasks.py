@@ -133,7 +133,11 @@ class DeferredCallRunner:
             )
             return
         upstream_request = UpstreamRequest(
-            "tools/call", name, name, stored_request["arguments"], _parse_server_id(stored_request)
+            "tools/call",
+            name=name,
+            exposed_name=name,
+            arguments=stored_request["arguments"],
+            server_id=_parse_server_id(stored_request),
         )
         state, answer = await _resolve_outcome(inbound, upstream_request, outcome)
         await get_runtime().run_orm(deferred_calls.finish_deferred_call, row, state, answer)

@@ -310,11 +310,25 @@ def _is_callable(
     """Tell whether the policy allows, perhaps after approval, any of a server's definitions."""
     return any(
         decide_tool_call(
-            ToolFacts("mcp", name, name, server.pk, server.name, server.enabled), effective_policy
+            ToolFacts(
+                "mcp",
+                own_name=name,
+                label=name,
+                server_id=server.pk,
+                server_name=server.name,
+                server_enabled=server.enabled,
+            ),
+            effective_policy,
         ).is_callable
         if kind == Definition.Kind.TOOL
         else decide_definition(
-            DefinitionFacts(cast(Kind, kind), name, server.pk, server.name, server.enabled),
+            DefinitionFacts(
+                cast(Kind, kind),
+                own_name=name,
+                server_id=server.pk,
+                server_name=server.name,
+                server_enabled=server.enabled,
+            ),
             effective_policy,
         ).is_callable
         for kind, name in names

@@ -379,4 +379,10 @@ async def _report_server_changes(
 
 
 def _build_caller(lease: SessionLease, context: RunContext) -> SessionCaller:
-    return SessionCaller(lease, context.session, context.principal, context.host, context.root)
+    return SessionCaller(
+        lease,
+        session=context.session,
+        principal=context.principal,
+        host=context.host,
+        root=context.root,
+    )

@@ -110,7 +110,13 @@ async def answer_request(
         root=root,
         max_answer_tokens=max_answer_tokens,
         extra_limits=(
-            BudgetLimit("sampling", str(server.pk), "tokens", "day", get_sampling_tokens(server)),
+            BudgetLimit(
+                "sampling",
+                scope_id=str(server.pk),
+                unit="tokens",
+                period="day",
+                limit=get_sampling_tokens(server),
+            ),
         ),
     )
     reservation = await reserve_model_request(reservation_request, snapshot)

@@ -113,10 +113,12 @@ def _build_bar(event: TimelineEvent, section: TimelineSection, now: datetime) ->
     ]
     return TimelineBar(
         event,
-        _measure_milliseconds(section.started_at, event.started_at),
-        _measure_milliseconds(event.started_at, ended_at),
-        sum(_measure_milliseconds(wait_start, wait_end) for wait_start, wait_end in positive_waits),
-        tuple(
+        offset_ms=_measure_milliseconds(section.started_at, event.started_at),
+        took_ms=_measure_milliseconds(event.started_at, ended_at),
+        waited_ms=sum(
+            _measure_milliseconds(wait_start, wait_end) for wait_start, wait_end in positive_waits
+        ),
+        parts=tuple(
             _build_bar_parts(
                 [
                     (event.started_at, ended_at, False),

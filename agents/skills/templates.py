@@ -67,7 +67,11 @@ class StoredSkill(Protocol):
 
 def build_template(skill: StoredSkill) -> SkillTemplate:
     return SkillTemplate(
-        skill.name, skill.text, skill.title, skill.description, read_arguments(skill.arguments)
+        skill.name,
+        text=skill.text,
+        title=skill.title,
+        description=skill.description,
+        arguments=read_arguments(skill.arguments),
     )
 
 

@@ -506,4 +506,10 @@ def _build_entry(path: str, stat_result: os.stat_result) -> FolderEntry:
     kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"))
     kind = next((name for is_kind, name in kinds if is_kind(stat_result.st_mode)), "other")
     size = stat_result.st_size if kind == "file" else 0
-    return FolderEntry(path, kind, size, stat_result.st_mtime_ns, stat_result.st_nlink)
+    return FolderEntry(
+        path,
+        kind=kind,
+        size=size,
+        modified_ns=stat_result.st_mtime_ns,
+        link_count=stat_result.st_nlink,
+    )

@@ -141,14 +141,16 @@ VERBS = (
         "rotate",
         "Create a new key and encrypt all values with it. Run it again if interrupted.",
         _rotate_keys,
-        _ROTATE_ARGUMENTS,
-        ("keys rotate --yes",),
+        arguments=_ROTATE_ARGUMENTS,
+        examples=("keys rotate --yes",),
     ),
     CommandVerb(
         "drop",
         "Delete old keys that are no longer needed",
         _drop_keys,
-        (Argument("--now", "Don't wait until the states of gateway clients have expired"),),
-        ("keys drop",),
+        arguments=(
+            Argument("--now", "Don't wait until the states of gateway clients have expired"),
+        ),
+        examples=("keys drop",),
     ),
 )

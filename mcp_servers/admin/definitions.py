@@ -420,7 +420,15 @@ def _build_groups(
 ) -> list[DefinitionGroup]:
     """Return the groups of a page, in order; definitions to review are the first."""
     if not groups_by_id:
-        return [DefinitionGroup(OTHER_GROUP, "", "plain", "", items, len(items))] if items else []
+        return (
+            [
+                DefinitionGroup(
+                    OTHER_GROUP, icon="", tone="plain", title="", items=items, total=len(items)
+                )
+            ]
+            if items
+            else []
+        )
     totals = Counter(groups_by_id.values())
     headings = (
         (REVIEW_GROUP, "fact_check", "trust", _("To review")),

@@ -127,8 +127,8 @@ LABEL_VERBS = (
         "label",
         "Show or set the flow labels of tools",
         _label_definitions,
-        (_add_label_arguments,),
-        (
+        arguments=(_add_label_arguments,),
+        examples=(
             "mcp label github",
             "mcp label mail send_mail reply --sends",
             "mcp label mail read_mail --private --untrusted",
@@ -289,15 +289,15 @@ VERBS = (
         "reject",
         "Reject definitions of a server that are pending review",
         _reject_definitions,
-        _REJECT_ARGUMENTS,
-        ('mcp reject git git_push --reason "Agents must not push."',),
+        arguments=_REJECT_ARGUMENTS,
+        examples=('mcp reject git git_push --reason "Agents must not push."',),
     ),
     CommandVerb(
         "approve",
         "Show and approve definitions of a server that are pending review",
         _approve_definitions,
-        _APPROVE_ARGUMENTS,
-        (
+        arguments=_APPROVE_ARGUMENTS,
+        examples=(
             "mcp approve time",
             "mcp approve git git_log git_status",
             "mcp approve git --digest 3f9c0a7be1d2 --yes",

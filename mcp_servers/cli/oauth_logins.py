@@ -115,14 +115,18 @@ VERBS = (
         "login",
         "Print the sign-in URL of a server and wait for the sign-in",
         _sign_in,
-        _LOGIN_ARGUMENTS,
-        ("mcp login linear", "mcp login linear --open", "mcp login linear --no-wait --json"),
+        arguments=_LOGIN_ARGUMENTS,
+        examples=(
+            "mcp login linear",
+            "mcp login linear --open",
+            "mcp login linear --no-wait --json",
+        ),
     ),
     CommandVerb(
         "logout",
         "Sign the organization out of a server and revoke its tokens",
         _sign_out,
-        _SERVER_ARGUMENT,
-        ("mcp logout linear",),
+        arguments=_SERVER_ARGUMENT,
+        examples=("mcp logout linear",),
     ),
 )

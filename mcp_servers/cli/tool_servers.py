@@ -68,8 +68,8 @@ VERBS = (
         "add-mcp",
         "Add a server, disabled unless --enable is given",
         _create_server,
-        _CREATE_ARGUMENTS,
-        (
+        arguments=_CREATE_ARGUMENTS,
+        examples=(
             "tools add-mcp time --command 'uvx mcp-server-time@2026.10.19' --enable",
             "tools add-mcp my-api --server-type http --url https://mcp.example.com/mcp",
         ),
@@ -83,8 +83,8 @@ VERBS = (
         "toggle-mcp",
         "Enable or disable a server",
         _toggle_server,
-        _TOGGLE_ARGUMENTS,
-        ("tools toggle-mcp time --enable", "tools toggle-mcp time --enable=false"),
+        arguments=_TOGGLE_ARGUMENTS,
+        examples=("tools toggle-mcp time --enable", "tools toggle-mcp time --enable=false"),
     ),
     replace(_VERBS["list"], name="list-mcp", examples=("tools list-mcp", "tools list-mcp --json")),
     replace(_VERBS["test"], name="test-mcp", examples=("tools test-mcp time",)),

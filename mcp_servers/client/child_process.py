@@ -590,10 +590,10 @@ class StderrReporter:
     def _build_snapshot(self, end_reason: str = "") -> StderrSnapshot:
         return StderrSnapshot(
             self._child_id,
-            self._endpoint.server_id,
-            self._endpoint.organization_id,
-            self._tail.get_text(),
-            end_reason,
+            server_id=self._endpoint.server_id,
+            organization_id=self._endpoint.organization_id,
+            text=self._tail.get_text(),
+            ended=end_reason,
         )
 
 

@@ -475,7 +475,9 @@ class ConnectionPool:
             if not isinstance(upstream, HttpUpstream):
                 continue
             if session := upstream.detach_session(holder, self._host):
-                entry = IdleSession(key, owner, holder, session, self._clock())
+                entry = IdleSession(
+                    key, owner=owner, holder=holder, session=session, since=self._clock()
+                )
                 evicted += self._idle_sessions.add(entry)
         await _run_all(*_end_sessions(evicted))
 

@@ -164,7 +164,13 @@ def _record_event(server: Server, action: str, details: dict[str, Any], code: st
         action=action,
         details=mask_value({**shown_details, "transport": server.transport_type}),
         governed=False,
-        event=ChangeEvent("connection", "error" if code else "ok", code, server.pk, server.name),
+        event=ChangeEvent(
+            "connection",
+            outcome="error" if code else "ok",
+            code=code,
+            server_id=server.pk,
+            server_name=server.name,
+        ),
     )
 
 

@@ -89,7 +89,7 @@ def measure_value(value: Any, *, max_values: int, max_depth: int) -> ValueSize:
             elif kind is int:
                 characters += item.bit_length() // 3
         level = children
-    return ValueSize(values, nodes, characters, depth, is_invalid)
+    return ValueSize(values, nodes=nodes, characters=characters, depth=depth, is_invalid=is_invalid)
 
 
 def _is_encodable(text: str) -> bool:

@@ -88,12 +88,14 @@ def load_watched_resources(ids: Collection[UUID]) -> list[ResourceUpdateState]:
     return [
         ResourceUpdateState(
             row.pk,
-            UpdateSource(row.server_id, row.subject),
-            row.organization_id,
-            row.uri,
-            row.state,
-            row.changes,
-            row.holder if row.heartbeat_at is not None and row.heartbeat_at >= deadline else None,
+            source=UpdateSource(row.server_id, row.subject),
+            organization_id=row.organization_id,
+            uri=row.uri,
+            state=row.state,
+            changes=row.changes,
+            holder=row.holder
+            if row.heartbeat_at is not None and row.heartbeat_at >= deadline
+            else None,
         )
         for row in ResourceSubscription.objects.filter(pk__in=ids)
     ]

@@ -192,7 +192,13 @@ def _build_reply(
     turn = get_next_turn(messages)
     answer = _answer_messages(order_messages(messages), instructions, tools)
     calls = tuple(
-        ToolCall(index, name, arguments, json.dumps(arguments), build_call_id(turn, index))
+        ToolCall(
+            index,
+            name=name,
+            arguments=arguments,
+            raw_arguments=json.dumps(arguments),
+            id=build_call_id(turn, index),
+        )
         for index, (name, arguments) in enumerate(answer.calls)
     )
     if output_schema and not calls:

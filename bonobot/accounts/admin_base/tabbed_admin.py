@@ -236,7 +236,9 @@ class TabbedAdmin(ScopedAdmin):
             # Look up first: missing objects are 404 for every role.
             instance = self.get_object_or_404(request, object_id)
             _require_one(principal, page.needs)
-            return page.view(ObjectRequest(request, principal, instance, self, slug))
+            return page.view(
+                ObjectRequest(request, principal=principal, object=instance, admin=self, page=slug)
+            )
 
         return view
 
@@ -248,7 +250,9 @@ class TabbedAdmin(ScopedAdmin):
             principal = self.get_principal(request)
             instance = self.get_object_or_404(request, object_id)
             _require_one(principal, object_action.needs)
-            visit = ObjectRequest(request, principal, instance, self, slug)
+            visit = ObjectRequest(
+                request, principal=principal, object=instance, admin=self, page=slug
+            )
             return object_action.handle(visit) or redirect_back(request, visit.url())
 
         return view

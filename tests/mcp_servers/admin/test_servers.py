@@ -77,7 +77,7 @@ def test_servers_are_filtered_by_pending_reviews(
 ) -> None:
     admin_client.declare_tool(admin_client.create_web_server(acme, "busy"))
     admin_client.create_web_server(acme, "calm")
-    page = admin_client.get_text(browser.get("mcp_servers_server_changelist", pending_review="yes"))
+    page = admin_client.get_text(browser.get("mcp_servers_server_changelist", waiting="yes"))
     assert "busy" in page
     assert "calm" not in page
 
