@@ -91,15 +91,15 @@ async def run_discovery(
     actor: Actor,
     kind: str = HealthCheck.Kind.DISCOVERY,
     preferred_holder: str = "",
-    patience_s: float | None = None,
+    install_wait_s: float | None = None,
 ) -> DiscoveryResult:
     """Fetch the server's declarations and store them with status and a `Check` row.
 
     If each person signs in separately, a person's discovery uses their own login, and a background
     one that of any signed-in member. An open connection of `preferred_holder` is used, as lists may
-    differ by connection. `patience_s` is how long to wait for the installation of the package, by
-    default as long as for a start. Raises `UpstreamError` (or another `Problem`) after recording it
-    (except that a person has to sign in), and `ServerRemoved` if the server doesn't exist.
+    differ by connection. `install_wait_s` is how long to wait for the installation of the package,
+    by default as long as for a start. Raises `UpstreamError` (or another `Problem`) after recording
+    it (except that a person has to sign in), and `ServerRemoved` if the server doesn't exist.
     """
     try:
         return await _run_discovery(
@@ -107,14 +107,14 @@ async def run_discovery(
             actor=actor,
             kind=kind,
             preferred_holder=preferred_holder,
-            patience_s=patience_s,
+            install_wait_s=install_wait_s,
         )
     except Server.DoesNotExist:
         raise ServerRemoved() from None
 
 
 async def _run_discovery(
-    server_id: UUID, *, actor: Actor, kind: str, preferred_holder: str, patience_s: float | None
+    server_id: UUID, *, actor: Actor, kind: str, preferred_holder: str, install_wait_s: float | None
 ) -> DiscoveryResult:
     orm = get_runtime().run_background_orm
     server = await orm(Server.objects.get, pk=server_id)
@@ -127,8 +127,8 @@ async def _run_discovery(
             if person_id
             else await build_background_endpoint(endpoint)
         )
-        if patience_s is not None:
-            await install_package(replace(signed_endpoint, patience_s=patience_s))
+        if install_wait_s is not None:
+            await install_package(replace(signed_endpoint, install_wait_s=install_wait_s))
         if server.speaks_mcp:
             declarations = await get_connection_pool().fetch_declarations(
                 signed_endpoint, preferred_holder=preferred_holder

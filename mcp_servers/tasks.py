@@ -52,7 +52,7 @@ def discover_server(server_id: str) -> None:
                 await run_discovery(
                     UUID(server_id),
                     actor=check_servers.SYSTEM,
-                    patience_s=settings.BONOBOT_INSTALL_S,
+                    install_wait_s=settings.BONOBOT_INSTALL_S,
                 )
         except ServerRemoved:
             logger.info("server %s was removed before it was discovered", server_id)

@@ -33,7 +33,7 @@ Answer = Literal["approve", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "deny")
 # Answering needs one of these. Who may approve calls but not manage agents, such as a reviewer,
 # approves with the permissions of an operator, limited to what was requested.
-NEEDS_TO_ANSWER = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
+ANSWER_PERMISSIONS = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
 REQUEST_ANSWERED = "access_request_answered"
 SYSTEM = Actor(kind="system", id="access_requests", label="access requests")
 

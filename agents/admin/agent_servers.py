@@ -300,7 +300,7 @@ class ServerSelection:
         return clean_patterns(globs, names, field=field_name)
 
 
-@AgentAdmin.add_page("attach_servers", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_page("attach_servers", required_actions=Action.MANAGE_AGENTS)
 def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     """Choose servers, then what the agent gets of each, then attach them."""
     if visit.request.method == "POST":
@@ -313,7 +313,7 @@ def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("test_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("test_server", required_actions=Action.MANAGE_AGENTS)
 def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     [selection] = _load_selections(visit, [visit.request.GET.get("server", "")])
     [discovery] = discover_servers(
@@ -445,7 +445,7 @@ def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("detach_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("detach_server", required_actions=Action.MANAGE_AGENTS)
 def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
     detach_server(visit.principal, visit.object, server)
@@ -454,7 +454,7 @@ def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "servers")
 
 
-@AgentAdmin.add_object_action("toggle_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("toggle_server", required_actions=Action.MANAGE_AGENTS)
 def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
     """Enable or disable a server for this agent only; effective on the next call."""
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
@@ -483,7 +483,7 @@ def build_destination(agent: Agent) -> ServerDestination:
 
     return ServerDestination(
         title=_t("Add a private server to %(agent)s") % {"agent": agent},
-        needs=Action.MANAGE_SERVERS,
+        required_action=Action.MANAGE_SERVERS,
         url=build_url,
         build_next_url=build_next_url,
         scope_id=agent.pk,

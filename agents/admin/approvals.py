@@ -410,7 +410,7 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
     }
 
 
-@ApprovalAdmin.add_page("change", needs=READERS)
+@ApprovalAdmin.add_page("change", required_actions=READERS)
 def show_approval(visit: ObjectRequest) -> HttpResponseBase:
     """Show the call beside the list: why it waits, what led to it, and the possible answers."""
     request, approval = visit.request, visit.object
@@ -434,7 +434,7 @@ def show_approval(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ApprovalAdmin.add_page("arguments", needs=READERS)
+@ApprovalAdmin.add_page("arguments", required_actions=READERS)
 def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
     """Return all arguments as a file, with secrets masked."""
     response = HttpResponse(_format_arguments(visit.object), content_type="application/json")
@@ -443,7 +443,7 @@ def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
     return response
 
 
-@ApprovalAdmin.add_object_action("answer", needs=Action.APPROVE_CALLS)
+@ApprovalAdmin.add_object_action("answer", required_actions=Action.APPROVE_CALLS)
 def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
     """Approve a call, approve for the session, or deny with a comment."""
     posted = visit.request.POST

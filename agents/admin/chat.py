@@ -115,6 +115,11 @@ class SessionSteps:
         return self.session.status == Session.Status.WAITING
 
     @property
+    def rest_state(self) -> str:
+        """Return whether the session rests, for scripts: `waiting` (for a person), or a boolean."""
+        return "waiting" if self.is_waiting else str(self.rests).lower()
+
+    @property
     def current(self) -> StepRow | None:
         """Return the oldest step that runs now: a call, or a model turn."""
         return next(

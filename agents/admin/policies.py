@@ -112,7 +112,7 @@ def add_policy_saved_message(
     messages.success(request, button)
 
 
-@AgentAdmin.add_object_action("restore_policy", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("restore_policy", required_actions=Action.MANAGE_AGENTS)
 def restore_agent_policy(visit: ObjectRequest) -> None:
     """Restore the policy that the last save replaced."""
     restore_policy(visit.principal, visit.object, visit.request.POST.get("replaced", ""))
@@ -458,7 +458,7 @@ def _warn_about_missing_tools(
         messages.warning(request, localize_if_translatable(describe_missing_tool(name)))
 
 
-@AgentAdmin.add_object_action("policy_preview", needs=Action.VIEW_AUDIT)
+@AgentAdmin.add_object_action("policy_preview", required_actions=Action.VIEW_AUDIT)
 def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
     """Return the decisions of the unsaved policy."""
     agent: Agent = visit.object

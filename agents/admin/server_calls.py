@@ -289,7 +289,7 @@ class ContentPart:
         return bool(self.data) and self.mime in IMAGE_TYPES
 
 
-@ServerAdmin.add_page("ask", needs=Action.CALL_TOOLS)
+@ServerAdmin.add_page("ask", required_actions=Action.CALL_TOOLS)
 def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a resource or prompt, or request it and show the result."""
     server: Server = visit.object
@@ -438,7 +438,7 @@ def _filter_dicts(items: Any) -> list[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-@ServerAdmin.add_page("try", _("Try it"), order=30, needs=Action.CALL_TOOLS)
+@ServerAdmin.add_page("try", _("Try it"), order=30, required_actions=Action.CALL_TOOLS)
 def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a tool's arguments, or call it and show the result."""
     server: Server = visit.object

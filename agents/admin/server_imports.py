@@ -192,7 +192,7 @@ def import_servers(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Show the form, the preview, or the result of the import."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     if request.method != "POST":
         return _preview_failed_servers(request, principal, destination)
     text, choices = request.POST.get("text", ""), _parse_choices(request, principal, destination)

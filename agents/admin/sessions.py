@@ -111,12 +111,12 @@ class SessionAdmin(TabbedAdmin):
         return dollars(session.cost_microusd)
 
 
-@SessionAdmin.add_page("image", needs=READERS)
+@SessionAdmin.add_page("image", required_actions=READERS)
 def show_image(visit: ObjectRequest) -> HttpResponseBase:
     return build_blob_response(get_session_blob(visit.object, visit.request.GET.get("sha256", "")))
 
 
-@SessionAdmin.add_page("file", needs=READERS)
+@SessionAdmin.add_page("file", required_actions=READERS)
 def show_file(visit: ObjectRequest) -> HttpResponseBase:
     """Return an attached text file."""
     return build_blob_response(
@@ -124,13 +124,13 @@ def show_file(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@SessionAdmin.add_page("export", needs=READERS)
+@SessionAdmin.add_page("export", required_actions=READERS)
 def download_session(visit: ObjectRequest) -> HttpResponseBase:
     """Return the session as a file (`?as=markdown` or `json`)."""
     return build_file_response(visit.object, visit.request.GET.get("as", "markdown"))
 
 
-@SessionAdmin.add_page("change", _("Conversation"), needs=READERS)
+@SessionAdmin.add_page("change", _("Conversation"), required_actions=READERS)
 def show_session(visit: ObjectRequest) -> HttpResponseBase:
     """Show the conversation: its last steps, or those after `?after=`."""
     session: Session = visit.object
@@ -153,7 +153,7 @@ def show_session(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@SessionAdmin.add_page("steps", needs=READERS)
+@SessionAdmin.add_page("steps", required_actions=READERS)
 def show_steps(visit: ObjectRequest) -> HttpResponseBase:
     """Return the steps after `?after=` as a fragment."""
     session: Session = visit.object
@@ -167,7 +167,7 @@ def show_steps(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@SessionAdmin.add_object_action("send", needs=Action.RUN_AGENTS)
+@SessionAdmin.add_object_action("send", required_actions=Action.RUN_AGENTS)
 def send_message(visit: ObjectRequest) -> None:
     files = read_attachments(visit.request)
     sessions.send_message(
@@ -179,7 +179,7 @@ def send_message(visit: ObjectRequest) -> None:
     )
 
 
-@SessionAdmin.add_object_action("retry", needs=Action.RUN_AGENTS)
+@SessionAdmin.add_object_action("retry", required_actions=Action.RUN_AGENTS)
 def resend_message(visit: ObjectRequest) -> None:
     """Send a message again in place of the old one, unchanged or with a new `text`."""
     posted = visit.request.POST
@@ -193,7 +193,7 @@ def resend_message(visit: ObjectRequest) -> None:
     )
 
 
-@SessionAdmin.add_object_action("cancel", needs=Action.RUN_AGENTS)
+@SessionAdmin.add_object_action("cancel", required_actions=Action.RUN_AGENTS)
 def cancel_session(visit: ObjectRequest) -> None:
     if sessions.cancel_session(visit.principal, visit.object):
         messages.success(visit.request, _t("Cancellation requested."))
@@ -201,13 +201,13 @@ def cancel_session(visit: ObjectRequest) -> None:
         messages.info(visit.request, _t("Nothing is running, so there is nothing to cancel."))
 
 
-@SessionAdmin.add_object_action("release", needs=Action.MANAGE_AGENTS)
+@SessionAdmin.add_object_action("release", required_actions=Action.MANAGE_AGENTS)
 def release_session(visit: ObjectRequest) -> None:
     release_quarantined_session(visit.principal, visit.object)
     messages.success(visit.request, _t("Released. The session continues."))
 
 
-@SessionAdmin.add_object_action("revoke", needs=Action.APPROVE_CALLS)
+@SessionAdmin.add_object_action("revoke", required_actions=Action.APPROVE_CALLS)
 def handle_revoke(visit: ObjectRequest) -> None:
     grants = SessionApproval.objects.filter(session=visit.object)
     organization_id = visit.principal.organization_id
@@ -268,7 +268,7 @@ class TimelineRow:
         return self.audit.input_tokens + self.audit.output_tokens if self.audit else 0
 
 
-@SessionAdmin.add_page("timeline", _("Timeline"), order=20, needs=READERS)
+@SessionAdmin.add_page("timeline", _("Timeline"), order=20, required_actions=READERS)
 def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
     """Show the timeline of a session's latest steps (4 queries)."""
     session: Session = visit.object
@@ -356,7 +356,7 @@ def _build_timeline_row(bar: TimelineBar, audit: AuditRow | None) -> TimelineRow
     )
 
 
-@AgentAdmin.add_page("change", _("Chat"), order=10, needs=READERS)
+@AgentAdmin.add_page("change", _("Chat"), order=10, required_actions=READERS)
 def show_chat(visit: ObjectRequest) -> HttpResponseBase:
     """Show the selected session, or the form to start one."""
     agent: Agent = visit.object
@@ -386,7 +386,7 @@ def show_chat(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("start", needs=Action.RUN_AGENTS)
+@AgentAdmin.add_object_action("start", required_actions=Action.RUN_AGENTS)
 def start_session(visit: ObjectRequest) -> HttpResponseBase:
     """Start a session with a first message."""
     text = visit.request.POST.get("text", "")
@@ -403,7 +403,9 @@ def start_session(visit: ObjectRequest) -> HttpResponseBase:
     return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")
 
 
-@AgentAdmin.add_page("sessions", _("Sessions"), order=50, needs=(Action.RUN_AGENTS, Action.VIEW))
+@AgentAdmin.add_page(
+    "sessions", _("Sessions"), order=50, required_actions=(Action.RUN_AGENTS, Action.VIEW)
+)
 def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's sessions, latest first, and their session approvals."""
     agent: Agent = visit.object
@@ -423,7 +425,7 @@ def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("import_session", needs=Action.RUN_AGENTS)
+@AgentAdmin.add_object_action("import_session", required_actions=Action.RUN_AGENTS)
 def handle_import(visit: ObjectRequest) -> HttpResponseBase:
     """Import the uploaded JSON export and show the session."""
     file: Any = visit.request.FILES.get("file")

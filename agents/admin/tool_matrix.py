@@ -131,7 +131,7 @@ def _render_matrix(
     )
 
 
-@AgentAdmin.add_object_action("tools_preview", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("tools_preview", required_actions=Action.MANAGE_AGENTS)
 def show_matrix_preview(visit: ObjectRequest) -> HttpResponseBase:
     """Return the decisions after the unsaved changes."""
     snapshot = get_snapshot_cache().load_current("agent", visit.object.pk)
@@ -147,7 +147,7 @@ def show_matrix_preview(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("attach_selected", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("attach_selected", required_actions=Action.MANAGE_AGENTS)
 def attach_selected_servers(visit: ObjectRequest) -> HttpResponseBase:
     """Attach servers with all their tools; what may be called is set in the matrix."""
     agent: Agent = visit.object

@@ -27,7 +27,7 @@ _creation_lock = threading.Lock()
 
 
 @record()
-class AdmissionPatience:
+class AdmissionTimeouts:
     """How long a call waits, in seconds: for its rate limits, and for reserved budgets."""
 
     rate_s: float
@@ -40,14 +40,14 @@ class AdmissionTicket:
 
     number: int
     opened_at: float
-    patience: AdmissionPatience
+    timeouts: AdmissionTimeouts
     waits_for: str = ""
     # Set for the ticket's turn to try again; only a ticket that waits has it.
     woken: asyncio.Event | None = None
 
-    def calculate_time_left(self, patience_s: float) -> float:
+    def calculate_remaining_s(self, timeout_s: float) -> float:
         """Return how many seconds are left of a time since the ticket was opened."""
-        return self.opened_at + patience_s - monotonic()
+        return self.opened_at + timeout_s - monotonic()
 
 
 class AdmissionQueue:
@@ -57,9 +57,9 @@ class AdmissionQueue:
         self._numbers = itertools.count()
         self._waiting: dict[str, list[AdmissionTicket]] = {}
 
-    def open_ticket(self, patience: AdmissionPatience) -> AdmissionTicket:
+    def open_ticket(self, timeouts: AdmissionTimeouts) -> AdmissionTicket:
         """Return a call's place in the queue, to be closed with `close_ticket`."""
-        return AdmissionTicket(next(self._numbers), monotonic(), patience)
+        return AdmissionTicket(next(self._numbers), monotonic(), timeouts)
 
     def close_ticket(self, ticket: AdmissionTicket) -> None:
         """Give up a place in the queue."""
@@ -74,7 +74,7 @@ class AdmissionQueue:
         while True:
             if self._waiting:
                 keys = {reservation.key for reservation in admission.reservations}
-                if ticket.patience.rate_s:
+                if ticket.timeouts.rate_s:
                     keys |= {charge.key for charge in admission.charges}
                 await self._wait_for_earlier(ticket, keys)
                 if ticket.woken is not None:
@@ -82,15 +82,15 @@ class AdmissionQueue:
             try:
                 await get_writer().admit_call_async(admission)
             except RateLimited as refusal:
-                if refusal.wait_s > ticket.calculate_time_left(ticket.patience.rate_s):
+                if refusal.wait_s > ticket.calculate_remaining_s(ticket.timeouts.rate_s):
                     raise
                 await _wait_for_event(self._join(ticket, refusal.rule), refusal.wait_s)
             except BudgetReserved as refusal:
-                time_left_s = ticket.calculate_time_left(ticket.patience.budget_s)
-                if time_left_s <= 0:
+                remaining_s = ticket.calculate_remaining_s(ticket.timeouts.budget_s)
+                if remaining_s <= 0:
                     raise
                 woken = self._join(ticket, refusal.rule)
-                await _wait_for_event(woken, min(POLL_INTERVAL_S, time_left_s))
+                await _wait_for_event(woken, min(POLL_INTERVAL_S, remaining_s))
             else:
                 return
 
@@ -104,12 +104,12 @@ class AdmissionQueue:
     async def _wait_for_earlier(self, ticket: AdmissionTicket, keys: set[str]) -> None:
         """Wait while earlier calls wait for one of these keys, at most as long as for a budget."""
         while (key := self._find_blocked_key(ticket, keys)) is not None:
-            time_left_s = ticket.calculate_time_left(ticket.patience.budget_s)
-            if time_left_s <= 0:
+            remaining_s = ticket.calculate_remaining_s(ticket.timeouts.budget_s)
+            if remaining_s <= 0:
                 return
             woken = self._join(ticket, key)
             woken.clear()
-            await _wait_for_event(woken, min(POLL_INTERVAL_S, time_left_s))
+            await _wait_for_event(woken, min(POLL_INTERVAL_S, remaining_s))
 
     def _find_blocked_key(self, ticket: AdmissionTicket, keys: set[str]) -> str | None:
         """Return one of the keys that an earlier call waits for."""

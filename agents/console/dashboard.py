@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.urls import reverse
 
-from agents.access_requests.services import NEEDS_TO_ANSWER
+from agents.access_requests.services import ANSWER_PERMISSIONS
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
 from agents.console import attention
@@ -116,7 +116,7 @@ def _list_attention(
 
 def _list_access_requests(principal: Principal) -> list[AccessRequest]:
     """Return the oldest pending access requests for people who can answer them."""
-    if not any(map(principal.may, NEEDS_TO_ANSWER)):
+    if not any(map(principal.may, ANSWER_PERMISSIONS)):
         return []
     rows = AccessRequest.objects.for_organization(principal.organization_id).pending()
     return list(rows.order_by("created_at")[:MAX_ITEMS])

@@ -101,7 +101,7 @@ class LiveTopic:
     """How to read a topic's version, which action it needs, and how often it is read."""
 
     read_version: Callable[[UUID], str]
-    needs: Action = Action.VIEW
+    required_action: Action = Action.VIEW
     poll_s: float = POLL_S
 
 
@@ -125,7 +125,7 @@ def select_topics(principal: Principal, names: Iterable[str]) -> frozenset[str]:
 
 
 def _may_follow(principal: Principal, topic: LiveTopic) -> bool:
-    return principal.may(topic.needs) or principal.may(Action.VIEW)
+    return principal.may(topic.required_action) or principal.may(Action.VIEW)
 
 
 def read_versions(organization_id: UUID, names: Collection[str]) -> dict[str, str]:

@@ -16,8 +16,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from agents.budgets.admission_queue import (
-    AdmissionPatience,
     AdmissionTicket,
+    AdmissionTimeouts,
     get_admission_queue,
 )
 from agents.budgets.limits import BudgetLimit, build_reservations, select_limits
@@ -133,7 +133,7 @@ async def reserve_model_request(
     """
     wait_s = settings.BONOBOT_ADMISSION_WAIT_S if request.wait_s is None else request.wait_s
     queue = get_admission_queue()
-    ticket = queue.open_ticket(AdmissionPatience(0, wait_s))
+    ticket = queue.open_ticket(AdmissionTimeouts(0, wait_s))
     try:
         return await _reserve_request(request, snapshot, ticket)
     finally:

@@ -124,7 +124,7 @@ def add_api(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Ask for the document, show its operations, or create the server."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     if request.method != "POST":
         return _render_document_page(request, destination)
     try:
@@ -464,7 +464,7 @@ def add_declared_api(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Ask for a server and its first operation, or create them."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     posted = request.POST if request.method == "POST" else None
     form, operation = DeclaredApiForm(principal, posted), OperationForm(posted)
     if posted is not None and all([form.is_valid(), operation.is_valid()]):

@@ -92,7 +92,7 @@ def choose_preset(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Show the preset gallery, filtered by category."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     all_cards = list_preset_cards(principal, destination)
     category_slugs = {card.category_slug for card in all_cards}
     selected_category = request.GET.get("category", "")
@@ -221,7 +221,7 @@ def add_by_preset(
     request: HttpRequest, principal: Principal, destination: ServerDestination, slug: str
 ) -> HttpResponseBase:
     """Show a preset's parameters, or create the server."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     preset = get_preset(principal, slug)
     form = AddPresetForm(principal, preset, request.POST if request.method == "POST" else None)
     if form.is_bound and form.is_valid():

@@ -503,7 +503,7 @@ class SavePresetForm(forms.Form):
     name = forms.CharField(label=_("Name"), widget=TextInput(attrs={"autocomplete": "off"}))
 
 
-@ServerAdmin.add_page("save_preset", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_page("save_preset", required_actions=Action.MANAGE_SERVERS)
 def save_preset(visit: ObjectRequest) -> HttpResponseBase:
     """Preview a preset of this server, or save it."""
     server: Server = visit.object

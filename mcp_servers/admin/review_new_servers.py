@@ -209,7 +209,7 @@ def show_added_servers(
 
     Servers that have been discovered aren't contacted again, so the page can be reloaded.
     """
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     servers = _load_servers(principal, request.GET.get("servers", ""))
     if request.method == "POST":
         _approve_selected(request, principal, servers)

@@ -104,7 +104,9 @@ def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ServerAdmin.add_page("operation", needs=Action.MANAGE_SERVERS, parent_tab="configuration")
+@ServerAdmin.add_page(
+    "operation", required_actions=Action.MANAGE_SERVERS, parent_tab="configuration"
+)
 def show_operation(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a declared operation, or create or update it."""
     server: Server = visit.object
@@ -139,7 +141,9 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ServerAdmin.add_page("remove_operation", needs=Action.MANAGE_SERVERS, parent_tab="configuration")
+@ServerAdmin.add_page(
+    "remove_operation", required_actions=Action.MANAGE_SERVERS, parent_tab="configuration"
+)
 def show_operation_removal(visit: ObjectRequest) -> HttpResponseBase:
     """Confirm the deletion of an operation, or delete it."""
     server: Server = visit.object
@@ -217,7 +221,7 @@ def show_added_pool_servers(request: HttpRequest) -> HttpResponseBase:
 ServerAdmin.extra_views += (("add/added/", "added", show_added_pool_servers),)
 
 
-@ServerAdmin.add_object_action("connect", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("connect", required_actions=Action.MANAGE_SERVERS)
 def connect_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover the server and render the result as a fragment."""
     [attempt] = discover_servers(
@@ -267,7 +271,7 @@ def build_sign_in_panel(visit: ObjectRequest) -> Panel | None:
 
 
 @ServerAdmin.add_object_action(
-    "sign-out", needs=(Action.MANAGE_SERVERS, *authorization_code.PERSONAL_LOGIN_ACTIONS)
+    "sign-out", required_actions=(Action.MANAGE_SERVERS, *authorization_code.PERSONAL_LOGIN_ACTIONS)
 )
 def sign_out_of_server(visit: ObjectRequest) -> None:
     """Delete the organization's or the user's tokens, depending on the server's `per`."""
@@ -404,7 +408,7 @@ def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ServerAdmin.add_object_action("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
+@ServerAdmin.add_object_action("clear_data_labels", required_actions=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
     clear_store_labels(visit.principal, visit.object)
     messages.success(visit.request, _t("Data labels cleared. Effective immediately."))

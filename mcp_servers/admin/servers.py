@@ -96,7 +96,7 @@ def _build_next_url(server: Server) -> str:
 
 POOL_DESTINATION = ServerDestination(
     title=_("Add server"),
-    needs=Action.MANAGE_SERVERS,
+    required_action=Action.MANAGE_SERVERS,
     url=_build_add_url,
     build_next_url=_build_next_url,
 )
@@ -471,7 +471,7 @@ def _format_command(server: Server) -> str:
     return " ".join([config.get("command", ""), *config.get("args", ())])
 
 
-@ServerAdmin.add_object_action("test", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("test", required_actions=Action.MANAGE_SERVERS)
 def probe_server(visit: ObjectRequest) -> None:
     """Test the server now."""
     attempts = discover_servers(
@@ -480,7 +480,7 @@ def probe_server(visit: ObjectRequest) -> None:
     add_discovery_messages(visit.request, attempts)
 
 
-@ServerAdmin.add_object_action("refresh", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("refresh", required_actions=Action.MANAGE_SERVERS)
 def refresh_server(visit: ObjectRequest) -> None:
     """Discover the server again."""
     attempts = discover_servers(

@@ -436,7 +436,7 @@ def _discover_server(
             server.pk,
             actor=cli.principal.actor,
             kind=kind,
-            patience_s=settings.BONOBOT_INSTALL_S,  # an installation ends with this process
+            install_wait_s=settings.BONOBOT_INSTALL_S,  # an installation ends with this process
         )
     return result
 

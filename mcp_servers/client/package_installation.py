@@ -259,7 +259,7 @@ def find_installation(endpoint: ServerEndpoint) -> Installation | None:
 async def install_package(endpoint: ServerEndpoint, *, reinstall: bool = False) -> ServerEndpoint:
     """Install the package of an endpoint and return the endpoint that starts it.
 
-    Waits for `patience_s`, by default as long as for a start. `reinstall` replaces an installed
+    Waits for `install_wait_s`, by default as long as for a start. `reinstall` replaces an installed
     package. Raises `server_installing` (the installation continues) and `installation_failed`.
     """
     package_and_location = _find_package(endpoint)
@@ -305,7 +305,7 @@ async def _wait_for_installation(
     if task is None:
         if (
             not reinstall
-            and endpoint.patience_s is None
+            and endpoint.install_wait_s is None
             and (reason := location.find_recent_failure())
         ):
             raise build_installation_error(endpoint, reason)
@@ -313,7 +313,7 @@ async def _wait_for_installation(
         _running_installations[location.link] = task
         task.add_done_callback(partial(_finish_installation, location.link))
     try:
-        async with asyncio.timeout(endpoint.patience_s or endpoint.start_s):
+        async with asyncio.timeout(endpoint.install_wait_s or endpoint.start_s):
             await asyncio.shield(task)
     except TimeoutError:
         task.add_done_callback(partial(_notify_late_installation, endpoint.server_id))

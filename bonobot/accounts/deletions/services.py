@@ -61,7 +61,7 @@ def can_restore_later(kind_name: str, item: Any, *others: Model) -> bool:
 
 def list_deletions(principal: Principal) -> DeletionQuerySet:
     """Return what the principal may restore now, newest first."""
-    kinds = [kind.name for kind in list_restorable_kinds() if principal.may(kind.needs)]
+    kinds = [kind.name for kind in list_restorable_kinds() if principal.may(kind.required_action)]
     rows: DeletionQuerySet = Deletion.objects.for_organization(principal.organization_id)
     return rows.restorable().filter(kind__in=kinds)
 
@@ -77,7 +77,7 @@ def get_deletion(principal: Principal, deletion_id: str) -> Deletion:
 def restore_deletion(principal: Principal, deletion: Deletion) -> None:
     """Restore a deleted object with its rows; raises `Conflict`, `Forbidden`, `NotFound`."""
     kind = get_restorable_kind(deletion.kind)
-    principal.require(kind.needs)
+    principal.require(kind.required_action)
     with record_change(
         organization_id=deletion.organization_id,
         actor=principal.actor,

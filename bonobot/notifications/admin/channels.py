@@ -235,7 +235,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         return render_state_badge(channel.latest_state) if channel.latest_state else "–"
 
 
-@NotificationChannelAdmin.add_page("change", _("Channel"), needs=Action.VIEW_AUDIT)
+@NotificationChannelAdmin.add_page("change", _("Channel"), required_actions=Action.VIEW_AUDIT)
 def show_channel(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form and the latest notifications, or update the channel."""
     channel: NotificationChannel = visit.object
@@ -261,7 +261,7 @@ def show_channel(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@NotificationChannelAdmin.add_object_action("test", needs=Action.MANAGE_NOTICES)
+@NotificationChannelAdmin.add_object_action("test", required_actions=Action.MANAGE_NOTICES)
 def send_channel_test(visit: ObjectRequest) -> None:
     """Send a test notification and show the result."""
     notice = send_test_notification(visit.principal, visit.object)
