@@ -1,7 +1,8 @@
 """Obtain access tokens, refresh them and add them to requests.
 
-Within a process, callers share one refresh task; across processes, a lease on the grant's row lets
-one process refresh, and the others read what it stored. The task outlives its callers, so that a
+A token is refreshed when it expires within `EXPIRY_MARGIN` (`OAuthGrant.is_usable`). Within a
+process, callers share one refresh task; across processes, a lease on the grant's row lets one
+process refresh, and the others read what it stored. The task outlives its callers, so that a
 canceled call can't lose a rotated refresh token.
 
 A request rejected with 401 was not executed: the token is refreshed and the request sent once more.

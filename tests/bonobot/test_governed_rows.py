@@ -23,7 +23,7 @@ from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server
 from agents.sessions.services import start_session
 from agents.skills.services import SkillSpec, save_skill
-from benchmarks.governed_call_stages import counted
+from benchmarks.governed_call_stages import count_operations
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.models.abstract_models import Governed
 from bonobot.accounts.roles import Role, TokenScope
@@ -302,7 +302,7 @@ def test_a_repeated_call_queries_only_the_ledger(helper: Agent, through: str) ->
     # Writes of the fixture make the chain a shared one for a while.
     for _ in range(2 + UNTOUCHED_READS):
         assert _call(helper, **target) == "ok"
-    with counted() as counter:
+    with count_operations() as counter:
         assert _call(helper, **target) == "ok"
     counts = counter.counts
     assert counts["other queries"] == counts["hops to an ORM thread"] == 0

@@ -466,8 +466,8 @@ async def _list_messages(inbound: GatewayRequest, arguments: dict[str, Any]) -> 
 
 def _load_messages(principal: Principal, session_id: str, after_seq: int) -> dict[str, Any]:
     session = _get_session(principal, session_id)
-    talk_steps = session.steps.filter(kind__in=(Step.Kind.MESSAGE, Step.Kind.END))
-    steps = list_current_steps(list(talk_steps.order_by("seq")))
+    message_steps = session.steps.filter(kind__in=(Step.Kind.MESSAGE, Step.Kind.END))
+    steps = list_current_steps(list(message_steps.order_by("seq")))
     label_reader(principal, session)
     messages = [
         message

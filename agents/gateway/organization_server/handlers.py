@@ -45,7 +45,7 @@ from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
 MAX_COMPLETIONS = 100
 MAX_SEARCHED_SESSIONS = 1_000
-Said = TypeVar("Said")
+Value = TypeVar("Value")
 MAX_LISTED_AGENTS = 50
 CAPABILITIES = {
     "tools": {"listChanged": True},
@@ -223,9 +223,9 @@ class OrganizationHandlers:
         return await handle_completion(inbound)
 
 
-def _strip_unstorable(value: Said) -> Said:
+def _strip_unstorable(value: Value) -> Value:
     """Return a client's value without characters that can't be stored."""
-    storable: Said = make_storable(value)
+    storable: Value = make_storable(value)
     return storable
 
 

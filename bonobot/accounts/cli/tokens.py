@@ -101,7 +101,7 @@ def serialize_token(token: Token) -> dict[str, Any]:
         "name": token.name,
         "key": token.key,
         "kind": token.kind,
-        "given_by": token.user.get_username() if token.user else None,
+        "authorized_by": token.user.get_username() if token.user else None,
         "client_id": token.client_id,
         "resource": token.resource,
         "role": token.role,
