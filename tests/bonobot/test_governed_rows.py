@@ -307,7 +307,7 @@ def test_a_repeated_call_queries_only_the_ledger(helper: Agent, through: str) ->
     counts = counter.counts
     assert counts["other queries"] == counts["hops to an ORM thread"] == 0
     assert counts["hops to another thread"] == 0
-    assert counts["hand-overs to the writer"] == counts["ledger transactions"] == 2
+    assert counts["items sent to the writer"] == counts["ledger transactions"] == 2
     # Two transactions, each: begin, compare, commit; PostgreSQL compares the cached rows with the
     # statement that moves the head. Then the rates, of which the server has none of its own.
     assert counts["ledger statements"] == 6 + int(through == "an agent")
