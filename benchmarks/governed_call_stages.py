@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
-from agents.calls import admit, inspect_result, pipeline, prepare_call
+from agents.calls import admit, inspect_result, pipeline, prepare_call, settle_call
 from bonobot.core.runtime import Runtime
 from bonobot.ledger.writer import committer
 from bonobot.ledger.writer.queue import LoopWaiters
