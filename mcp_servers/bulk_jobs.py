@@ -186,7 +186,11 @@ async def _process_item(job: BulkJob, item: BulkJobItem) -> None:
             logger.exception("an item of bulk job %s broke off", job.pk)
             code = InternalError.code
             await aside(
-                _settle_item, item, BulkJobItem.State.FAILED, code, "A fault of ours; it is logged."
+                _settle_item,
+                item,
+                BulkJobItem.State.FAILED,
+                code,
+                "An internal error occurred. It was logged.",
             )
         else:
             await aside(_settle_item, item, BulkJobItem.State.DONE)

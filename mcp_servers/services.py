@@ -145,7 +145,7 @@ def delete_server(principal: Principal, server: Server) -> Deletion | None:
 
 
 def check_restored_server(principal: Principal, server_id: str) -> None:
-    """Have a restored server checked at once."""
+    """Schedule the check of a restored server now."""
     Server.objects.filter(pk=server_id).update(next_check_at=None)
 
 

@@ -31,7 +31,7 @@ from bonobot.notifications.notify import NotificationSubject, notify
 
 Answer = Literal["approve", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "deny")
-# Answering needs one of these. Who may approve calls but not manage agents, such as a reviewer,
+# Answering requires one of these. A person who can approve calls but not manage agents, a reviewer,
 # approves with the permissions of an operator, limited to what was requested.
 ANSWER_PERMISSIONS = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
 REQUEST_ANSWERED = "access_request_answered"

@@ -211,7 +211,7 @@ class ApprovalAdmin(PersonRequestAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show the inbox with the first call beside it, or only its list to a script."""
+        """Show the inbox with the first call next to it, or only its list to a script."""
         title = capfirst(self.opts.verbose_name_plural)
         response = super().changelist_view(request, {"title": title, **(extra_context or {})})
         if not isinstance(response, TemplateResponse) or "cl" not in (response.context_data or {}):
@@ -412,7 +412,7 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
 
 @ApprovalAdmin.add_page("change", required_actions=READERS)
 def show_approval(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the call beside the list: why it waits, what led to it, and the possible answers."""
+    """Show the call next to the list: why it waits, what led to it, and the possible answers."""
     request, approval = visit.request, visit.object
     details = build_details(visit.principal, approval)
     if FRAGMENT_HEADER in request.headers:

@@ -1,4 +1,4 @@
-"""What a budget does, in words and as a chart, beside its form."""
+"""What a budget does, in words and as a chart, next to its form."""
 
 from dataclasses import dataclass
 from datetime import datetime

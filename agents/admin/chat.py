@@ -38,7 +38,7 @@ class StepRow:
     step: Step
     audit: AuditRow | None = None
     approval: Approval | None = None
-    # The viewer made the call, so somebody else has to approve it.
+    # The viewer made the call, so another person has to approve it.
     own: bool = False
     # Replaced by a later message, so no longer part of the conversation.
     superseded: bool = False
@@ -139,7 +139,7 @@ class SessionSteps:
 
 @dataclass(frozen=True)
 class SessionFacts:
-    """What the rail beside a conversation shows; turns and calls since the last message."""
+    """What the panel next to a conversation shows; turns and calls since the last message."""
 
     turns: int
     calls: int

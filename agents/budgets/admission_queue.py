@@ -62,7 +62,7 @@ class AdmissionQueue:
         return AdmissionTicket(next(self._numbers), monotonic(), timeouts)
 
     def close_ticket(self, ticket: AdmissionTicket) -> None:
-        """Give up a place in the queue."""
+        """Remove a ticket from the queue."""
         if ticket.waits_for:
             self._leave(ticket)
 

@@ -1,6 +1,6 @@
 """Toolsets that people enable for an agent, and their options. Pure.
 
-An agent has no toolset at first, whatever its policy says. Only platform administrators can set
+A new agent has no toolset, regardless of its policy. Only platform administrators can set
 options that reach beyond the workspace.
 """
 

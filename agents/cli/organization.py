@@ -150,7 +150,7 @@ def _create_organization(cli: CommandContext, options: argparse.Namespace) -> No
     save_organization(build_cli_principal(organization), organization, adding=True)
     cli.emit(_serialize_organization(organization, load_impact(organization)))
     cli.print_message(f"{organization.slug} was created. Invite its owner:")
-    # With the option, because the new organization is nobody's current one.
+    # With the option, because the new organization isn't the current one of any user.
     cli.print_message(f"bonobot members invite EMAIL --role owner --org {organization.slug}")
 
 

@@ -90,7 +90,7 @@ class SessionRenderer:
                 step["text"] = step.get("text", "")[: data["at"]] + data["text"]
         elif event.kind == PROGRESS:
             self._open_steps.get(data["seq"], {})["progress"] = data
-        elif "seq" in data and event.kind != THINKING:  # a spinner stands for thinking
+        elif "seq" in data and event.kind != THINKING:  # a spinner is shown instead of thinking
             self._handle_step(event)
 
     def _handle_step(self, event: SessionEvent) -> None:

@@ -1,6 +1,6 @@
 """Onboarding steps of an organization: progress, skip and close.
 
-Whether a step is done is derived from existing rows, whichever way they were created. `FirstRun`
+Whether a step is done is derived from existing rows, however they were created. `FirstRun`
 only stores which steps were skipped and whether the checklist was closed. Skipped steps can be
 resumed.
 """
@@ -23,7 +23,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notification
 from mcp_servers.models import Definition
 
-# (slug, title, description), in order. Whoever sees the steps has an account.
+# (slug, title, description), in order. Users who see the steps have an account.
 STEPS = (
     ("account", _("Create your account"), _("The owner of the organization.")),
     (

@@ -50,7 +50,7 @@ def count_pending(request: HttpRequest) -> PendingCounts:
 
 
 class QueryParameter(Value):
-    """Stand for a value that is filled in each time a compiled query is executed."""
+    """Represent a value that is filled in each time a compiled query is executed."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         """Return a placeholder and, as its parameter, this object."""

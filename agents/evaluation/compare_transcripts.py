@@ -1,7 +1,7 @@
 """Transcripts of recorded and replayed sessions, and their differences. Pure.
 
-Calls of one message are paired by tool and arguments, in order, whatever their turn. The rest is
-paired by tool alone (arguments changed); what remains was added or is missing.
+Calls of one message are paired by tool and arguments, in order, regardless of their turn. The rest
+is paired by tool alone (arguments changed); what remains was added or is missing.
 """
 
 from collections import defaultdict, deque
@@ -21,7 +21,7 @@ from bonobot.core.text.canonical_json import to_canonical_json
 
 # The code of a call that the recording has no result for.
 NOT_RECORDED = "not_recorded"
-# Fields of a message and of a call that are kept besides the text.
+# Fields of a message and of a call that are kept in addition to the text.
 MESSAGE_FIELDS = ("images", "files", "by", "output_schema")
 CALL_FIELDS = ("frame", "found", "images")
 DifferenceKind = Literal[

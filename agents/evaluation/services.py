@@ -402,7 +402,7 @@ def _load_decisions(steps: Iterable[Step]) -> dict[str, RecordedDecision]:
 
 def _build_decision(decision: str, rule: str, code: str) -> RecordedDecision:
     if code.startswith("approval_"):
-        return RecordedDecision("ask", rule)  # whatever the person answered
+        return RecordedDecision("ask", rule)  # regardless of the person's answer
     if decision == AuditRow.Decision.DENY and code not in DECISION_CODES:
         return RecordedDecision("allow", rule)
     return RecordedDecision(decision, rule)

@@ -46,7 +46,7 @@ PREFIX_SEPARATOR = "+"
 _PREFIX_LETTER = "s"
 PAGE_SIZE = 500
 CATALOG_KEY = "gateway shelf"
-# Fields of a result that may have URIs, beside `content`.
+# Fields of a result that may have URIs, in addition to `content`.
 _FIELDS_WITH_URIS = frozenset({"contents", "messages", "_meta"})
 Declaration = dict[str, Any]
 

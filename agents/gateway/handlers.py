@@ -1,7 +1,7 @@
 """Handlers of MCP methods that are forwarded to an agent's servers, or to one server.
 
 Unknown fields, structured content, error codes and data are kept; hidden characters and our secrets
-are removed. Servers' requests are forwarded to the client, whichever era either is of.
+are removed. Servers' requests are forwarded to the client, also between eras.
 
 The organization's own tools are in `organization_server`.
 """
@@ -316,7 +316,7 @@ class UpstreamCallHandlers:
         self, inbound: GatewayRequest, upstream_request: UpstreamRequest, request: CallRequest
     ) -> dict[str, Any]:
         """Call for a handshake era client; forward a modern server's requests between rounds."""
-        assert request.relay is not None  # noqa: S101 - all of ours have one
+        assert request.relay is not None  # noqa: S101 - all requests here have one
         relay = request.relay
         for _ in range(MAX_ROUNDS):
             outcome = await pipeline.make_call(replace(request, relay=relay))

@@ -94,7 +94,7 @@ class EffectivePolicy:
         return self.scopes.get(server_id) if server_id else None
 
     def list_tool_rules(self, tool: "ToolFacts") -> tuple[Rule, ...]:
-        """Return the rules that match a tool, whatever its arguments."""
+        """Return the rules that match a tool, regardless of its arguments."""
         tool_identity = tool.source, tool.server_id, tool.own_name
         return (
             *self.organization.list_tool_rules(*tool_identity),

@@ -202,7 +202,7 @@ def _release_sessions(runner: Runner) -> list[UUID]:
             return []
         sessions = Session.objects.filter(runner_id=runner.pk, status=Session.Status.RUNNING)
         session_ids = list(sessions.order_by("pk").values_list("pk", flat=True))
-        # A session that waits for its child did nothing meanwhile, whatever killed the worker.
+        # A session that waits for its child did nothing meanwhile, so it didn't kill the worker.
         parents = Session.objects.filter(children__status__in=OPEN_STATUSES)
         suspects = sessions.filter(build_suspect_filter()).exclude(pk__in=parents.values("pk"))
         suspect_ids = list(suspects.order_by("pk").values_list("pk", flat=True))

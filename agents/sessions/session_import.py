@@ -262,7 +262,7 @@ class _StepReader:
         step.state = Step.State.DONE
         step.payload = {
             "text": fields.read_text("text", required=True, max_length=MAX_MESSAGE_LENGTH),
-            # The file can name anybody.
+            # The file can contain any name.
             "by": f"{author} (imported)" if author else "(imported)",
         }
         if fields.values.get("output_schema") is not None:

@@ -31,7 +31,7 @@ from bonobot.oauth_server.client_registration import (
 from bonobot.oauth_server.protected_resources import ResourceAddress, parse_resource_path
 
 CODE_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
-RESOURCE_REQUIRED = "Say one address of ours as `resource` (RFC 8707)."
+RESOURCE_REQUIRED = "Exactly one URL of this gateway is required as `resource` (RFC 8707)."
 OFFLINE_REMEDY = (
     "If Bonobot has no internet access, set BONOBOT_OAUTH_DOCUMENTS=false so that clients "
     "register themselves instead."

@@ -141,7 +141,7 @@ def read_manifest(content: bytes, platform: str) -> BundleManifest:
 
 
 def is_bundle_program(command: str) -> bool:
-    """Tell whether a command is a program of the bundle, at a path that can't leave it."""
+    """Tell whether a command is a program of the bundle, at a path inside it."""
     parts = command.split("/")
     return parts[0] == FOLDER_MARK and len(parts) > 1 and not {"", ".", ".."} & set(parts)
 

@@ -406,7 +406,7 @@ def _build_server_spec(
 
 
 def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
-    """Return the sandbox options that were given; the rest comes from the preset or defaults."""
+    """Return the sandbox options that were set; the others come from the preset or defaults."""
     sandbox = {} if options.sandbox is None else {"sandbox": options.sandbox}
     if options.network is None:
         return sandbox

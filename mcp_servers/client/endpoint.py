@@ -98,7 +98,7 @@ class ServerEndpoint:
 
     @property
     def auth(self) -> httpx2.Auth | None:
-        """Return what authenticates each HTTP request besides headers (OAuth)."""
+        """Return what authenticates each HTTP request in addition to headers (OAuth)."""
         return None
 
     @cached_property

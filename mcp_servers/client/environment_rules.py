@@ -114,8 +114,8 @@ _BY_NAME = {name: reason for reason, names in _NAMES.items() for name in names}
 _BY_PREFIX = tuple(
     (prefix, reason) for reason, prefixes in _PREFIXES.items() for prefix in prefixes
 )
-# All that a child gets besides its configured variables: PATH to find launchers, HOME for their
-# caches, the others for user, language, time zone and temporary files.
+# All that a child gets in addition to its configured variables: PATH to find launchers, HOME for
+# their caches, the others for user, language, time zone and temporary files.
 INHERITED_VARIABLES = (
     "PATH",
     "HOME",

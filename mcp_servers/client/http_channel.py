@@ -58,7 +58,7 @@ from mcp_servers.client.jsonrpc import (
 
 STREAM_BODY_FACTOR = 16  # maximum size of a stream, in bodies
 MAX_ERROR_BODY_BYTES = 64 * 1024
-MAX_EVENT_FIELDS_BYTES = 64 * 1024  # of an event, beside its data
+MAX_EVENT_FIELDS_BYTES = 64 * 1024  # of an event, without its data
 DEFAULT_RETRY_S = 1.0
 MAX_RESUMES = 8
 MAX_PAUSE_S = 60.0
@@ -71,7 +71,7 @@ ACCEPT_HEADERS = {"Accept": "application/json, text/event-stream"}
 CONTENT_HEADERS = {"Content-Type": "application/json"}
 CREDENTIAL_HEADERS = ("Authorization", "DPoP")
 
-# What a request can fail with, beside `UpstreamError`.
+# Exceptions of a request in addition to `UpstreamError`.
 TRANSPORT_ERRORS = (EgressDenied, httpx2.SSEError, httpx2.HTTPError, httpx2.InvalidURL)
 
 OnEvent = Callable[[str, str], None]

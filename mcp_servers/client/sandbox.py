@@ -149,7 +149,7 @@ def _check_works(kind: Kind, network: Network) -> None:
 
 
 def try_command(command_line: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """Run one of our own commands; return why it failed, or "". Blocks."""
+    """Run a command; return why it failed, or "". Blocks."""
     try:
         outcome = subprocess.run(  # noqa: S603 - fixed words
             command_line, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False, env=env

@@ -19,7 +19,7 @@ HELD_LABELS = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT
 
 
 class LabeledCaller(Forbidden):
-    """A token that holds flow labels can't do this, whatever its role."""
+    """A token that holds flow labels can't do this, regardless of its role."""
 
     code = "labeled_caller"
 

@@ -1,6 +1,6 @@
 """Leases: which process listens to which server or resource.
 
-The first process that wants a server or resource claims it; the others read the change counts from
+The first process that needs a server or resource claims it; the others read the change counts from
 the row. The holder renews its leases while its loop runs, and another process takes over an expired
 lease by one conditional UPDATE. Later writes of the former holder have no effect. Many processes
 update many of the same rows at once, so always in `ORDER`.
@@ -117,7 +117,7 @@ def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateS
 
 
 def renew_resource_leases(holder: UUID, wanted_ids: Collection[UUID]) -> None:
-    """Renew this process's leases, and record what its clients want (2 queries)."""
+    """Renew this process's leases, and record what its clients have subscribed to (2 queries)."""
     now = timezone.now()
     _update(ResourceSubscription.objects.filter(holder=holder), heartbeat_at=now)
     _update(ResourceSubscription.objects.filter(pk__in=wanted_ids), last_requested_at=now)

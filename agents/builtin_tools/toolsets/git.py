@@ -4,7 +4,7 @@ git runs in the sandbox without network access.
 
 The configuration of an untrusted repository can name programs that git runs: hooks, filters, text
 conversions, a monitor, a pager, signing, transports. So only keys known to be safe are copied to a
-file of ours, which is mounted over the repository's own in the sandbox.
+new file, which is mounted over the repository's own in the sandbox.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -278,7 +278,7 @@ class SessionProgress:
 async def wait_until_resting(
     inbound: GatewayRequest, session_id: UUID, after_seq: int, wait_s: float
 ) -> None:
-    """Wait until a session rests, at most `wait_s`; send progress if the client wants it."""
+    """Wait until a session rests, at most `wait_s`; send progress if the client requested it."""
     progress, line_count = SessionProgress(), 0
     with suppress(TimeoutError):
         async with asyncio.timeout(wait_s):

@@ -223,7 +223,7 @@ def _find_rest(text: str, tool: ToolSpec) -> str | None:
 def _calculate_score(terms: Sequence[str], tool: ToolSpec) -> float:
     """Return the share of the terms that a tool's name (or, less so, its description) has.
 
-    A message that begins with a word of the name is a command, whatever follows.
+    A message that begins with a word of the name is a command, regardless of the rest.
     """
     names = {_to_stem(word) for word in _split_words(_get_own_name(tool))}
     if names.isdisjoint(terms):

@@ -220,7 +220,7 @@ class NewPasswordView(PasswordResetConfirmView):
     def form_valid(self, form: Any) -> HttpResponse:
         """Save the password, end the user's sessions and grants, and redirect to the sign-in.
 
-        Whoever had access to the account may have authorized a client.
+        A person with access to the account may have authorized a client.
         """
         user: Any = self.user
         with transaction.atomic():

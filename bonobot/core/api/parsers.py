@@ -1,7 +1,8 @@
 """Bounded JSON request bodies.
 
-Besides invalid JSON these are refused: more than 4 MiB, more than 64 levels, duplicate fields,
-numbers outside the range of a double, NUL and lone surrogates (PostgreSQL can't store them).
+In addition to invalid JSON, these are refused: more than 4 MiB, more than 64 levels, duplicate
+fields, numbers outside the range of a double, NUL and lone surrogates (PostgreSQL can't store
+them).
 """
 
 import json
