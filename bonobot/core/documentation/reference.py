@@ -49,7 +49,6 @@ _ROOT_CLASS = "Problem"
 
 # The root folder of the packages, and the one of `.env.example`.
 BuildPage = Callable[[Path, Path], str]
-ERRORS_PAGE = "reference/refusals"
 
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
