@@ -79,7 +79,7 @@ class AgentsConfig(AppConfig):
                 name="agent",
                 label=_("Agent"),
                 model="agents.agent",
-                needs=Action.MANAGE_AGENTS,
+                required_action=Action.MANAGE_AGENTS,
                 action="agent_restored",
                 ignored_models=OBSERVED_MODELS,
                 after_restore=LazyFunction("agents.services.cancel_restored_sessions"),
@@ -91,7 +91,7 @@ class AgentsConfig(AppConfig):
                 name="skill",
                 label=_("Skill"),
                 model="agents.skill",
-                needs=Action.MANAGE_WORKFLOWS,
+                required_action=Action.MANAGE_WORKFLOWS,
                 action="skill_restored",
             )
         )
@@ -100,7 +100,7 @@ class AgentsConfig(AppConfig):
                 name="workflow",
                 label=_("Workflow"),
                 model="agents.workflow",
-                needs=Action.MANAGE_WORKFLOWS,
+                required_action=Action.MANAGE_WORKFLOWS,
                 action="workflow_restored",
             )
         )

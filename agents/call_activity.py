@@ -80,10 +80,10 @@ def _build_calls_tile(
     change = 100 * (total.calls - previous.calls) / previous.calls if previous.calls else None
     return HeadlineTile(
         _t("Calls"),
-        f"{total.calls:,}",
-        url,
-        "" if change is None else _sign(change, f"{abs(change):,.1f}%"),
-        _describe_base(f"{previous.calls:,}" if previous.calls else ""),
+        value=f"{total.calls:,}",
+        url=url,
+        change="" if change is None else _sign(change, f"{abs(change):,.1f}%"),
+        base=_describe_base(f"{previous.calls:,}" if previous.calls else ""),
         spark=_build_line([line.calls for line in lines]),
     )
 
@@ -95,11 +95,11 @@ def _build_failed_tile(
     share = 100 * total.errors / total.calls if total.calls else 0
     return HeadlineTile(
         _t("Failed calls"),
-        f"{total.errors:,}",
-        url,
-        _sign(change, f"{abs(change):,}") if previous.calls else "",
-        _describe_base(f"{previous.errors:,}" if previous.calls else ""),
-        _judge(change) if previous.calls else "",
+        value=f"{total.errors:,}",
+        url=url,
+        change=_sign(change, f"{abs(change):,}") if previous.calls else "",
+        base=_describe_base(f"{previous.errors:,}" if previous.calls else ""),
+        tone=_judge(change) if previous.calls else "",
         note=_t("%(share)s of calls") % {"share": f"{share:.1f}%"} if total.calls else "",
         line_tone="bad" if total.errors else "",
         spark=_build_line([line.errors for line in lines]),
@@ -112,11 +112,11 @@ def _build_duration_tile(
     change = None if total.p95 is None or previous.p95 is None else total.p95 - previous.p95
     return HeadlineTile(
         _t("Call duration (p95)"),
-        milliseconds(total.p95),
-        url,
-        "" if change is None else _sign(round(change), milliseconds(abs(change))),
-        _describe_base(milliseconds(previous.p95) if previous.p95 is not None else ""),
-        _judge(round(change or 0)),
+        value=milliseconds(total.p95),
+        url=url,
+        change="" if change is None else _sign(round(change), milliseconds(abs(change))),
+        base=_describe_base(milliseconds(previous.p95) if previous.p95 is not None else ""),
+        tone=_judge(round(change or 0)),
         spark=_build_line([line.p95 for line in lines]),
     )
 
@@ -127,10 +127,10 @@ def _build_cost_tile(
     change = total.cost_microusd - previous.cost_microusd
     return HeadlineTile(
         _t("Cost"),
-        dollars(total.cost_microusd),
-        url,
-        _sign(change, dollars(abs(change))) if previous.cost_microusd else "",
-        _describe_base(dollars(previous.cost_microusd) if previous.cost_microusd else ""),
+        value=dollars(total.cost_microusd),
+        url=url,
+        change=_sign(change, dollars(abs(change))) if previous.cost_microusd else "",
+        base=_describe_base(dollars(previous.cost_microusd) if previous.cost_microusd else ""),
         spark=_build_line([line.cost_microusd for line in lines]),
     )
 
@@ -179,10 +179,10 @@ class ActivityRange:
 
 
 RANGES = (
-    ActivityRange("24h", _("24 hours"), HOUR, _("per hour"), 1),
-    ActivityRange("7d", _("7 days"), 6 * HOUR, _("per 6 hours"), 7),
-    ActivityRange("30d", _("30 days"), DAY, _("per day"), 30),
-    ActivityRange("90d", _("90 days"), DAY, _("per day"), 90),
+    ActivityRange("24h", title=_("24 hours"), step=HOUR, step_title=_("per hour"), days=1),
+    ActivityRange("7d", title=_("7 days"), step=6 * HOUR, step_title=_("per 6 hours"), days=7),
+    ActivityRange("30d", title=_("30 days"), step=DAY, step_title=_("per day"), days=30),
+    ActivityRange("90d", title=_("90 days"), step=DAY, step_title=_("per day"), days=90),
 )
 
 

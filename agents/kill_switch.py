@@ -26,20 +26,20 @@ class KillSwitchImpact:
     `agents` and `servers` count the enabled ones.
     """
 
-    running: int = 0
-    waiting: int = 0
+    running_sessions: int = 0
+    waiting_sessions: int = 0
     agents: int = 0
     servers: int = 0
 
     @property
     def sessions(self) -> int:
         """The number of unfinished sessions."""
-        return self.running + self.waiting
+        return self.running_sessions + self.waiting_sessions
 
     def as_dict(self) -> dict[str, int]:
         return {
-            "running_sessions": self.running,
-            "waiting_sessions": self.waiting,
+            "running_sessions": self.running_sessions,
+            "waiting_sessions": self.waiting_sessions,
             "agents": self.agents,
             "servers": self.servers,
         }
@@ -60,8 +60,8 @@ def load_impact(target: Organization | Agent | Server) -> KillSwitchImpact:
         agents = Agent.objects.filter(agent_servers__server=target, agent_servers__enabled=True)
     sessions = Session.objects.filter(agent__in=agents)
     return KillSwitchImpact(
-        running=sessions.unfinished().count(),
-        waiting=sessions.filter(status=Session.Status.WAITING).count(),
+        running_sessions=sessions.unfinished().count(),
+        waiting_sessions=sessions.filter(status=Session.Status.WAITING).count(),
         agents=agents.enabled().count(),
         servers=servers.enabled().count(),
     )

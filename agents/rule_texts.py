@@ -1,7 +1,7 @@
 """Sentences about the rules that decide calls. No I/O.
 
 A decision names its rule by an ID, such as `policy:allowlist:ask mcp:send_*`. REST, audit entries,
-and the command line have the ID; screens show the sentence of `build_rule_text` with the ID beside
+and the command line have the ID; screens show the sentence of `build_rule_text` with the ID next to
 it.
 """
 

@@ -250,8 +250,8 @@ class ServerImport:
 
     def record_attempt(self, attempt: DiscoveryAttempt) -> None:
         """Store a discovery with the number of definitions that are still pending review."""
-        waiting = attempt.server.definitions.awaiting_review().count()
-        self.attempts[attempt.server.name] = replace(attempt, waiting=waiting)
+        pending_review = attempt.server.definitions.awaiting_review().count()
+        self.attempts[attempt.server.name] = replace(attempt, pending_review=pending_review)
 
     def find_server(self, planned_server: PlannedServer) -> Server | None:
         """Return the server that was created from an entry, or None."""

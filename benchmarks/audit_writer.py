@@ -1,8 +1,7 @@
-"""Seals a county's calls one after the other, as the ledger's writer seals them, only faster.
+"""Write the audit entries of generated calls in the format of the ledger's writer, but faster.
 
-The texts are those of `bonobot.ledger.audit.entry_encoding`, made once for each way in which a call
-can end, with blanks that are filled in for each call; so are the lines that PostgreSQL's COPY
-takes.
+`bonobot.ledger.audit.entry_encoding` encodes one entry for each outcome of a call. The result is a
+template, which is filled in for each call, as is the line for PostgreSQL's COPY.
 """
 
 from collections.abc import Iterator
@@ -11,7 +10,15 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.call_history import OK, OTHERWISE, Call, End, Plan, calls, ordered_id
+from benchmarks.call_history import (
+    OK,
+    OTHER_OUTCOMES,
+    Call,
+    CallOutcome,
+    Plan,
+    build_ordered_id,
+    iterate_calls,
+)
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.audit.hash_chain import ChainTip
@@ -26,26 +33,28 @@ COLUMNS = (
     "closed",
     *entry_encoding.COLUMN_NAMES,
 )
-NOTHING = "\\N"  # as COPY has it
+NULL = "\\N"  # in the format of COPY
 REFUSED = "refused"
 
 Facts = dict[str, Any]
 
 
-class Scribe:
-    """Writes the lines of the audit from an organization's tip on; `tip` is where it stands."""
+class AuditLineWriter:
+    """Writes audit entries after an organization's last one; `tip` is the end of the chain."""
 
     def __init__(self, plan: Plan, tip: ChainTip) -> None:
         self.tip = tip
         self._plan = plan
-        self._blanks = {end: _blanks(end) for end in (OK, *(end for end, _share in OTHERWISE))}
+        self._build_templates = {
+            end: _build_templates(end) for end in (OK, *(end for end, _share in OTHER_OUTCOMES))
+        }
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of all calls, as COPY takes them."""
+        """Yield the lines of all calls in the format of COPY."""
         seq, digest = self.tip.seq, self.tip.digest
-        for call in calls(self._plan):
-            line, opened, closed = self._blanks[call.end]
-            facts = self._facts(call)
+        for call in iterate_calls(self._plan):
+            line, opened, closed = self._build_templates[call.end]
+            facts = self._build_values(call)
             text = opened % facts
             digest = sha256((digest + text).encode()).hexdigest()
             seq += 1
@@ -59,11 +68,11 @@ class Scribe:
             yield line % facts
         self.tip = ChainTip(seq, digest, self.tip.generation)
 
-    def _facts(self, call: Call) -> Facts:
-        at, took = call.at, call.took
+    def _build_values(self, call: Call) -> Facts:
+        at, elapsed = call.at, call.took
         return {
             "organization_id": self._plan.organization_id,
-            "id": ordered_id(at, call.drawn),
+            "id": build_ordered_id(at, call.drawn),
             "opened_at": entry_encoding.format_timestamp(at),
             "project": f"p{call.number}",
             "agent_id": call.agent[0],
@@ -76,40 +85,40 @@ class Scribe:
             "tool_name": call.tool,
             "resource_id": call.tool,
             "resource_name": call.tool,
-            "closed_at": entry_encoding.format_timestamp(at + timedelta(milliseconds=took)),
-            "duration_ms": took,
-            "cost_microusd": took % 40,
+            "closed_at": entry_encoding.format_timestamp(at + timedelta(milliseconds=elapsed)),
+            "duration_ms": elapsed,
+            "cost_microusd": elapsed % 40,
         }
 
 
-def _blanks(end: End) -> tuple[str, str, str]:
-    """Return a line with blanks, and those of its two sealed texts, of calls that end so."""
+def _build_templates(end: CallOutcome) -> tuple[str, str, str]:
+    """Return the templates for calls with an outcome: the line, the opening, and the closing."""
     refused = end.outcome == REFUSED
-    opened, request = _request(refused=refused)
-    closed, result = ("", {}) if refused else _result(end)
+    opened, request = _build_opening_template(refused=refused)
+    closed, result = ("", {}) if refused else _build_closing_template(end)
     shared = dict.fromkeys(COLUMNS, "") | request | result
-    blanks = {"seq", "digest", "opened", *_named(opened)}
+    blanks = {"seq", "digest", "opened", *_list_placeholders(opened)}
     if closed:
-        blanks |= {"closed_seq", "closed_digest", "closed", *_named(closed)}
+        blanks |= {"closed_seq", "closed_digest", "closed", *_list_placeholders(closed)}
     else:
         shared["closed_seq"] = None
-    cells = [f"%({name})s" if name in blanks else _cell(shared[name]) for name in COLUMNS]
+    cells = [f"%({name})s" if name in blanks else _format_cell(shared[name]) for name in COLUMNS]
     line = "\t".join(cells)
-    if "\\" in (opened + closed + line).replace(NOTHING, ""):
-        raise ValueError("COPY would take a backslash for more than itself.")
+    if "\\" in (opened + closed + line).replace(NULL, ""):
+        raise ValueError("A backslash has a special meaning for COPY.")
     return line, opened, closed
 
 
-def _cell(value: Any) -> str:
-    return NOTHING if value is None else str(value)
+def _format_cell(value: Any) -> str:
+    return NULL if value is None else str(value)
 
 
-def _named(blanks: str) -> set[str]:
+def _list_placeholders(blanks: str) -> set[str]:
     return {part.partition(")s")[0] for part in blanks.split("%(")[1:]}
 
 
-def _request(*, refused: bool) -> tuple[str, Facts]:
-    """Return the text of a request with blanks, and the columns that all of them share."""
+def _build_opening_template(*, refused: bool) -> tuple[str, Facts]:
+    """Return the template of an opening, and its columns that don't differ."""
     ids = {
         name: uuid4() for name in ("id", "organization_id", "agent_id", "server_id", "session_id")
     }
@@ -144,23 +153,23 @@ def _request(*, refused: bool) -> tuple[str, Facts]:
     return blanks, dict(zip(entry_encoding.COLUMN_NAMES, shared, strict=True))
 
 
-def _result(end: End) -> tuple[str, Facts]:
-    """Return the text of an outcome with blanks, and the columns that all of them share."""
-    call_id, at, took, cost = uuid4(), datetime.now(UTC), 987_654_321, 987_654_322
+def _build_closing_template(end: CallOutcome) -> tuple[str, Facts]:
+    """Return the template of a closing, and its columns that don't differ."""
+    call_id, at, elapsed, cost = uuid4(), datetime.now(UTC), 987_654_321, 987_654_322
     settlement = Settlement(
         call_id=call_id,
         organization_id=uuid4(),
-        outcome=end.outcome,  # type: ignore[arg-type]  # one of the diary's
+        outcome=end.outcome,  # type: ignore[arg-type]  # one of `OTHER_OUTCOMES`
         code=end.code,
-        duration_ms=took,
-        details={"execution_time_ms": took, "output": "%(output)s"},
+        duration_ms=elapsed,
+        details={"execution_time_ms": elapsed, "output": "%(output)s"},
         cost_microusd=cost,
     )
     facts = entry_encoding.build_closing_facts(settlement, at)
     blanks = to_canonical_json(facts).replace(entry_encoding.format_timestamp(at), "%(closed_at)s")
-    for name, value in (("id", call_id), ("duration_ms", took), ("cost_microusd", cost)):
+    for name, value in (("id", call_id), ("duration_ms", elapsed), ("cost_microusd", cost)):
         blanks = blanks.replace(str(value), f"%({name})s")
     shared = entry_encoding.build_columns(entry_encoding.CLOSING_COLUMNS, facts)
     names = [column.name for column in entry_encoding.CLOSING_COLUMNS]
-    found = dict(zip(names, shared, strict=True))
-    return blanks, {name: value for name, value in found.items() if name != "code" or end.code}
+    results = dict(zip(names, shared, strict=True))
+    return blanks, {name: value for name, value in results.items() if name != "code" or end.code}

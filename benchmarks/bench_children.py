@@ -1,4 +1,4 @@
-"""`make bench`: what stays of a thousand stdio servers that leave processes behind."""
+"""Check that no processes remain of a thousand stdio servers that start children."""
 
 import asyncio
 import sys
@@ -11,10 +11,12 @@ OPENS = 900
 KILLED_WORKERS = 100 // PER_WORKER
 
 
-def test_nothing_stays_of_a_thousand_children() -> None:
-    began = time.perf_counter()
-    left = asyncio.run(open_many(OPENS, workers=KILLED_WORKERS))
-    took_s = time.perf_counter() - began
-    sys.stdout.write(f"\n{left} in {took_s:.1f} s, contained by `{choose_containment().name}`\n")
-    assert (left.processes, left.zombies) == (0, 0)
-    assert abs(left.descriptors) <= 5
+def test_no_processes_remain_of_a_thousand_children() -> None:
+    started_at = time.perf_counter()
+    remaining = asyncio.run(open_many(OPENS, workers=KILLED_WORKERS))
+    took_s = time.perf_counter() - started_at
+    sys.stdout.write(
+        f"\n{remaining} in {took_s:.1f} s, contained by `{choose_containment().name}`\n"
+    )
+    assert (remaining.processes, remaining.zombies) == (0, 0)
+    assert abs(remaining.descriptors) <= 5

@@ -1,4 +1,4 @@
-"""How long a model's first text takes to reach a watcher of the session.
+"""Measure how long the first text of a model takes to reach a client that follows the session.
 
     make bench            (this among others)
     .venv/bin/python -m pytest -n0 -s -q benchmarks/bench_first_text.py
@@ -126,13 +126,15 @@ def test_the_first_text_reaches_a_watcher(tmp_path: Path) -> None:
     worker = processes.start_worker(tmp_path, "worker")
     lines = []
     try:
-        for at_once in (1, 10):
-            received_at = get_runtime().call(measure_sessions, web.url, token, agent, at_once)
-            took = sorted(1000 * (at - model.sent_at[prompt]) for prompt, at in received_at.items())
+        for concurrency in (1, 10):
+            received_at = get_runtime().call(measure_sessions, web.url, token, agent, concurrency)
+            elapsed = sorted(
+                1000 * (at - model.sent_at[prompt]) for prompt, at in received_at.items()
+            )
             lines.append(
-                f"{connection.vendor}, {'Redis' if settings.REDIS_URL else 'no Redis'}, {at_once}"
-                f" at once: first text after {median(took):.0f} ms (p50),"
-                f" {took[int(len(took) * 0.95)]:.0f} ms (p95), {took[-1]:.0f} ms (max),"
+                f"{connection.vendor}, {'Redis' if settings.REDIS_URL else 'no Redis'}, "
+                f"{concurrency} at once: first text after {median(elapsed):.0f} ms (p50),"
+                f" {elapsed[int(len(elapsed) * 0.95)]:.0f} ms (p95), {elapsed[-1]:.0f} ms (max),"
                 f" target {TARGET_MS} ms; load {os.getloadavg()[0]:.1f}"
             )
     finally:

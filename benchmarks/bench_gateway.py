@@ -1,14 +1,15 @@
-"""What the gateway costs: an upstream called directly, through a bare relay, through Bonobot.
+"""Measure the cost of the gateway: calls to a server directly, through a relay, and through it.
 
     make bench            (this among others)
     .venv/bin/python -m benchmarks.bench_gateway
 
-Everything is on in Bonobot: policy with a condition, pinned definition, checked arguments, rates,
-budget, flow labels, durable audit, result scan. One process each, and two web processes that share
-a port; rounds of all of them alternate in one run, at 1, 8 and 32 connections, no two calls with
-the same arguments, modern era. The table gives calls a second, milliseconds at the median and at
-the 99th of a hundred, processor milliseconds a call (of the processes that are measured, from
-/proc), and their memory. The load generator and the upstream run on the same machine.
+All checks of Bonobot are on: a policy with a condition, a pinned definition, argument validation,
+rate limits, a budget, flow labels, the durable audit log, and the scan of results. Each target is
+one process, and the last one two web processes that share a port. Rounds of all targets alternate
+in one run, with 1, 8, and 32 connections; each call has other arguments (modern era). The table has
+calls per second, p50 and p99 in milliseconds, processor time per call in milliseconds (of the
+measured processes, from /proc), and their memory. The load generator and the server run on the same
+machine.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.databases import ROOT, on_each
+from benchmarks.databases import ROOT, measure_each_database
 from benchmarks.upstream_server import modern_request
 
 CONNECTIONS = (1, 8, 32)
@@ -44,7 +45,7 @@ START_S = 60.0
 
 @dataclass
 class Target:
-    """What is called: its processes, its address, and what was measured of it."""
+    """A called endpoint: its processes, its address, and its measurements."""
 
     name: str
     pids: tuple[int, ...]
@@ -67,7 +68,7 @@ class Target:
 
     @property
     def megabytes(self) -> float:
-        """Memory that all processes hold."""
+        """The memory of all processes."""
         pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids)
         return sum(pages) * PAGE / 1e6
 
@@ -79,28 +80,30 @@ def measure() -> None:
 
     django.setup()
     call_command("migrate", verbosity=0)
-    from benchmarks.governed_call import NEVER, furnished
+    from benchmarks.governed_call import NEVER, create_benchmark_agent
     from bonobot.accounts.roles import Role
     from bonobot.accounts.tokens.services import create_token
     from bonobot.core import runtime
     from bonobot.ledger.writer.writer_thread import close_writer
     from bonobot.processes.programs import build_web_process
 
-    ports = [_free_port() for _ in range(4)]
+    ports = [find_free_port() for _ in range(4)]
     url = f"http://127.0.0.1:{ports[0]}/mcp"
     peers = (sys.executable, "-m", "benchmarks.gateway_peers")
     web = build_web_process("127.0.0.1", ports[2]).command  # as `bonobot web` starts it
     two = build_web_process("127.0.0.1", ports[3], reuse_port=True).command  # as `up --web 2` does
-    with _running(*peers, "upstream", str(ports[0]), port=ports[0]) as upstream:
-        boss, agent, _ = furnished(url)
-        _, token = create_token(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
+    with run_process(*peers, "upstream", str(ports[0]), port=ports[0]) as upstream:
+        administrator, agent, _ = create_benchmark_agent(url)
+        _, token = create_token(
+            administrator, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER
+        )
         runtime.close_runtime()
         close_writer()
         with (
-            _running(*peers, "relay", str(ports[1]), url, port=ports[1]) as relay,
-            _running(*web, "--log-level", "warning", port=ports[2]) as bonobot,
-            _running(*two, "--log-level", "warning", port=ports[3]) as first,
-            _running(*two, "--log-level", "warning", port=ports[3]) as second,
+            run_process(*peers, "relay", str(ports[1]), url, port=ports[1]) as relay,
+            run_process(*web, "--log-level", "warning", port=ports[2]) as bonobot,
+            run_process(*two, "--log-level", "warning", port=ports[3]) as first,
+            run_process(*two, "--log-level", "warning", port=ports[3]) as second,
         ):
             path, tool = f"/mcp/agents/{agent.slug}", "mcp_web_echo"
             targets = [
@@ -109,56 +112,58 @@ def measure() -> None:
                 Target("Bonobot", (bonobot,), ports[2], path, tool, token),
                 Target("Bonobot × 2", (first, second), ports[3], path, tool, token),
             ]
-            asyncio.run(_rounds(targets))
+            asyncio.run(run_rounds(targets))
             for target in targets:
-                for at_once in CONNECTIONS:
-                    _say(target, at_once)
+                for concurrency in CONNECTIONS:
+                    print_figures(target, concurrency)
 
 
-async def _rounds(targets: list[Target]) -> None:
+async def run_rounds(targets: list[Target]) -> None:
     numbers = itertools.count()
     for target in targets:  # warm
-        await _round(target, 8, numbers, 64, keep=False)
-    for at_once in CONNECTIONS:
+        await run_round(target, 8, numbers, 64, keep=False)
+    for concurrency in CONNECTIONS:
         for _ in range(ROUNDS):
             for target in targets:
-                await _round(target, at_once, numbers, CALLS)
+                await run_round(target, concurrency, numbers, CALLS)
 
 
-async def _round(
+async def run_round(
     target: Target, at_once: int, numbers: Iterator[int], calls: int, *, keep: bool = True
 ) -> None:
-    left, times = iter(range(calls)), []
+    remaining, times = iter(range(calls)), []
 
     async def connection() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
-        for _ in left:
-            request = _request(target, next(numbers))
-            began = time.perf_counter()
+        for _ in remaining:
+            request = build_request(target, next(numbers))
+            started_at = time.perf_counter()
             writer.write(request)
-            body = await _answer(reader)
-            times.append(time.perf_counter() - began)
+            body = await read_answer(reader)
+            times.append(time.perf_counter() - started_at)
             if "It is warm" not in body["result"]["content"][0]["text"]:
                 raise SystemExit(f"{target.name} answered {body}")
         writer.close()
 
-    spent, began = target.processor_s, time.perf_counter()
+    processor_time, started_at = target.processor_s, time.perf_counter()
     await asyncio.gather(*[connection() for _ in range(at_once)])
-    took = time.perf_counter() - began
+    elapsed = time.perf_counter() - started_at
     if keep:
-        target.rates.setdefault(at_once, []).append(calls / took)
-        target.spent.setdefault(at_once, []).append((target.processor_s - spent) / calls * 1000)
+        target.rates.setdefault(at_once, []).append(calls / elapsed)
+        target.spent.setdefault(at_once, []).append(
+            (target.processor_s - processor_time) / calls * 1000
+        )
         target.times.setdefault(at_once, []).extend(times)
 
 
-def _request(target: Target, number: int) -> bytes:
+def build_request(target: Target, number: int) -> bytes:
     headers, body = modern_request(target.tool, number, target.token)
     headers["Host"] = f"127.0.0.1:{target.port}"
     lines = [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([f"POST {target.path} HTTP/1.1", *lines, "", ""]).encode() + body
 
 
-async def _answer(reader: asyncio.StreamReader) -> Any:
+async def read_answer(reader: asyncio.StreamReader) -> Any:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     if not head.startswith("http/1.1 200"):
         raise SystemExit(head)
@@ -166,7 +171,7 @@ async def _answer(reader: asyncio.StreamReader) -> Any:
     return json.loads(await reader.readexactly(int(length.partition(":")[2])))
 
 
-def _say(target: Target, at_once: int) -> None:
+def print_figures(target: Target, at_once: int) -> None:
     times = sorted(target.times[at_once])
     p99 = quantiles(times, n=100)[98]
     figures = (
@@ -176,18 +181,18 @@ def _say(target: Target, at_once: int) -> None:
         median(target.spent[at_once]),
         target.megabytes,
     )
-    words = [target.name.replace(" ", "_"), str(at_once), *(f"{one:.2f}" for one in figures)]
-    sys.stdout.write(" ".join([*words, f"{os.getloadavg()[0]:.1f}"]) + "\n")
+    fields = [target.name.replace(" ", "_"), str(at_once), *(f"{item:.2f}" for item in figures)]
+    sys.stdout.write(" ".join([*fields, f"{os.getloadavg()[0]:.1f}"]) + "\n")
     sys.stdout.flush()
 
 
 @contextmanager
-def _running(*words: str, port: int) -> Iterator[int]:
-    """Run a process until it listens; yield its id, and end it afterwards."""
+def run_process(*words: str, port: int) -> Iterator[int]:
+    """Start a process and wait until it listens; yield its ID, and end it afterwards."""
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
             until = time.monotonic() + START_S
-            while not _listens(port):
+            while not is_listening(port):
                 if process.poll() is not None or time.monotonic() > until:
                     raise SystemExit(f"{' '.join(words)} doesn't listen")
                 time.sleep(0.1)
@@ -200,23 +205,23 @@ def _running(*words: str, port: int) -> Iterator[int]:
                 process.kill()
 
 
-def _listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1):
             return True
     except urllib.error.HTTPError:
         return True
     except OSError:
-        return _connects(port)
+        return accepts_connection(port)
 
 
-def _connects(port: int) -> bool:
+def accepts_connection(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -228,13 +233,13 @@ def test_calls_through_the_gateway() -> None:
 
 
 def main() -> None:
-    """Measure what there is and print the table."""
+    """Measure each available database and print a table."""
     console = Console(width=110)
     table = Table(title="Calls through the gateway")
     titles = ("database", "through", "connections", "calls/s", "p50 ms", "p99 ms")
     for title in (*titles, "processor ms", "MB", "load"):
         table.add_column(title, justify="left" if title in titles[:2] else "right")
-    for name, lines in on_each(__file__, console):
+    for name, lines in measure_each_database(__file__, console):
         for through, *figures in sorted(lines, key=lambda line: int(line[1])):
             table.add_row(name, through.replace("_", " "), *figures)
     console.print(table)

@@ -1,4 +1,4 @@
-"""What grows with an organization: a small one beside one a thousand times as large.
+"""Compare the times of a small organization with those of one a thousand times as large.
 
     DATABASE_URL=postgresql://…/small python -m benchmarks.grown_organization
     DATABASE_URL=postgresql://…/large python -m benchmarks.grown_organization --agents 10000 \\
@@ -40,7 +40,7 @@ MORE = (
 
 
 def measure() -> None:
-    """Measure this process's database; print ms and what, line by line."""
+    """Measure this process's database and print ms and what, line by line."""
     import django
     from django.core.management import call_command
 
@@ -66,28 +66,31 @@ def measure() -> None:
     gc.freeze()  # as a web process does when it has started
     for title, address in (*town.list_pages(), *MORE):
         try:
-            _say(title, *_times(partial(town.open, address)))
+            _print_figures(title, *measure_times(partial(town.open, address)))
         except OperationalError:
             sys.stdout.write(f"given up\t{title}\n")
         except AssertionError as error:
             sys.stdout.write(f"{error}\t{title}\n")
-    _say(f"a call admitted and settled, of {CALLS}", _calls(where.pk))
-    _verify(where.pk)
-    for title, *seconds in (*grown_upkeep.figures(where.pk), *grown_gateway.figures(town)):
-        _say(title, *seconds)
+    _print_figures(f"a call admitted and settled, of {CALLS}", measure_calls(where.pk))
+    measure_verification(where.pk)
+    for title, *seconds in (
+        *grown_upkeep.measure_upkeep(where.pk),
+        *grown_gateway.measure_gateway(town),
+    ):
+        _print_figures(title, *seconds)
 
 
-def _times(what: Callable[[], Any]) -> tuple[float, float]:
-    """Return how many seconds it takes the first time, and at best after that."""
+def measure_times(what: Callable[[], Any]) -> tuple[float, float]:
+    """Return the seconds of the first run, and of the fastest later one."""
     times = []
     for _ in range(TIMES):
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         what()
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - started_at)
     return times[0], min(times[1:])
 
 
-def _calls(organization_id: Any) -> float:
+def measure_calls(organization_id: Any) -> float:
     from benchmarks.bench_ledger import Caller
     from bonobot.ledger.queries import load_policy_generation
     from bonobot.ledger.writer.writer_thread import get_writer
@@ -95,54 +98,54 @@ def _calls(organization_id: Any) -> float:
     caller = Caller(organization_id)
     times = []
     for _ in range(CALLS):
-        admission = caller.admission()
+        admission = caller.build_admission()
         object.__setattr__(admission, "generation", load_policy_generation(organization_id))
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         get_writer().admit_call(admission).result(30)
-        get_writer().settle_call(caller.settlement(admission)).result(30)
-        times.append(time.perf_counter() - began)
+        get_writer().settle_call(caller.build_settlement(admission)).result(30)
+        times.append(time.perf_counter() - started_at)
     return sorted(times)[len(times) // 2]
 
 
-def _verify(organization_id: Any) -> None:
+def measure_verification(organization_id: Any) -> None:
     from bonobot.ledger.audit.verify_chain import advance_verification, load_tip, start_verification
 
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     standing = advance_verification(
         start_verification(organization_id), load_tip(organization_id), rows=VERIFIED
     )
-    took = (time.perf_counter() - began) / standing.rows
-    _say("audit verify, 10,000 rows", took * 10_000)
+    elapsed = (time.perf_counter() - started_at) / standing.rows
+    _print_figures("audit verify, 10,000 rows", elapsed * 10_000)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     sys.stdout.write(f"{peak}\tmemory of all this at its peak, MiB\n")
 
 
-def _say(title: str, *seconds: float) -> None:
-    sys.stdout.write(f"{'; '.join(f'{one * 1000:,.0f}' for one in seconds)}\t{title}\n")
+def _print_figures(title: str, *seconds: float) -> None:
+    sys.stdout.write(f"{'; '.join(f'{item * 1000:,.0f}' for item in seconds)}\t{title}\n")
     sys.stdout.flush()
 
 
 def main(urls: list[str]) -> None:
-    """Measure each database in a process of its own and print one table."""
-    found: dict[str, dict[str, str]] = {}
+    """Measure each database in a separate process and print a table."""
+    results: dict[str, dict[str, str]] = {}
     for url in urls:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "benchmarks.bench_growth"],
             env=os.environ | {"DATABASE_URL": url, "BENCH_GROWTH": "measure"},
             stdout=subprocess.PIPE,
             text=True,
             check=False,
         )
-        if done.returncode:
+        if process.returncode:
             sys.exit(f"{url.rpartition('/')[2]} could not be measured.")
-        for line in done.stdout.splitlines():
+        for line in process.stdout.splitlines():
             value, _, title = line.partition("\t")
-            found.setdefault(title, {})[url] = value
+            results.setdefault(title, {})[url] = value
     load = os.getloadavg()[1]
     table = Table(box=MARKDOWN)
     for title in ("what", *(url.rpartition("/")[2] for url in urls)):
         table.add_column(title)
-    for title, values in found.items():
+    for title, values in results.items():
         table.add_row(title, *(values.get(url, "") for url in urls))
     console = Console(width=120)
     console.print(table)

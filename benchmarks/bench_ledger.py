@@ -1,4 +1,4 @@
-"""How many governed calls a second the ledger admits and settles, and what each costs.
+"""Measure how many calls per second the ledger admits and settles, and the cost of each.
 
     make bench            (this among others)
     .venv/bin/python -m benchmarks.bench_ledger
@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.databases import on_each
+from benchmarks.databases import measure_each_database
 from bonobot.ledger.types import (
     Actor,
     Admission,
@@ -35,7 +35,7 @@ NEVER = 10**9  # a limit that isn't reached
 
 
 class Caller:
-    """One session of one agent, whose calls all touch the same cells."""
+    """A session of an agent; all of its calls update the same budgets and rate limits."""
 
     def __init__(self, organization_id: UUID) -> None:
         self.organization_id = organization_id
@@ -44,8 +44,8 @@ class Caller:
         self.budgets = [f"budget:{cell}:{unit}" for unit in ("calls", "microusd")]
         self.rates = [f"rate:{cell}", f"rate:{organization_id}:token"]
 
-    def admission(self) -> Admission:
-        """Return a call that asks for two budgets and two rates."""
+    def build_admission(self) -> Admission:
+        """Return the admission of a call with two budgets and two rate limits."""
         opening = Opening(
             call_id=uuid4(),
             organization_id=self.organization_id,
@@ -68,8 +68,8 @@ class Caller:
         charges = tuple(RateCharge(key, NEVER, NEVER) for key in self.rates)
         return Admission(opening, reserves, charges, generation=0)
 
-    def settlement(self, admission: Admission) -> Settlement:
-        """Return how that call ended."""
+    def build_settlement(self, admission: Admission) -> Settlement:
+        """Return the settlement of that call."""
         return Settlement(
             call_id=admission.opening.call_id,
             organization_id=self.organization_id,
@@ -80,18 +80,18 @@ class Caller:
         )
 
 
-async def calls(organization_id: UUID, *, concurrency: int, seconds: float) -> list[float]:
+async def make_calls(organization_id: UUID, *, concurrency: int, seconds: float) -> list[float]:
     """Make calls for some seconds; return how long each waited for the ledger, in ms."""
     caller = Caller(organization_id)
     waits: list[float] = []
 
     async def work(until: float) -> None:
         while time.monotonic() < until:
-            admission = caller.admission()
-            began = time.perf_counter()
+            admission = caller.build_admission()
+            started_at = time.perf_counter()
             await get_writer().admit_call_async(admission)
-            await get_writer().settle_call_async(caller.settlement(admission))
-            waits.append((time.perf_counter() - began) * 1000)
+            await get_writer().settle_call_async(caller.build_settlement(admission))
+            waits.append((time.perf_counter() - started_at) * 1000)
 
     until = time.monotonic() + seconds
     await asyncio.gather(*[work(until) for _ in range(concurrency)])
@@ -99,7 +99,7 @@ async def calls(organization_id: UUID, *, concurrency: int, seconds: float) -> l
 
 
 def measure() -> None:
-    """Measure this process's database; print a line for each concurrency."""
+    """Measure this process's database and print a line for each concurrency."""
     import django
     from django.core.management import call_command
 
@@ -109,22 +109,27 @@ def measure() -> None:
 
     organization_id = uuid4()
     for concurrency in CONCURRENCY:
-        asyncio.run(calls(organization_id, concurrency=concurrency, seconds=WARM_S))
-        began, spent = time.perf_counter(), time.process_time()
-        waits = sorted(asyncio.run(calls(organization_id, concurrency=concurrency, seconds=RUN_S)))
-        spent, took = time.process_time() - spent, time.perf_counter() - began
+        asyncio.run(make_calls(organization_id, concurrency=concurrency, seconds=WARM_S))
+        started_at, processor_time = time.perf_counter(), time.process_time()
+        waits = sorted(
+            asyncio.run(make_calls(organization_id, concurrency=concurrency, seconds=RUN_S))
+        )
+        processor_time, elapsed = (
+            time.process_time() - processor_time,
+            time.perf_counter() - started_at,
+        )
         figures = (
-            len(waits) / took,
+            len(waits) / elapsed,
             waits[len(waits) // 2],
             waits[len(waits) * 99 // 100],
-            spent / len(waits) * 1000,
+            processor_time / len(waits) * 1000,
         )
-        sys.stdout.write(" ".join([str(concurrency), *[f"{one:.3f}" for one in figures]]) + "\n")
+        sys.stdout.write(" ".join([str(concurrency), *[f"{item:.3f}" for item in figures]]) + "\n")
     close_writer()
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     report = verify_whole_chain(organization_id)
-    took = time.perf_counter() - began
-    sys.stdout.write(f"verify {report.ok} {report.rows} {took:.3f}\n")
+    elapsed = time.perf_counter() - started_at
+    sys.stdout.write(f"verify {report.ok} {report.rows} {elapsed:.3f}\n")
 
 
 def test_the_ledger_admits_and_settles_calls() -> None:
@@ -132,18 +137,18 @@ def test_the_ledger_admits_and_settles_calls() -> None:
 
 
 def main() -> None:
-    """Measure what there is and print one table."""
+    """Measure each available database and print a table."""
     table = Table(title="Ledger: admission and settlement of a call")
     for title in ("database", "at once", "calls/s", "p50 ms", "p99 ms", "processor ms/call"):
         table.add_column(title, justify="left" if title == "database" else "right")
     console = Console()
-    for name, lines in on_each(__file__, console):
+    for name, lines in measure_each_database(__file__, console):
         for first, *figures in lines:
             if first == "verify":
                 sound, rows, seconds = figures
                 console.print(f"{name}: verify of {rows} rows in {seconds} s, sound: {sound}")
                 continue
-            rate, p50, p99, cpu = (float(one) for one in figures)
+            rate, p50, p99, cpu = (float(item) for item in figures)
             table.add_row(name, first, f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{cpu:.3f}")
     console.print(table)
 

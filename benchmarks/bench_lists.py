@@ -1,4 +1,4 @@
-"""How long the pages of a large organization take, and how many queries each makes.
+"""Measure the time and the number of queries of the pages of a large organization.
 
     make bench            (this among others)
     .venv/bin/python -m benchmarks.bench_lists
@@ -16,7 +16,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.databases import on_each
+from benchmarks.databases import measure_each_database
 
 SERVERS = 5_000
 EACH = 20
@@ -36,22 +36,26 @@ def measure() -> None:
 
     from tests import large_organization
 
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     town = large_organization.create_large_organization(servers=SERVERS, each=EACH, calls=CALLS)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")
-    took = time.perf_counter() - began
-    sys.stdout.write(f"0 {took * 1000:.0f} 0 (filling the database)\n")
+    elapsed = time.perf_counter() - started_at
+    sys.stdout.write(f"0 {elapsed * 1000:.0f} 0 (filling the database)\n")
     for title, address in town.list_pages():
         times = []
         for _ in range(TIMES):
             with CaptureQueriesContext(connection) as queries:
-                began, spent = time.perf_counter(), time.process_time()
+                started_at, processor_time = time.perf_counter(), time.process_time()
                 town.open(address)
-                times.append((time.perf_counter() - began, time.process_time() - spent))
-        took, spent = (statistics.median(each) * 1000 for each in zip(*times, strict=True))
-        sys.stdout.write(f"{len(queries)} {took:.0f} {spent:.0f} {title}\n")
+                times.append(
+                    (time.perf_counter() - started_at, time.process_time() - processor_time)
+                )
+        elapsed, processor_time = (
+            statistics.median(each) * 1000 for each in zip(*times, strict=True)
+        )
+        sys.stdout.write(f"{len(queries)} {elapsed:.0f} {processor_time:.0f} {title}\n")
 
 
 def test_the_pages_of_a_large_organization() -> None:
@@ -59,14 +63,14 @@ def test_the_pages_of_a_large_organization() -> None:
 
 
 def main() -> None:
-    """Measure what there is and print one table."""
+    """Measure each available database and print a table."""
     table = Table(title=f"Pages: {SERVERS:,} servers, {SERVERS * EACH:,} definitions")
     for title in ("database", "page", "queries", "ms", "processor ms"):
         table.add_column(title, justify="left" if title in ("database", "page") else "right")
     console = Console()
-    for name, lines in on_each(__file__, console):
-        for queries, took, spent, *words in lines:
-            table.add_row(name, " ".join(words), queries, took, spent)
+    for name, lines in measure_each_database(__file__, console):
+        for queries, elapsed, processor_time, *fields in lines:
+            table.add_row(name, " ".join(fields), queries, elapsed, processor_time)
     console.print(table)
 
 

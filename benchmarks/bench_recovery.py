@@ -1,10 +1,10 @@
-"""How long a session stands still when its worker ends, by the clock.
+"""Measure how long a session is interrupted when its worker ends.
 
     make bench            (this among others)
     .venv/bin/python -m pytest -n0 -s -q benchmarks/bench_recovery.py
 
-Two workers and a beat as in an installation, and a session whose call is out. The worker that runs
-it ends, and what counts is the time until a new holder has the session.
+Two workers and a scheduler run as in an installation, and a session waits for a call. Its worker is
+ended, and the time until another one has leased the session is measured.
 
 - `killed`: with SIGKILL. The other worker proves that the process has ended.
 - `stopped`: with SIGTERM. Calls get no time to finish (`BONOBOT_DRAIN_S`).
@@ -43,70 +43,72 @@ BARS_S = {"killed": 5.0, "stopped": 2.0, "alone": 10.0, "up": 5.0}
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def beat(folder: Path) -> Process:
+def start_beat(folder: Path) -> Process:
     command = [sys.executable, "-m", "celery", "--app", "bonobot", "beat", "--pidfile="]
     return processes.start_process(
         "beat", command, folder=folder, env=processes.build_environment()
     )
 
 
-def up(folder: Path) -> Process:
+def start_up(folder: Path) -> Process:
     port = str(processes.find_unused_port())
     command = [sys.executable, "-m", "bonobot", "up", "--port", port]
     return processes.start_process("up", command, folder=folder, env=processes.build_environment())
 
 
 def create_agent() -> Agent:
-    """Create an agent whose call may be made again."""
+    """Create an agent with a repeatable tool."""
     acme = factories.create_organization()
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     agent = factories.create_agent(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.approve_server(acme, create_server(boss, spec), agent)
-    set_labels(boss, server, list(server.definitions.all()), [FlowLabel.REPEATABLE])
+    server = factories.approve_server(acme, create_server(administrator, spec), agent)
+    set_labels(administrator, server, list(server.definitions.all()), [FlowLabel.REPEATABLE])
     return agent
 
 
-def begun(agent: Agent) -> Session:
-    """Start a session whose call stays out for an hour."""
-    boss = factories.build_administrator(agent.organization)
-    return sessions.start_session(boss, agent, '/mcp_workshop_wait {"seconds": 3600}')
+def start_session(agent: Agent) -> Session:
+    """Start a session whose call takes an hour."""
+    administrator = factories.build_administrator(agent.organization)
+    return sessions.start_session(administrator, agent, '/mcp_workshop_wait {"seconds": 3600}')
 
 
-def holder(session: Session) -> tuple[int, int] | None:
-    """Return the fence of who holds the session now and its process; None while nobody does."""
+def find_runner(session: Session) -> tuple[int, int] | None:
+    """Return the fence and process ID of the session's runner, or None if there is none."""
     session.refresh_from_db()
     runner = Runner.objects.filter(pk=session.runner_id).first() if session.runner_id else None
     return (session.fence, runner.pid) if runner else None
 
 
 @pytest.mark.parametrize("ended", BARS_S)
-def test_the_session_of_an_ended_worker_goes_on(tmp_path: Path, ended: str) -> None:
+def test_a_session_continues_when_its_worker_ends(tmp_path: Path, ended: str) -> None:
     count = {"alone": 1, "up": 0}.get(ended, 2)
     start = partial(processes.start_worker, tmp_path, extra={"BONOBOT_DRAIN_S": "0"})
     workers = {one.pid: one for one in (start(f"w{n}") for n in range(count))}
-    ticking = up(tmp_path) if ended == "up" else beat(tmp_path)
-    took = []
+    ticking = start_up(tmp_path) if ended == "up" else start_beat(tmp_path)
+    elapsed = []
     try:
         agent = create_agent()
         for number in range(KILLS):
-            session = begun(agent)
-            fence, pid = eventually(partial(holder, session), within=60)
+            session = start_session(agent)
+            fence, pid = eventually(partial(find_runner, session), within=60)
             eventually(session.steps.filter(kind="call").exists, within=60)
             workers.pop(pid, None)
             os.kill(pid, signal.SIGTERM if ended == "stopped" else signal.SIGKILL)
             ended_at = time.perf_counter()
 
-            def taken(one: Session = session, before: int = fence) -> tuple[int, int] | None:
-                found = holder(one)
-                return found if found and found[0] > before else None
+            def find_new_runner(
+                session: Session = session, previous_fence: int = fence
+            ) -> tuple[int, int] | None:
+                runner = find_runner(session)
+                return runner if runner and runner[0] > previous_fence else None
 
             if ended == "alone":
                 fresh = start(f"w{number + 2}")
                 workers[fresh.pid] = fresh
-            eventually(taken, within=60)
-            took.append(time.perf_counter() - ended_at)
+            eventually(find_new_runner, within=60)
+            elapsed.append(time.perf_counter() - ended_at)
             if ended in ("killed", "stopped"):
                 fresh = start(f"w{number + 2}")
                 workers[fresh.pid] = fresh
@@ -118,6 +120,6 @@ def test_the_session_of_an_ended_worker_goes_on(tmp_path: Path, ended: str) -> N
             one.kill()
     sys.stdout.write(
         f"\n{KILLS} workers ({ended}), {connection.vendor}: the session went on after"
-        f" {median(took):.1f} s (p50), {max(took):.1f} s (max), bar {BARS_S[ended]:.0f} s\n"
+        f" {median(elapsed):.1f} s (p50), {max(elapsed):.1f} s (max), bar {BARS_S[ended]:.0f} s\n"
     )
-    assert median(took) <= BARS_S[ended]
+    assert median(elapsed) <= BARS_S[ended]

@@ -1,4 +1,4 @@
-"""`make bench`: what scanning finds, by kind and by source, never pooled; and what it costs.
+"""Measure the recall and precision of scanning by kind and by source, and its cost.
 
 The rules are written by hand and no weight is fitted, so each source of the sample stands for
 itself: leaving one out leaves the same rules. Our own lists say how it does on sentences that no
@@ -31,18 +31,18 @@ LATER_STYLES: dict[str, list[str]] = tomllib.loads(
 Counts = dict[str, list[int]]
 
 
-def _table(title: str, found: Iterable[tuple[str, bool]]) -> None:
+def _print_table(title: str, found: Iterable[tuple[str, bool]]) -> None:
     counts: Counts = defaultdict(lambda: [0, 0])
     for name, hit in found:
         counts[name][0] += hit
         counts[name][1] += 1
     if counts:
         sys.stdout.write(f"\n{title}\n")
-    for name, (hits, whole) in sorted(counts.items()):
-        sys.stdout.write(f"  {name[:58]:<58} {hits:>4} / {whole:<4} {hits / whole:>6.1%}\n")
+    for name, (hits, complete) in sorted(counts.items()):
+        sys.stdout.write(f"  {name[:58]:<58} {hits:>4} / {complete:<4} {hits / complete:>6.1%}\n")
 
 
-def _payload(row: dict[str, Any]) -> dict[str, Any]:
+def _build_payload(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in ("name", "description") if row.get(key)}
 
 
@@ -52,76 +52,81 @@ def test_what_is_found_in_definitions() -> None:
     }
     attacks["schema fields"] = [taking(schema) for schema in definition_texts.FIELDS]
     for half, of in (("known to the rules", seen), ("unknown to them", unseen)):
-        _table(
+        _print_table(
             f"Own attacks, {half}: held or refused",
             (
-                (want, bool(scan_definition(one)))
+                (want, bool(scan_definition(item)))
                 for want, texts in attacks.items()
-                for one in of(texts)
+                for item in of(texts)
             ),
         )
     poisoned = corpus.read_samples("poisoned_tools.json")
-    _table(
+    _print_table(
         "Sample, by source",
-        ((row["source"], bool(scan_definition(_payload(row)))) for row in poisoned),
+        ((row["source"], bool(scan_definition(_build_payload(row)))) for row in poisoned),
     )
-    _table(
-        "Sample, by class", ((row["cls"], bool(scan_definition(_payload(row)))) for row in poisoned)
+    _print_table(
+        "Sample, by class",
+        ((row["cls"], bool(scan_definition(_build_payload(row)))) for row in poisoned),
     )
     benign = corpus.read_samples("benign_tools.json")
-    tiers = [(row, {one.tier for one in scan_definition(_payload(row))}) for row in benign]
-    _table("Sample, honest: refused", (("all", "hard" in found) for _, found in tiers))
-    _table("Sample, honest: held", (("all", bool(found)) for _, found in tiers))
-    _table(
+    tiers = [(row, {item.tier for item in scan_definition(_build_payload(row))}) for row in benign]
+    _print_table("Sample, honest: refused", (("all", "hard" in results) for _, results in tiers))
+    _print_table("Sample, honest: held", (("all", bool(results)) for _, results in tiers))
+    _print_table(
         "Sample, honest that sound like attacks: held",
-        (("hard negatives", bool(found)) for row, found in tiers if row["hard_negative"]),
+        (("hard negatives", bool(results)) for row, results in tiers if row["hard_negative"]),
     )
 
 
 def test_what_is_found_in_results() -> None:
-    _table(
+    _print_table(
         "Own results: flagged",
         (
-            (way, bool(inspect_result(carrier.format(said)).flagged))
+            (way, bool(inspect_result(carrier.format(text)).flagged))
             for way, texts in result_texts.OVERT.items()
-            for said in texts
+            for text in texts
             for carrier in result_texts.CARRIERS
         ),
     )
     rows = corpus.read_samples("tool_results.json")
-    found = [(row, inspect_result(row["text"])) for row in rows]
+    results = [(row, inspect_result(row["text"])) for row in rows]
     for label in ("malicious", "benign"):
-        mine = [(row, one) for row, one in found if row["label"] == label]
-        _table(
-            f"Sample, {label}: flagged", ((row["source"], bool(one.flagged)) for row, one in mine)
+        own = [(row, item) for row, item in results if row["label"] == label]
+        _print_table(
+            f"Sample, {label}: flagged", ((row["source"], bool(item.flagged)) for row, item in own)
         )
-        _table(
+        _print_table(
             f"Sample, {label}: text changed",
-            (("all", one.text != row["text"]) for row, one in mine),
+            (("all", item.text != row["text"]) for row, item in own),
         )
 
 
 def test_what_is_found_in_styles_that_nothing_was_trained_on() -> None:
     """Definitions of `unlearned_*.txt` and `later_styles.toml`, alone and beside their tools."""
     for name, title in (("attacks", "attacks"), ("honest", "honest that sound like attacks")):
-        samples = scanning_texts.unlearned(name, 1)
+        samples = scanning_texts.read_unlearned(name, 1)
         later = [{"name": "helper_tool", "description": text} for text in LATER_STYLES[name]]
-        for beside in (False, True):
-            where = "neighbors known" if beside else "alone"
+        for neighbors in (False, True):
+            where = "neighbors known" if neighbors else "alone"
             held = [
-                (style, bool(scan_definition(one.payload, own_names=one.own if beside else ())))
-                for style, one in samples
+                (
+                    style,
+                    bool(scan_definition(item.payload, own_names=item.own if neighbors else ())),
+                )
+                for style, item in samples
             ]
-            own = LATER_STYLES["own"] if beside else ()
-            held += [("later styles", bool(scan_definition(one, own_names=own))) for one in later]
-            _table(
-                f"Unlearned {title}, {where}: held", [*held, *(("= all", hit) for _, hit in held)]
+            own = LATER_STYLES["own"] if neighbors else ()
+            held += [("later styles", bool(scan_definition(item, own_names=own))) for item in later]
+            _print_table(
+                f"Unlearned {title}, {where}: held",
+                [*held, *(("= all", hit) for _, hit in held)],
             )
     for name in ("injected", "results"):
-        found = [inspect_result(text) for text in LATER_STYLES[name]]
-        _table(
+        results = [inspect_result(text) for text in LATER_STYLES[name]]
+        _print_table(
             f"Later styles, {name}: flagged or changed",
-            (("all", bool(one.flagged or one.sanitized)) for one in found),
+            (("all", bool(item.flagged or item.sanitized)) for item in results),
         )
 
 
@@ -129,28 +134,32 @@ def test_what_is_found_in_oblique_texts() -> None:
     """Complete definitions and results of `oblique_*`: the hard end of what attackers write."""
     for name in ("attacks", "honest"):
         rows = scanning_texts.read_oblique(name)
-        for beside in (False, True):
+        for neighbors in (False, True):
             held = [
                 (
                     row["style"],
                     bool(
                         scan_definition(
-                            row["definition"], own_names=row["neighbors"] if beside else ()
+                            row["definition"], own_names=row["neighbors"] if neighbors else ()
                         )
                     ),
                 )
                 for row in rows
             ]
-            where = "neighbors known" if beside else "alone"
-            _table(f"Oblique {name}, {where}: held", [*held, *(("= all", hit) for _, hit in held)])
+            where = "neighbors known" if neighbors else "alone"
+            _print_table(
+                f"Oblique {name}, {where}: held",
+                [*held, *(("= all", hit) for _, hit in held)],
+            )
     for name in ("injected", "documents"):
-        found = [
+        results = [
             (row["style"], bool(result.flagged or result.sanitized))
             for row in scanning_texts.read_oblique(name)
             for result in (inspect_result(row["text"]),)
         ]
-        _table(
-            f"Oblique {name}: flagged or changed", [*found, *(("= all", hit) for _, hit in found)]
+        _print_table(
+            f"Oblique {name}: flagged or changed",
+            [*results, *(("= all", hit) for _, hit in results)],
         )
 
 
@@ -165,20 +174,22 @@ def test_what_is_found_in_texts_that_were_written_without_the_rules(set_name: st
                 for style, one in samples
             ]
             where = "neighbors known" if beside else "alone"
-            _table_with_interval(f"{set_name}_{name}, {where}: held", held)
+            _print_table_with_interval(f"{set_name}_{name}, {where}: held", held)
     for name in ("injected", "documents"):
         found = [
             (style, bool(result.flagged or result.sanitized))
-            for style, texts in scanning_texts.by_hand(f"{set_name}_{name}", "").items()
+            for style, texts in scanning_texts.read_handwritten(f"{set_name}_{name}", "").items()
             for text in texts
             for result in (inspect_result(text),)
         ]
-        _table_with_interval(f"{set_name}_{name}: flagged or changed", found)
+        _print_table_with_interval(f"{set_name}_{name}: flagged or changed", found)
 
 
-def _table_with_interval(title: str, found: list[tuple[str, bool]]) -> None:
+def _print_table_with_interval(title: str, found: list[tuple[str, bool]]) -> None:
     low, high = compute_interval(sum(hit for _, hit in found), len(found))
-    _table(f"{title} ({low:.0%} to {high:.0%})", [*found, *(("= all", hit) for _, hit in found)])
+    _print_table(
+        f"{title} ({low:.0%} to {high:.0%})", [*found, *(("= all", hit) for _, hit in found)]
+    )
 
 
 def compute_interval(hits: int, count: int) -> tuple[float, float]:
@@ -191,14 +202,16 @@ def compute_interval(hits: int, count: int) -> tuple[float, float]:
 
 def test_what_scanning_costs() -> None:
     text = "Returns the rows of a table; `limit` says how many. See https://example.com. " * 850
-    for name, what in (
+    for name, title in (
         ("definition", lambda: scan_definition({"description": text})),
         ("result for a model", lambda: inspect_result(text)),
         ("result for another program", lambda: strip_json_value({"content": [{"text": text}]})),
     ):
-        what()
-        began = process_time()
-        what()
-        spent = process_time() - began
-        sys.stdout.write(f"\n{name}: {spent * 1000 / (len(text) / 1024):.2f} ms for each KiB")
+        title()
+        started_at = process_time()
+        title()
+        processor_time = process_time() - started_at
+        sys.stdout.write(
+            f"\n{name}: {processor_time * 1000 / (len(text) / 1024):.2f} ms for each KiB"
+        )
     sys.stdout.write("\n")

@@ -65,7 +65,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class SlowModel(RawHttp):
     """A provider that answers each request after `wait_s`, over connections that are kept."""
 
-    respond: Callable[[RecordedRequest], bytes] = field(default=lambda asked: _streamed(asked))
+    respond: Callable[[RecordedRequest], bytes] = field(default=lambda asked: stream_reply(asked))
     wait_s: float = MODEL_S
 
     async def _answer(
@@ -83,24 +83,25 @@ class Stage:
     agent: Agent
     model: SlowModel
 
-    def started(self, count: int) -> list[Session]:
+    def start_sessions(self, count: int) -> list[Session]:
         """Start sessions while the worker stands still, so that all wait for it at once."""
-        boss = factories.build_administrator(self.agent.organization)
+        administrator = factories.build_administrator(self.agent.organization)
         os.kill(self.worker.pid, signal.SIGSTOP)
         try:
             return [
-                start_session(boss, self.agent, f"How is the weather? {n}") for n in range(count)
+                start_session(administrator, self.agent, f"How is the weather? {n}")
+                for n in range(count)
             ]
         finally:
             os.kill(self.worker.pid, signal.SIGCONT)
 
 
 def test_sessions_that_wait_on_a_slow_model(tmp_path: Path) -> None:
-    with staged(tmp_path, turns_with_calls=0) as stage:
-        idle_mb = memory_mb(stage.worker.pid)
-        took_s, spent_s = ended(stage, stage.started(SESSIONS))
-        peak_mb = memory_mb(stage.worker.pid, peak=True)
-    _say(
+    with start_stage(tmp_path, turns_with_calls=0) as stage:
+        idle_mb = measure_memory_mb(stage.worker.pid)
+        took_s, spent_s = wait_for_sessions(stage, stage.start_sessions(SESSIONS))
+        peak_mb = measure_memory_mb(stage.worker.pid, peak=True)
+    _print_figures(
         f"{SESSIONS} sessions, each waiting {MODEL_S:g} s on its model, {connection.vendor}: "
         f"{took_s:.1f} s (bar {BAR_S:g} s), {spent_s * 1000 / SESSIONS:.1f} ms of processor time "
         f"each; memory {idle_mb:.0f} MB warm, at most {peak_mb:.0f} MB (bar {BAR_MB} MB)"
@@ -108,12 +109,12 @@ def test_sessions_that_wait_on_a_slow_model(tmp_path: Path) -> None:
 
 
 def test_realistic_sessions(tmp_path: Path) -> None:
-    with staged(tmp_path, turns_with_calls=2) as stage:
-        before = rows()
-        took_s, spent_s = ended(stage, stage.started(SESSIONS))
-        written = {name: count - before[name] for name, count in rows().items()}
+    with start_stage(tmp_path, turns_with_calls=2) as stage:
+        before = count_rows()
+        took_s, spent_s = wait_for_sessions(stage, stage.start_sessions(SESSIONS))
+        written = {name: count - before[name] for name, count in count_rows().items()}
     each = {name: count / SESSIONS for name, count in written.items() if count > 0}
-    _say(
+    _print_figures(
         f"{SESSIONS} sessions of 3 turns and 4 calls, {connection.vendor}: "
         f"{spent_s * 1000 / SESSIONS:.1f} ms of processor time each (bar {BAR_MS} ms), "
         f"{took_s:.1f} s; load {os.getloadavg()[0]:.1f}; rows of one: {sum(each.values()):.0f} ("
@@ -123,55 +124,58 @@ def test_realistic_sessions(tmp_path: Path) -> None:
 
 
 @contextmanager
-def staged(folder: Path, *, turns_with_calls: int) -> Iterator[Stage]:
-    """Play a model and a server on this process's loop, and start a worker that is warm."""
-    model = SlowModel(lambda asked: _streamed(asked, turns_with_calls), wait_s=0.0)
-    server = RawHttp(_served)
-    opened = [one.listening() for one in (model, server)]
-    for one in opened:
-        get_runtime().call(one.__aenter__)
-    agent = _agent(model.port, server.url)
+def start_stage(folder: Path, *, turns_with_calls: int) -> Iterator[Stage]:
+    """Start a model and a server on this process's loop, and a warm worker."""
+    model = SlowModel(lambda request: stream_reply(request, turns_with_calls), wait_s=0.0)
+    server = RawHttp(serve_tool)
+    opened = [item.listening() for item in (model, server)]
+    for item in opened:
+        get_runtime().call(item.__aenter__)
+    agent = create_agent(model.port, server.url)
     worker = processes.start_worker(folder, "worker", {"BONOBOT_WORKER_THREADS": "16"})
     try:
         stage = Stage(worker, agent, model)
-        ended(stage, stage.started(3))
+        wait_for_sessions(stage, stage.start_sessions(3))
         model.wait_s = 0.0 if turns_with_calls else MODEL_S
         yield stage
     finally:
         worker.kill()
-        for one in opened:
-            get_runtime().call(one.__aexit__, None, None, None)
+        for item in opened:
+            get_runtime().call(item.__aexit__, None, None, None)
         get_runtime().close()
         get_writer().close()
 
 
-def ended(stage: Stage, sessions: list[Session]) -> tuple[float, float]:
+def wait_for_sessions(stage: Stage, sessions: list[Session]) -> tuple[float, float]:
     """Wait until the sessions are done; return what it took: wall and processor time, seconds."""
-    began, spent = time.perf_counter(), processor_s(stage.worker.pid)
-    mine = Session.objects.filter(pk__in=[one.pk for one in sessions])
+    started_at, processor_time = time.perf_counter(), measure_processor_s(stage.worker.pid)
+    own = Session.objects.filter(pk__in=[item.pk for item in sessions])
     eventually(
-        lambda: not mine.unfinished().exists(), within=120, every=0.02, what="the sessions' end"
+        lambda: not own.unfinished().exists(), within=120, every=0.02, what="the sessions' end"
     )
-    took_s, spent = time.perf_counter() - began, processor_s(stage.worker.pid) - spent
+    took_s, processor_time = (
+        time.perf_counter() - started_at,
+        measure_processor_s(stage.worker.pid) - processor_time,
+    )
     stage.worker.require()
-    assert set(mine.values_list("status", flat=True)) == {Session.Status.DONE}, stage.worker.log()
-    return took_s, spent
+    assert set(own.values_list("status", flat=True)) == {Session.Status.DONE}, stage.worker.log()
+    return took_s, processor_time
 
 
-def rows() -> dict[str, int]:
+def count_rows() -> dict[str, int]:
     """Return how many rows each table of ours has."""
-    ours = [one for one in apps.get_models() if one.__module__.partition(".")[0] in OURS]
-    return {one.__name__: one._default_manager.count() for one in ours}
+    ours = [item for item in apps.get_models() if item.__module__.partition(".")[0] in OURS]
+    return {item.__name__: item._default_manager.count() for item in ours}
 
 
 OURS = ("agents", "bonobot", "mcp_servers")
 
 
-def _agent(model_port: int, server_url: str) -> Agent:
+def create_agent(model_port: int, server_url: str) -> Agent:
     acme = factories.create_organization()
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     save_endpoint(
-        boss,
+        administrator,
         ModelEndpointSpec(
             name="Slow",
             kind="openai",
@@ -186,15 +190,15 @@ def _agent(model_port: int, server_url: str) -> Agent:
     server = factories.create_http_server(acme, server_url)
     factories.approve_server(acme, server, agent)
     # Without labels, a call after the first one needs an approval.
-    set_labels(boss, server, list(server.definitions.all()), [FlowLabel.UNTRUSTED_CONTENT])
+    set_labels(administrator, server, list(server.definitions.all()), [FlowLabel.UNTRUSTED_CONTENT])
     never = RuleSpec("mcp_web_look_up", {"properties": {"text": {"const": "never"}}})
-    set_policy(boss, agent, PolicySpec("all", deny=(never,)))
+    set_policy(administrator, agent, PolicySpec("all", deny=(never,)))
     lines = [BudgetLine("tokens", "month", NEVER), BudgetLine("calls", "month", NEVER)]
-    set_budgets(boss, agent, lines)
+    set_budgets(administrator, agent, lines)
     return agent
 
 
-def _served(asked: RecordedRequest) -> bytes:
+def serve_tool(asked: RecordedRequest) -> bytes:
     if asked.method == "server/discover":
         return raw_http_server.discovery(asked)
     if asked.method == "tools/list":
@@ -202,50 +206,59 @@ def _served(asked: RecordedRequest) -> bytes:
     return raw_http_server.text(asked, WORDS)
 
 
-def _streamed(asked: RecordedRequest, turns_with_calls: int = 0) -> bytes:
+def stream_reply(asked: RecordedRequest, turns_with_calls: int = 0) -> bytes:
     """Return two calls for the first turns, and then an answer, as OpenAI streams them."""
-    answered = sum(one["role"] == "assistant" for one in asked.message["messages"])
+    answered = sum(item["role"] == "assistant" for item in asked.message["messages"])
     if answered < turns_with_calls:
-        calls = [_call(index, answered) for index in range(2)]
+        calls = [build_call(index, answered) for index in range(2)]
         deltas: list[dict[str, Any]] = [{"tool_calls": [call]} for call in calls]
         finish = "tool_calls"
     else:
-        deltas, finish = [{"role": "assistant", "content": word} for word in WORDS.split()], "stop"
+        deltas, finish = (
+            [{"role": "assistant", "content": field} for field in WORDS.split()],
+            "stop",
+        )
     usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}
-    chunks = [*(_chunk(delta) for delta in deltas), _chunk({}, finish), _chunk(None, usage=usage)]
+    chunks = [
+        *(build_chunk(delta) for delta in deltas),
+        build_chunk({}, finish),
+        build_chunk(None, usage=usage),
+    ]
     return raw_http_server.response(
         200, b"".join(chunks) + b"data: [DONE]\n\n", "text/event-stream"
     )
 
 
-def _call(index: int, turn: int) -> dict[str, Any]:
+def build_call(index: int, turn: int) -> dict[str, Any]:
     arguments = json.dumps({"text": f"weather of turn {turn}, place {index}", "limit": 5})
     function = {"name": "mcp_web_look_up", "arguments": arguments}
     return {"index": index, "id": f"call_{index}", "type": "function", "function": function}
 
 
-def _chunk(delta: dict[str, Any] | None, finish: str | None = None, usage: Any = None) -> bytes:
+def build_chunk(
+    delta: dict[str, Any] | None, finish: str | None = None, usage: Any = None
+) -> bytes:
     choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
-    whole = {
+    complete = {
         **{"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "slow-1"},
         "choices": choices,
         "usage": usage,
     }
-    return b"data: " + json.dumps(whole).encode() + b"\n\n"
+    return b"data: " + json.dumps(complete).encode() + b"\n\n"
 
 
-def processor_s(pid: int) -> float:
+def measure_processor_s(pid: int) -> float:
     """Return the processor time of a process, all its threads, in seconds (Linux)."""
     after_name = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def memory_mb(pid: int, *, peak: bool = False) -> float:
+def measure_memory_mb(pid: int, *, peak: bool = False) -> float:
     """Return the memory of a process, or the most that it ever had, in MB (resident; Linux)."""
-    told = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    wanted = "VmHWM:" if peak else "VmRSS:"
-    return next(int(line.split()[1]) for line in told if line.startswith(wanted)) / 1024
+    texts = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    expected = "VmHWM:" if peak else "VmRSS:"
+    return next(int(line.split()[1]) for line in texts if line.startswith(expected)) / 1024
 
 
-def _say(line: str) -> None:
+def _print_figures(line: str) -> None:
     sys.stdout.write(f"\n{line}\n")

@@ -1,4 +1,4 @@
-"""300 registered HTTP servers and one that hangs, in one sweep of one worker.
+"""Measure the discovery of 300 HTTP servers, and one that hangs, by one worker.
 
     make bench            (this among others)
     .venv/bin/python -m pytest -n0 -s -q benchmarks/bench_sweep.py
@@ -36,24 +36,24 @@ BAR_S = 30.0
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-async def slowly(asked: RecordedRequest) -> AsyncIterator[bytes]:
+async def answer_slowly(asked: RecordedRequest) -> AsyncIterator[bytes]:
     """Answer after 50 ms, or never at `/hang`."""
     await asyncio.sleep(3_600 if asked.path == "/hang" else ANSWER_S)
     tools = [{"name": "one", "inputSchema": {"type": "object"}}]
-    found = raw_http_server.discovery(asked)
-    whole = (
-        found
+    results = raw_http_server.discovery(asked)
+    complete = (
+        results
         if asked.method == "server/discover"
         else raw_http_server.result(asked, {"tools": tools})
     )
-    yield whole.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+    yield complete.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
 
 
 @contextmanager
-def registered() -> Iterator[Server]:
-    """Register the servers, which this process's loop plays; yield the one that hangs."""
+def register_servers() -> Iterator[Server]:
+    """Register servers that run on this process's loop; yield the one that hangs."""
     acme = factories.create_organization()
-    listening = RawHttp(slowly).listening()
+    listening = RawHttp(answer_slowly).listening()
     server = get_runtime().call(listening.__aenter__)
     url = f"http://127.0.0.1:{server.port}"
     for number in range(SERVERS):
@@ -63,38 +63,38 @@ def registered() -> Iterator[Server]:
     get_writer().close()
 
 
-def discovered(where: str, hanging: Server, processor_s: Callable[[], float]) -> None:
-    """Wait until all but one are connected; print what it took."""
-    began, spent = time.perf_counter(), processor_s()
+def wait_for_discoveries(where: str, hanging: Server, processor_s: Callable[[], float]) -> None:
+    """Wait until all but one are connected; print the time."""
+    started_at, processor_time = time.perf_counter(), processor_s()
     connected = Server.objects.filter(status=Server.Status.CONNECTED)
     eventually(lambda: connected.count() == SERVERS, within=10 * BAR_S, what="300 discoveries")
-    took_s, spent = time.perf_counter() - began, processor_s() - spent
+    took_s, processor_time = time.perf_counter() - started_at, processor_s() - processor_time
     hanging.refresh_from_db()
     sys.stdout.write(
         f"\n{SERVERS} servers discovered in one sweep {where}, {connection.vendor}: {took_s:.1f} s"
-        f" (bar {BAR_S:.0f} s), {spent:.1f} s of its processor time;"
+        f" (bar {BAR_S:.0f} s), {processor_time:.1f} s of its processor time;"
         f" the one that hangs is {hanging.status}\n"
     )
     assert hanging.status == Server.Status.CONNECTING
 
 
 def test_a_sweep_of_three_hundred_servers() -> None:
-    with registered() as hanging:
+    with register_servers() as hanging:
         check_due_servers()
-        discovered("in this process", hanging, time.process_time)
+        wait_for_discoveries("in this process", hanging, time.process_time)
 
 
 def test_a_sweep_of_three_hundred_servers_by_a_worker(tmp_path: Path) -> None:
-    with registered() as hanging:
+    with register_servers() as hanging:
         worker = processes.start_worker(tmp_path, "worker")
         try:
             check_due_servers.delay()
-            discovered("by a worker", hanging, lambda: processor_s(worker.pid))
+            wait_for_discoveries("by a worker", hanging, lambda: measure_processor_s(worker.pid))
         finally:
             worker.kill()
 
 
-def processor_s(pid: int) -> float:
+def measure_processor_s(pid: int) -> float:
     """Return the processor time of a process and its children that ended, in seconds (Linux)."""
     after_name = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return sum(map(int, after_name[11:15])) / os.sysconf("SC_CLK_TCK")

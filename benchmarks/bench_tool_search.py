@@ -1,4 +1,4 @@
-"""What tool search saves and how well it ranks: 235 real and 1,000 synthetic tools.
+"""Measure the ranking and the savings of tool search with 235 real and 1,000 synthetic tools.
 
     make bench            (this among others)
     .venv/bin/python -m pytest -n0 -s -q benchmarks/bench_tool_search.py
@@ -153,9 +153,9 @@ def build_synthetic_tools(copies: int = 1) -> list[SearchableTool]:
 def build_synthetic_tasks() -> list[tuple[str, tuple[str, ...]]]:
     """Return a task for each synthetic tool."""
     return [
-        (f"{VERBS[verb]} {words[index % 2]} in {service}", (f"mcp_{service}_{verb}_{thing}",))
+        (f"{VERBS[verb]} {fields[index % 2]} in {service}", (f"mcp_{service}_{verb}_{thing}",))
         for index, service in enumerate(SERVICES)
-        for thing, words in OBJECTS.items()
+        for thing, fields in OBJECTS.items()
         for verb in VERBS
     ]
 
@@ -206,30 +206,30 @@ def _count_view_tokens(
     index: ToolSearchIndex, tools: list[SearchableTool], tasks: Sequence[tuple[str, Any]]
 ) -> tuple[float, float]:
     """Return the tokens per finished task with all tools, and with the view."""
-    listed = {tool.name: _count_tokens(_declare(tool)) for tool in tools}
+    listed = {tool.name: _count_tokens(_build_declaration(tool)) for tool in tools}
     descriptions = {tool.name: tool.description[:160] for tool in tools}
     declarations = [tool.declaration for tool in CATALOG_TOOLS.values()]
     view = _count_tokens([*declarations, CALL_TOOL_DECLARATION])
-    spent = finished = 0
+    view_tokens = finished = 0
     for text, names in tasks:
         results = index.search(text, 8)
         found = _count_tokens([f"{name}: {descriptions[name]}" for name in results])
         history = _count_tokens(text)
-        spent += view + history  # the request that answers with a search
+        view_tokens += view + history  # the request that answers with a search
         history += found
         for name in results[:5]:
             for answer in (listed[name], _count_tokens({"name": name, "arguments": {}})):
-                spent += view + history
+                view_tokens += view + history
                 history += answer
             if name in names:
                 finished += 1
                 break
-        spent += view + history  # the request that answers with a text
-    whole = sum(2 * (sum(listed.values()) + _count_tokens(text)) for text, _ in tasks)
-    return whole / len(tasks), spent / max(1, finished)
+        view_tokens += view + history  # the request that answers with a text
+    full_tokens = sum(2 * (sum(listed.values()) + _count_tokens(text)) for text, _ in tasks)
+    return full_tokens / len(tasks), view_tokens / max(1, finished)
 
 
-def _declare(tool: SearchableTool) -> dict[str, Any]:
+def _build_declaration(tool: SearchableTool) -> dict[str, Any]:
     schema = dict(tool.parameters)
     return {"name": tool.name, "description": tool.description, "inputSchema": schema}
 
@@ -238,16 +238,16 @@ def _count_tokens(value: Any) -> int:
     return len(json.dumps(value).encode()) // 4
 
 
-class Scripted:
-    """A provider and an MCP server on this process's loop: what they were asked is counted."""
+class ScriptedModel:
+    """A provider and an MCP server on this process's loop, which count their requests."""
 
     def __init__(self) -> None:
         self.tools = json.loads(gzip.decompress(CATALOGUE.read_bytes()))
         self.called: list[str] = []
-        self.provider = RawHttp(self._model)
-        self.server = RawHttp(self._served)
+        self.provider = RawHttp(self._answer_as_model)
+        self.server = RawHttp(self._serve_request)
 
-    def _served(self, asked: RecordedRequest) -> bytes:
+    def _serve_request(self, asked: RecordedRequest) -> bytes:
         if asked.method == "server/discover":
             return raw_http_server.discovery(asked)
         if asked.method == "tools/list":
@@ -255,46 +255,54 @@ class Scripted:
         self.called.append(asked.tool)
         return raw_http_server.text(asked, "Done.")
 
-    def _model(self, asked: RecordedRequest) -> bytes:
-        said = asked.message
-        task = next(one["content"] for one in said["messages"] if one["role"] == "user")
-        done = [call["function"]["name"] for one in said["messages"] for call in _calls(one)]
-        given = {one["function"]["name"]: one["function"] for one in said.get("tools", ())}
-        if "find_tools" in given and "find_tools" not in done:
-            return _answer(said, name="find_tools", arguments={"query": task})
-        if done and done[-1] != "find_tools":
-            return _answer(said, text="It is done.")
-        best = _best(task, [one for name, one in given.items() if name.startswith(PREFIX)])
+    def _answer_as_model(self, asked: RecordedRequest) -> bytes:
+        body = asked.message
+        task = next(item["content"] for item in body["messages"] if item["role"] == "user")
+        called_names = [
+            call["function"]["name"] for item in body["messages"] for call in _build_calls(item)
+        ]
+        tools_by_name = {
+            item["function"]["name"]: item["function"] for item in body.get("tools", ())
+        }
+        if "find_tools" in tools_by_name and "find_tools" not in called_names:
+            return _answer(body, name="find_tools", arguments={"query": task})
+        if called_names and called_names[-1] != "find_tools":
+            return _answer(body, text="It is done.")
+        best = _find_best_tool(
+            task, [item for name, item in tools_by_name.items() if name.startswith(PREFIX)]
+        )
         if best is None:
-            return _answer(said, text="I have no tool for that.")
-        return _answer(said, name=best["name"], arguments=_filled(best["parameters"]))
+            return _answer(body, text="I have no tool for that.")
+        return _answer(body, name=best["name"], arguments=_fill_arguments(best["parameters"]))
 
 
 def test_tokens_per_finished_task() -> None:
     table = Table(title=f"{len(TASKS)} tasks over 235 tools")
     for column in ("tools", "finished", "turns", "tokens", "tokens per finished task"):
         table.add_column(column, justify="left" if column == "tools" else "right")
-    found = {}
-    with staged() as (scripted, agent, runner):
-        boss = factories.build_administrator(agent.organization)
+    results = {}
+    with start_stage() as (scripted, agent, runner):
+        administrator = factories.build_administrator(agent.organization)
         for name, above in (("all in every request", 0), ("with find_tools", 40)):
-            agent = update_agent(boss, agent, AgentSpec(name=agent.name, tool_search_above=above))
+            agent = update_agent(
+                administrator, agent, AgentSpec(name=agent.name, tool_search_above=above)
+            )
             finished, turns, tokens = _run(scripted, agent, runner)
-            found[name] = tokens / finished
-            table.add_row(name, str(finished), str(turns), f"{tokens:,}", f"{found[name]:,.0f}")
+            results[name] = tokens / finished
+            table.add_row(name, str(finished), str(turns), f"{tokens:,}", f"{results[name]:,.0f}")
     Console(width=100).print(table)
-    whole, searched = found.values()
-    saved = 1 - searched / whole
+    complete, searched = results.values()
+    saved = 1 - searched / complete
     sys.stdout.write(f"find_tools spends {saved:.1%} fewer tokens (bar {BAR:.0%})\n")
 
 
 @contextmanager
-def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
-    """Play the model and the server, and make an agent that has all 235 tools."""
-    scripted = Scripted()
-    opened = [one.listening() for one in (scripted.provider, scripted.server)]
-    for one in opened:
-        get_runtime().call(one.__aenter__)
+def start_stage() -> Iterator[tuple[ScriptedModel, Agent, SessionRunner]]:
+    """Start the model and the server, and create an agent with all 235 tools."""
+    scripted = ScriptedModel()
+    opened = [item.listening() for item in (scripted.provider, scripted.server)]
+    for item in opened:
+        get_runtime().call(item.__aenter__)
     acme = factories.create_organization()
     url = f"http://127.0.0.1:{scripted.provider.port}/v1"
     endpoint = ModelEndpointSpec(
@@ -310,60 +318,66 @@ def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
         yield scripted, agent, runner
     finally:
         get_runtime().call(runner.drain)
-        for one in opened:
-            get_runtime().call(one.__aexit__, None, None, None)
+        for item in opened:
+            get_runtime().call(item.__aexit__, None, None, None)
         get_runtime().close()
         get_writer().close()
 
 
-def _run(scripted: Scripted, agent: Agent, runner: SessionRunner) -> tuple[int, int, int]:
+def _run(scripted: ScriptedModel, agent: Agent, runner: SessionRunner) -> tuple[int, int, int]:
     """Run every task; return how many were finished, and what turns and tokens all took."""
     finished = turns = tokens = 0
-    boss = factories.build_administrator(agent.organization)
+    administrator = factories.build_administrator(agent.organization)
 
-    async def rest(session: Session) -> None:
+    async def count_rest(session: Session) -> None:
         task = await runner.claim_and_run(session.pk)
         assert task is not None
         await task
 
     for text, right in TASKS:
         scripted.called.clear()
-        session = start_session(boss, agent, text)
-        get_runtime().call(rest, session)
+        session = start_session(administrator, agent, text)
+        get_runtime().call(count_rest, session)
         session.refresh_from_db()
         assert session.status == Session.Status.DONE, session.error_detail
-        finished += any(one in right for one in scripted.called)
+        finished += any(item in right for item in scripted.called)
         turns += session.turns
         tokens += session.input_tokens + session.output_tokens
     return finished, turns, tokens
 
 
-def _best(task: str, tools: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _find_best_tool(task: str, tools: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the tool that shares the most words with the task, those of its name twice."""
-    asked = set(split_words(task))
+    task_words = set(split_words(task))
 
-    def shared(tool: dict[str, Any]) -> tuple[float, str]:
+    def count_shared_words(tool: dict[str, Any]) -> tuple[float, str]:
         name = set(split_words(tool["name"].removeprefix(PREFIX)))
         about = set(split_words(tool["description"].partition(".")[0]))
-        return 2 * len(asked & name) / (1 + len(name)) + len(asked & about) / (5 + len(about)), ""
+        return 2 * len(task_words & name) / (1 + len(name)) + len(task_words & about) / (
+            5 + len(about)
+        ), ""
 
-    return max(tools, key=lambda one: (shared(one), one["name"]), default=None)
+    return max(tools, key=lambda item: (count_shared_words(item), item["name"]), default=None)
 
 
-def _filled(schema: dict[str, Any]) -> dict[str, Any]:
+def _fill_arguments(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the required arguments, with the simplest values that the schema lets through."""
     simple: dict[str, Any] = {"string": "x", "integer": 1, "number": 1, "boolean": True}
     simple |= {"array": [], "object": {}}
-    found = {}
+    arguments = {}
     for name in schema.get("required", ()):
-        one = schema["properties"][name]
-        kind = one.get("type")
+        property_schema = schema["properties"][name]
+        kind = property_schema.get("type")
         kind = kind[0] if isinstance(kind, list) else kind
-        found[name] = one["enum"][0] if "enum" in one else simple.get(kind or "string", "x")
-    return found
+        arguments[name] = (
+            property_schema["enum"][0]
+            if "enum" in property_schema
+            else simple.get(kind or "string", "x")
+        )
+    return arguments
 
 
-def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+def _build_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     return message.get("tool_calls") or []
 
 
@@ -385,5 +399,5 @@ def _answer(
         {"choices": [], "usage": used},
     ]
     head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
-    lines = [b"data: " + json.dumps(head | one).encode() + b"\n\n" for one in chunks]
+    lines = [b"data: " + json.dumps(head | item).encode() + b"\n\n" for item in chunks]
     return raw_http_server.response(200, b"".join(lines) + b"data: [DONE]\n\n", "text/event-stream")

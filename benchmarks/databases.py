@@ -1,6 +1,6 @@
-"""Measure the same on SQLite and, where it answers, on PostgreSQL, in databases made for it.
+"""Run a benchmark on SQLite and, if available, on PostgreSQL, in temporary databases.
 
-Each measurement is a process of its own: `python bench_x.py measure` prints lines of words.
+Each measurement runs in a separate process: `python bench_x.py measure` prints lines of values.
 """
 
 import os
@@ -17,13 +17,13 @@ POSTGRES = os.environ.get("BENCH_POSTGRES", "postgresql://postgres@127.0.0.1:543
 REDIS = os.environ.get("BENCH_REDIS", "")  # beside PostgreSQL; nothing of it is changed
 
 
-def on_each(script: str, console: Console) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield each database's name with the lines that `script` printed when it measured it."""
+def measure_each_database(script: str, console: Console) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the name of each database, and the lines that `script` printed for it."""
     with tempfile.TemporaryDirectory(prefix="bonobot-bench-") as folder:
         Path(folder).chmod(0o700)
         databases = {
             "SQLite": lambda: _run(script, f"sqlite:///{folder}/bench.sqlite3", folder),
-            "PostgreSQL": lambda: _on_postgres(script, folder),
+            "PostgreSQL": lambda: _run_on_postgres(script, folder),
         }
         for name, measured in databases.items():
             with console.status(f"measuring {name}"):
@@ -31,25 +31,25 @@ def on_each(script: str, console: Console) -> Iterator[tuple[str, list[list[str]
             if lines:
                 yield name, lines
             else:
-                console.print(f"{name} doesn't answer at {POSTGRES.rpartition('@')[2]}: left out.")
+                console.print(f"{name} isn't available at {POSTGRES.rpartition('@')[2]}: skipped.")
 
 
 def _run(script: str, url: str, folder: str) -> list[list[str]]:
-    """Measure a database in a process of its own; return the lines that it printed."""
-    done = subprocess.run(
+    """Measure a database in a separate process; return the lines that it printed."""
+    process = subprocess.run(
         [sys.executable, script, "measure"],
         cwd=ROOT,
-        env=environment(url, folder),
+        env=build_environment(url, folder),
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        sys.exit(done.stderr)
-    return [line.split() for line in done.stdout.splitlines()]
+    if process.returncode:
+        sys.exit(process.stderr)
+    return [line.split() for line in process.stdout.splitlines()]
 
 
-def environment(url: str, folder: str) -> dict[str, str]:
+def build_environment(url: str, folder: str) -> dict[str, str]:
     """Return the environment of a process that measures the database at `url`."""
     return os.environ | {
         "BONOBOT_VAR": folder,
@@ -60,8 +60,8 @@ def environment(url: str, folder: str) -> dict[str, str]:
     }
 
 
-def _on_postgres(script: str, folder: str) -> list[list[str]]:
-    """Measure PostgreSQL in a database made for it; nothing where it doesn't answer."""
+def _run_on_postgres(script: str, folder: str) -> list[list[str]]:
+    """Measure PostgreSQL in a temporary database; return no lines if it isn't available."""
     import psycopg
     from psycopg import sql
 

@@ -1,9 +1,9 @@
-"""The processes that `bench_gateway` measures beside Bonobot: an upstream, and a bare relay.
+"""The processes that `bench_gateway` compares with Bonobot: a server, and a relay.
 
     python -m benchmarks.gateway_peers upstream PORT
     python -m benchmarks.gateway_peers relay PORT URL
 
-The relay is the SDK's own server in front of the SDK's own client: no policy, no audit, nothing.
+The relay is a server of the SDK that forwards calls to a client of the SDK, without any checks.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from benchmarks.upstream_server import answer
 from tests.servers.raw_http_server import RawHttp
 
 
-async def upstream(port: int) -> None:
-    """Answer at once, for ever."""
+async def run_upstream(port: int) -> None:
+    """Answer calls immediately until the process ends."""
     http = RawHttp(answer, port=port)
     async with http.listening():
         while True:
@@ -31,25 +31,27 @@ async def upstream(port: int) -> None:
             http.asked.clear()
 
 
-def relay(port: int, url: str) -> None:
-    """Hand every call on, over one client that stays open."""
+def run_relay(port: int, url: str) -> None:
+    """Forward every call through one open client."""
 
     @asynccontextmanager
-    async def opened(_: Server[Client]) -> AsyncIterator[Client]:
+    async def open_client(_: Server[Client]) -> AsyncIterator[Client]:
         async with Client(streamable_http_client(url), mode="2026-07-28") as client:
             await client.list_tools()
             yield client
 
     async def list_tools(ctx: Any, params: Any) -> ListToolsResult:
-        found: ListToolsResult = await ctx.lifespan_context.list_tools()
-        return found
+        results: ListToolsResult = await ctx.lifespan_context.list_tools()
+        return results
 
     async def call_tool(ctx: Any, params: Any) -> CallToolResult:
-        found: CallToolResult = await ctx.lifespan_context.call_tool(params.name, params.arguments)
-        return found
+        results: CallToolResult = await ctx.lifespan_context.call_tool(
+            params.name, params.arguments
+        )
+        return results
 
     server: Server[Client] = Server(
-        "relay", lifespan=opened, on_list_tools=list_tools, on_call_tool=call_tool
+        "relay", lifespan=open_client, on_list_tools=list_tools, on_call_tool=call_tool
     )
     application = server.streamable_http_app()
     uvicorn.run(application, host="127.0.0.1", port=port, log_level="error", access_log=False)
@@ -57,6 +59,6 @@ def relay(port: int, url: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "upstream":
-        asyncio.run(upstream(int(sys.argv[2])))
+        asyncio.run(run_upstream(int(sys.argv[2])))
     else:
-        relay(int(sys.argv[2]), sys.argv[3])
+        run_relay(int(sys.argv[2]), sys.argv[3])

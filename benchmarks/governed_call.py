@@ -1,9 +1,9 @@
-"""One governed call and the same call bare, ready to be made over and over, for benchmarks.
+"""Make a governed call, or the same call without the pipeline, repeatedly for benchmarks.
 
-Everything is on: rules with a condition, a pinned definition, checked arguments, rate limits,
-budgets, flow labels, the durable audit, masking and the scan of the result. The bare call is the
-same request through the connections alone; the requested one is the governed call as a modern
-client makes it, from the ASGI request to its response. No two calls have the same arguments.
+All checks are on: rules with a condition, a pinned definition, argument validation, rate limits,
+budgets, flow labels, the durable audit log, masking, and the scan of results. The bare call is the
+same request through the connection pool only; the requested one is the governed call of a modern
+client, from the ASGI request to the response. Each call has other arguments.
 """
 
 import asyncio
@@ -34,35 +34,35 @@ from tests.servers.raw_http_server import RawHttp
 
 NEVER = 1_000_000  # a limit that isn't reached
 
-One = Callable[[], Awaitable[Any]]
+Call = Callable[[], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
-class Door:
-    """The calls that are compared."""
+class ComparedCalls:
+    """The calls to compare."""
 
-    bare: One
-    governed: One
-    requested: One
+    bare: Call
+    governed: Call
+    requested: Call
 
 
 @contextmanager
-def opened() -> Iterator[Door]:
-    """Prepare an organization, an agent and a server that answers at once, in this process."""
+def prepare_calls() -> Iterator[ComparedCalls]:
+    """Create an organization and an agent, and start a server that answers immediately."""
     listening = RawHttp(answer).listening()
     http = get_runtime().call(listening.__aenter__)
     try:
-        yield _door(http.url)
+        yield _build_calls(http.url)
     finally:
         get_runtime().call(listening.__aexit__, None, None, None)
 
 
-async def spent(one: One, *, calls: int, at_once: int) -> tuple[float, float]:
-    """Make calls; return processor time (of all threads) and wall time of each, in ms."""
-    left = iter(range(calls))
+async def measure_calls(one: Call, *, calls: int, at_once: int) -> tuple[float, float]:
+    """Make calls; return the processor time (of all threads) and wall time per call, in ms."""
+    remaining = iter(range(calls))
 
     async def work() -> None:
-        for _ in left:
+        for _ in remaining:
             await one()
 
     cpu, wall = time.process_time(), time.perf_counter()
@@ -71,23 +71,23 @@ async def spent(one: One, *, calls: int, at_once: int) -> tuple[float, float]:
     return cpu / calls * 1000, wall / calls * 1000
 
 
-def furnished(url: str) -> tuple[Principal, Agent, Server]:
-    """Make an organization whose agent may call the server at `url`, with everything on."""
+def create_benchmark_agent(url: str) -> tuple[Principal, Agent, Server]:
+    """Create an organization whose agent may call the server at `url`, with all checks on."""
     acme = factories.create_organization()
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     agent = factories.create_agent(acme, calls_per_minute=NEVER)
     server = factories.approve_server(acme, factories.create_http_server(acme, url), agent)
     Definition.objects.filter(server=server).update(labels=["private_data"])
-    approve_definitions(boss, server)
-    attach_server(boss, agent, server)
+    approve_definitions(administrator, server)
+    attach_server(administrator, agent, server)
     never = RuleSpec("mcp_web_echo", {"properties": {"text": {"const": "never"}}})
-    set_policy(boss, agent, PolicySpec("all", deny=("mcp_web_other_*", never)))
-    set_budgets(boss, agent, [BudgetLine("calls", "month", NEVER)])
-    return boss, agent, server
+    set_policy(administrator, agent, PolicySpec("all", deny=("mcp_web_other_*", never)))
+    set_budgets(administrator, agent, [BudgetLine("calls", "month", NEVER)])
+    return administrator, agent, server
 
 
-def _door(url: str) -> Door:
-    boss, agent, server = furnished(url)
+def _build_calls(url: str) -> ComparedCalls:
+    administrator, agent, server = create_benchmark_agent(url)
     endpoint = get_snapshot_cache().load("agent", agent.pk).servers[server.pk].endpoint
     numbers = itertools.count()
 
@@ -98,21 +98,21 @@ def _door(url: str) -> Door:
         )
 
     async def governed() -> None:
-        asked = CallRequest(
-            principal=boss,
+        request = CallRequest(
+            principal=administrator,
             tool="mcp_web_echo",
             arguments=arguments(next(numbers)),
             via="bench",
-            holder="bench:door",
+            holder="bench:governed",
             agent_id=agent.pk,
         )
-        outcome = await make_call(asked)
+        outcome = await make_call(request)
         assert outcome.outcome == "ok", outcome.text
 
-    return Door(bare, governed, _requested(boss, agent, numbers))
+    return ComparedCalls(bare, governed, _build_gateway_call(administrator, agent, numbers))
 
 
-def _requested(boss: Principal, agent: Agent, numbers: Iterator[int]) -> One:
+def _build_gateway_call(boss: Principal, agent: Agent, numbers: Iterator[int]) -> Call:
     """Return a function that calls the tool through the gateway's ASGI application."""
     gateway = GatewayApplication()
     _, token = create_token(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)

@@ -1,6 +1,7 @@
-"""What a governed call is made of: time by stage, and what it asks of others; for the benchmark.
+"""Measure the stages of a governed call, and count its database statements and thread switches.
 
-Stages are timed by wrapping the functions that they consist of: the pipeline has no code for it. Times are processor time of the thread that runs the stage.
+The functions of each stage are wrapped here, so the product has no code for measurements. Times are
+processor time of the thread that runs the stage.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from mcp_servers.schemas import subprocess_pool
 
-# What is timed: stage, owner, function. A stage's own time is without the stages inside it.
+# Timed functions: stage, owner, name. The time of a stage excludes the stages within it.
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("resolve", prepare_call, "find_target"),
     ("check the arguments", subprocess_pool, "check_value"),
@@ -37,71 +38,73 @@ STAGES: tuple[tuple[str, Any, str], ...] = (
     ("writer: its thread", LedgerWriter, "_commit_batch"),
     ("writer: statements", committer, "_commit_items"),
 )
-COUNTED: tuple[tuple[str, Any, str], ...] = (
+COUNTED_OPERATIONS: tuple[tuple[str, Any, str], ...] = (
     ("ledger statements", DedicatedLedgerDatabase, "execute"),
     ("ledger statements of many rows", DedicatedLedgerDatabase, "execute_each"),
     ("ledger transactions", committer, "_commit_items"),
     ("other queries", CursorWrapper, "execute"),
     ("hops to an ORM thread", Runtime, "run_orm"),
     ("hops to another thread", asyncio, "to_thread"),
-    ("hand-overs to the writer", LoopWaiters, "_submit_items"),
+    ("items sent to the writer", LoopWaiters, "_submit_items"),
     ("turns of the loop's callbacks", asyncio.Handle, "_run"),
 )
 
 
 @dataclass
-class Watched:
-    """What was seen: each stage's own times in µs, and how often each counted thing happened."""
+class StageMeasurements:
+    """The own times of each stage in µs, and how often each operation was called."""
 
     times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     counts: Counter[str] = field(default_factory=Counter)
 
     def lines(self, number: int) -> Iterator[tuple[str, str, float]]:
-        """Yield (kind, what, figure for each call): µs of stages, then counts."""
+        """Yield kind, name, and value per call: the µs of stages, then the counts of operations."""
         for name, _owner, _function in STAGES:
-            if found := self.times.get(name):
-                yield "stage", name, median(found) * len(found) / number
-        for name, _owner, _function in COUNTED:
+            if results := self.times.get(name):
+                yield "stage", name, median(results) * len(results) / number
+        for name, _owner, _function in COUNTED_OPERATIONS:
             yield "count", name, self.counts[name] / number
 
 
 @contextmanager
-def timed() -> Iterator[Watched]:
-    """Time the stages of what runs inside."""
-    watched = Watched()
+def time_stages() -> Iterator[StageMeasurements]:
+    """Time the stages of the calls within the block."""
+    watched = StageMeasurements()
     inside: dict[int, list[float]] = {}
-    with _wrapped(STAGES, lambda name, run: _timing(watched, inside, name, run)):
+    with _wrap_functions(STAGES, lambda name, run: _add_timer(watched, inside, name, run)):
         yield watched
 
 
 @contextmanager
-def counted() -> Iterator[Watched]:
-    """Count what is asked of databases, threads and the loop inside."""
-    watched = Watched()
-    with _wrapped(COUNTED, lambda name, run: _counting(watched, name, run)):
+def count_operations() -> Iterator[StageMeasurements]:
+    """Count the operations on databases, threads, and the loop within the block."""
+    watched = StageMeasurements()
+    with _wrap_functions(COUNTED_OPERATIONS, lambda name, run: _add_counter(watched, name, run)):
         yield watched
 
 
-def _timing(
-    watched: Watched, inside: dict[int, list[float]], name: str, run: Callable[..., Any]
+def _add_timer(
+    watched: StageMeasurements, inside: dict[int, list[float]], name: str, run: Callable[..., Any]
 ) -> Callable[..., Any]:
     def timing(*args: Any, **kwargs: Any) -> Any:
         children = inside.setdefault(threading.get_ident(), [])
         outer, children[:] = [*children], []
-        began = time.thread_time_ns()
+        started_at = time.thread_time_ns()
         try:
             return run(*args, **kwargs)
         finally:
-            took = (time.thread_time_ns() - began) / 1000
-            watched.times[name].append(took - sum(children))
-            children[:] = [*outer, took]
+            elapsed = (time.thread_time_ns() - started_at) / 1000
+            watched.times[name].append(elapsed - sum(children))
+            children[:] = [*outer, elapsed]
 
     return timing
 
 
-def _counting(watched: Watched, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+def _add_counter(
+    watched: StageMeasurements, name: str, run: Callable[..., Any]
+) -> Callable[..., Any]:
     def counting(*args: Any, **kwargs: Any) -> Any:
-        # To write no rows asks nothing of anybody.
+        # Writing no rows sends no statement.
         watched.counts[name] += run.__name__ != "execute_each" or bool(args[2])
         return run(*args, **kwargs)
 
@@ -109,7 +112,7 @@ def _counting(watched: Watched, name: str, run: Callable[..., Any]) -> Callable[
 
 
 @contextmanager
-def _wrapped(
+def _wrap_functions(
     places: tuple[tuple[str, Any, str], ...],
     wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]],
 ) -> Iterator[None]:

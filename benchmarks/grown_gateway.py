@@ -1,8 +1,8 @@
-"""A grown organization at the gateway: a discovery, `tools/list`, a governed call from end to end.
+"""Measure the gateway of a large organization: a discovery, `tools/list`, and a governed call.
 
-A server of one tool is registered among the others, discovered, and bound to the agent beside the
-fifty that it has; a web process of its own answers an MCP client over HTTP. In the end the server
-is removed, so that the same can be measured again.
+A server with one tool is registered, discovered, and attached to an agent with fifty other servers.
+A separate web process answers an MCP client over HTTP. The server is deleted afterwards, so that
+the measurement can be repeated.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.bench_gateway import _free_port, _running
+from benchmarks.bench_gateway import find_free_port, run_process
 from benchmarks.upstream_server import META, arguments
 from bonobot.processes.programs import build_web_process
 from tests.large_organization import LargeOrganization
@@ -26,26 +26,32 @@ CALLS, LISTS = 50, 5
 TOOL = "mcp_bench_echo"
 
 
-def figures(town: LargeOrganization) -> Iterator[tuple[Any, ...]]:
-    """Yield what was measured and how many seconds it took: the first time, and after that."""
+def measure_gateway(town: LargeOrganization) -> Iterator[tuple[Any, ...]]:
+    """Yield titles with the seconds of the first time, and of later ones."""
     from bonobot.core import runtime
     from bonobot.ledger.writer.writer_thread import close_writer
 
-    upstream, port = _free_port(), _free_port()
+    upstream, port = find_free_port(), find_free_port()
     peers = (sys.executable, "-m", "benchmarks.gateway_peers", "upstream", str(upstream))
     web = build_web_process("127.0.0.1", port).command
-    with _running(*peers, port=upstream), _furnished(town, upstream) as (took, token):
-        yield "discovery of a server", took
+    with (
+        run_process(*peers, port=upstream),
+        create_discovered_server(town, upstream) as (elapsed, token),
+    ):
+        yield "discovery of a server", elapsed
         runtime.close_runtime()
         close_writer()
         os.environ.pop("BENCH_GROWTH", None)
-        with _running(*web, "--log-level", "warning", port=port), _client(port, token) as client:
-            yield from _asked(client, f"/mcp/agents/{town.agent.slug}")
+        with (
+            run_process(*web, "--log-level", "warning", port=port),
+            build_client(port, token) as client,
+        ):
+            yield from measure_requests(client, f"/mcp/agents/{town.agent.slug}")
 
 
 @contextmanager
-def _furnished(town: LargeOrganization, port: int) -> Iterator[tuple[float, str]]:
-    """Register the server and bind it; yield how long its discovery took, and a token."""
+def create_discovered_server(town: LargeOrganization, port: int) -> Iterator[tuple[float, str]]:
+    """Register and attach the server; yield the seconds of its discovery, and a token."""
     from agents.services import attach_server
     from benchmarks.governed_call import NEVER
     from bonobot.accounts.roles import Role
@@ -57,23 +63,25 @@ def _furnished(town: LargeOrganization, port: int) -> Iterator[tuple[float, str]
     from tests import factories
 
     where = town.organization
-    boss = factories.build_administrator(where)
+    administrator = factories.build_administrator(where)
     server = factories.create_http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
     try:
-        began = time.perf_counter()
-        get_runtime().call(run_discovery, server.pk, actor=boss.actor)
-        took = time.perf_counter() - began
-        approve_definitions(boss, server)
-        attach_server(boss, town.agent, server)
+        started_at = time.perf_counter()
+        get_runtime().call(run_discovery, server.pk, actor=administrator.actor)
+        elapsed = time.perf_counter() - started_at
+        approve_definitions(administrator, server)
+        attach_server(administrator, town.agent, server)
         type(town.agent).objects.filter(pk=town.agent.pk).update(calls_per_minute=NEVER)
         name = f"bench-{os.getpid()}"
-        _, token = create_token(boss, name=name, role=Role.OPERATOR, calls_per_minute=NEVER)
-        yield took, token
+        _, token = create_token(
+            administrator, name=name, role=Role.OPERATOR, calls_per_minute=NEVER
+        )
+        yield elapsed, token
     finally:
-        delete_server(boss, server)
+        delete_server(administrator, server)
 
 
-def _client(port: int, token: str) -> httpx2.Client:
+def build_client(port: int, token: str) -> httpx2.Client:
     headers = {
         "Accept": "application/json, text/event-stream",
         "Authorization": f"Bearer {token}",
@@ -82,7 +90,7 @@ def _client(port: int, token: str) -> httpx2.Client:
     return httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60)
 
 
-def _asked(client: httpx2.Client, path: str) -> Iterator[tuple[Any, ...]]:
+def measure_requests(client: httpx2.Client, path: str) -> Iterator[tuple[Any, ...]]:
     numbers = itertools.count()
     meta = {
         f"{META}protocolVersion": MODERN,
@@ -106,18 +114,18 @@ def _asked(client: httpx2.Client, path: str) -> Iterator[tuple[Any, ...]]:
             more = {"cursor": cursor}
 
     def called() -> None:
-        said = ask("tools/call", name=TOOL, arguments=arguments(next(numbers)))
-        if "It is warm" not in said["content"][0]["text"]:
-            raise SystemExit(f"it answered {said}")
+        text = ask("tools/call", name=TOOL, arguments=arguments(next(numbers)))
+        if "It is warm" not in text["content"][0]["text"]:
+            raise SystemExit(f"it answered {text}")
 
     for title, what, times in (
         ("tools/list at the gateway", listed, LISTS),
         ("a governed call over HTTP, from end to end", called, CALLS),
     ):
-        yield title, _timed(what), median(_timed(what) for _ in range(times))
+        yield title, measure_seconds(what), median(measure_seconds(what) for _ in range(times))
 
 
-def _timed(what: Callable[[], object]) -> float:
-    began = time.perf_counter()
+def measure_seconds(what: Callable[[], object]) -> float:
+    started_at = time.perf_counter()
     what()
-    return time.perf_counter() - began
+    return time.perf_counter() - started_at

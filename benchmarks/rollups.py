@@ -1,15 +1,15 @@
-"""Counts an organization's calls into rollups, as `build_rollups` counts the audit's rows.
+"""Write the rollups of generated calls, as `build_rollups` does for audit rows.
 
-What an hour or a day comes to is worked out by the product's own `rollups`; left out is only the
-reading of rows that are being written at that moment, and the looking for what is counted already.
+The product's `aggregation` module computes the sums of hours and days; only reading the rows, which
+are written at the same time, and finding the uncounted ones is skipped.
 """
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from benchmarks.audit_writer import NOTHING, REFUSED
-from benchmarks.call_history import Call, Plan, calls
+from benchmarks.audit_writer import NULL, REFUSED
+from benchmarks.call_history import Call, Plan, iterate_calls
 from bonobot.ledger.usage.aggregation import (
     BUCKET_COUNT,
     UsageEntry,
@@ -22,23 +22,23 @@ SUMMED = (
     *("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd"),
     *("agent_name", "server_name", "last_at"),
 )
-TOOK = tuple(f"took_{number}" for number in range(BUCKET_COUNT))
+DURATION_COLUMNS = tuple(f"took_{number}" for number in range(BUCKET_COUNT))
 
 
-def lines(plan: Plan, columns: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of all rollups with these columns, day by day, as COPY takes them."""
+def iterate_lines(plan: Plan, columns: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of all rollups with these columns by day, in the format of COPY."""
     today: datetime | None = None
     ended: list[UsageEntry] = []
-    for call in calls(plan):
+    for call in iterate_calls(plan):
         day = truncate_time(call.at, "day")
         if day != today:
-            yield from _folded(ended, columns)
+            yield from _fold_entries(ended, columns)
             today, ended = day, []
-        ended.append(_ended(plan, call))
-    yield from _folded(ended, columns)
+        ended.append(_build_entry(plan, call))
+    yield from _fold_entries(ended, columns)
 
 
-def _ended(plan: Plan, call: Call) -> UsageEntry:
+def _build_entry(plan: Plan, call: Call) -> UsageEntry:
     refused = call.end.outcome == REFUSED
     return UsageEntry(
         organization_id=plan.organization_id,  # type: ignore[arg-type]  # its text does as well
@@ -61,11 +61,11 @@ def _ended(plan: Plan, call: Call) -> UsageEntry:
     )
 
 
-def _folded(ended: list[UsageEntry], columns: Sequence[str]) -> Iterator[str]:
-    for place, total in fold_entries(ended).items():
-        facts: dict[str, Any] = place.kind._asdict()
-        facts |= {"key": hash_rollup_key(place), "grain": place.grain, "begins": place.begins}
+def _fold_entries(ended: list[UsageEntry], columns: Sequence[str]) -> Iterator[str]:
+    for index, total in fold_entries(ended).items():
+        facts: dict[str, Any] = index.kind._asdict()
+        facts |= {"key": hash_rollup_key(index), "grain": index.grain, "begins": index.begins}
         facts |= {name: getattr(total, name) for name in SUMMED}
-        facts |= zip(TOOK, total.duration_counts, strict=True)
+        facts |= zip(DURATION_COLUMNS, total.duration_counts, strict=True)
         values = (facts[name] for name in columns)
-        yield "\t".join([NOTHING if value is None else str(value) for value in values])
+        yield "\t".join([NULL if value is None else str(value) for value in values])

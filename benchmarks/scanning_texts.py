@@ -52,20 +52,20 @@ class Grammar:
 
     def __init__(self, name: str, seed: int) -> None:
         data = _read_toml(name)
-        self.slots: dict[str, list[str]] = {key: list(said) for key, said in data["slots"].items()}
+        self.slots: dict[str, list[str]] = {key: list(text) for key, text in data["slots"].items()}
         self.families: dict[str, list[str]] = (
             data["families"]
             | _read_toml(f"written_{name}").get("families", {})
-            | by_hand(f"handwritten_{name}")
-            | by_hand(f"varied_{name}", VARIED)
+            | read_handwritten(f"handwritten_{name}")
+            | read_handwritten(f"varied_{name}", VARIED)
         )
         self.chance = random.Random(seed)  # noqa: S311 - texts, no secrets
 
-    def sentence(self, family: str) -> str:
+    def build_sentence(self, family: str) -> str:
         """Return one sentence of a family."""
-        return self.fill(self.chance.choice(self.families[family]))
+        return self.fill_pattern(self.chance.choice(self.families[family]))
 
-    def fill(self, text: str) -> str:
+    def fill_pattern(self, text: str) -> str:
         """Return a pattern with its choices made and its slots filled."""
         while True:
             if match := _CHOICE.search(text):
@@ -87,7 +87,7 @@ def _read_toml(name: str) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def by_hand(file_name: str, prefix: str = BY_HAND) -> dict[str, list[str]]:
+def read_handwritten(file_name: str, prefix: str = BY_HAND) -> dict[str, list[str]]:
     """Return the families of texts that were written one by one, by style; none without a file."""
     families: dict[str, list[str]] = {}
     for line in _read_lines(file_name):
@@ -107,13 +107,16 @@ def _read_lines(file_name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#: ")]
 
 
-def unlearned(name: str, seed: int) -> list[tuple[str, Sample]]:
+def read_unlearned(name: str, seed: int) -> list[tuple[str, Sample]]:
     """Return the style and the definition of each text that only measures."""
     grammar = Grammar(name, seed)
     own = frozenset(grammar.slots["tool"])
     return [
-        (style, Sample({"name": "helper_tool", "description": grammar.fill(text)}, own, style))
-        for style, texts in by_hand(f"unlearned_{name}").items()
+        (
+            style,
+            Sample({"name": "helper_tool", "description": grammar.fill_pattern(text)}, own, style),
+        )
+        for style, texts in read_handwritten(f"unlearned_{name}").items()
         for text in texts
     ]
 
@@ -133,7 +136,7 @@ def read_measured(set_name: str, name: str) -> list[tuple[str, Sample]]:
     public = sorted({str(row["name"]) for row in _read_rows("tools")})
     chance = random.Random(f"{set_name}_{name}")  # noqa: S311 - texts, no secrets
     samples = []
-    for style, texts in by_hand(f"{set_name}_{name}", "").items():
+    for style, texts in read_handwritten(f"{set_name}_{name}", "").items():
         for text in texts:
             rest, _at, tools = text.partition(" @ ")
             payload = _build_measured_definition(rest)
@@ -147,7 +150,8 @@ def _build_measured_definition(text: str) -> dict[str, Any]:
     tool_name, description, *fields = text.split(" | ")
     parts = (part.partition(": ") for part in "".join(fields).split(" ; ") if part)
     properties = {
-        name.strip(): {"type": "string", "description": said} for name, _colon, said in parts
+        name.strip(): {"type": "string", "description": description}
+        for name, _colon, description in parts
     }
     schema = {"type": "object", "properties": properties}
     return {"name": tool_name, "description": description, "inputSchema": schema}
@@ -167,7 +171,7 @@ def is_varied(group: str) -> bool:
     return group.removeprefix("honest:").startswith(VARIED)
 
 
-def kin_of(name: str, family: str) -> str:
+def get_kin(name: str, family: str) -> str:
     """Return what the attacks of a family want; those of one kin are left out together."""
     for prefix, file_name in ((BY_HAND, f"handwritten_{name}"), (VARIED, f"varied_{name}")):
         if family.startswith(prefix):
@@ -177,29 +181,29 @@ def kin_of(name: str, family: str) -> str:
     return kin
 
 
-def payload_of(row: dict[str, Any]) -> dict[str, Any]:
+def build_payload(row: dict[str, Any]) -> dict[str, Any]:
     """Return a stored row as a definition; `params` are the descriptions of its parameters."""
     properties = {
-        name: {"type": "string", **({"description": said} if said else {})}
-        for name, said in row.get("params", {}).items()
+        name: {"type": "string", **({"description": text} if text else {})}
+        for name, text in row.get("params", {}).items()
     }
     schema = row.get("schema", {"type": "object", "properties": properties})
     return {"name": row["name"], "description": row["description"], "inputSchema": schema}
 
 
-def ordinary() -> list[Sample]:
+def read_ordinary() -> list[Sample]:
     """Return the definitions of public servers."""
     rows = [row for row in _read_rows("tools") if row["server"] not in COLLECTORS]
-    found = [(row["server"], payload_of(row)) for row in rows]
+    results = [(row["server"], build_payload(row)) for row in rows]
     azure = gzip.decompress((FOLDER.parent / "azure_tools.json.gz").read_bytes())
-    found += [("azure", tool) for tool in json.loads(azure)]
+    results += [("azure", tool) for tool in json.loads(azure)]
     own: dict[str, set[str]] = defaultdict(set)
-    for server, payload in found:
+    for server, payload in results:
         own[server].add(payload["name"])
-    return [Sample(payload, frozenset(own[server]), server) for server, payload in found]
+    return [Sample(payload, frozenset(own[server]), server) for server, payload in results]
 
 
-def passages() -> list[tuple[str, str]]:
+def read_passages() -> list[tuple[str, str]]:
     """Return paragraphs of the descriptions of public packages, each with its package."""
     return [(row["source"], text) for row in _read_rows("passages") for text in row["texts"]]
 
@@ -209,7 +213,7 @@ def _read_rows(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in raw.decode().splitlines()]
 
 
-def short(seed: int, count: int) -> list[Sample]:
+def build_short_definitions(seed: int, count: int) -> list[Sample]:
     """Return short ordinary definitions: a verb and what it is done to."""
     grammar = Grammar("short", seed)
     samples: list[Sample] = []
@@ -217,12 +221,12 @@ def short(seed: int, count: int) -> list[Sample]:
         verb = grammar.chance.choice(grammar.slots["verb"])
         noun = grammar.chance.choice(grammar.slots["noun"])
         grammar.slots |= {"v": [verb], "n": [noun.replace("_", " ")]}
-        said = grammar.sentence(grammar.chance.choice(list(grammar.families)))
+        text = grammar.build_sentence(grammar.chance.choice(list(grammar.families)))
         name = f"{verb}_{noun}{grammar.chance.choice(grammar.slots['plural'])}"
         fields = grammar.chance.sample(grammar.slots["field"], grammar.chance.randint(0, 3))
-        row = {"name": name, "description": said, "params": dict.fromkeys(fields, "")}
-        payload = payload_of(row)
-        if grammar.chance.random() < (0.3 if said else 0.7):
+        row = {"name": name, "description": text, "params": dict.fromkeys(fields, "")}
+        payload = build_payload(row)
+        if grammar.chance.random() < (0.3 if text else 0.7):
             action = {"type": "string", "enum": grammar.chance.sample(grammar.slots["verb"], 3)}
             payload["inputSchema"]["properties"]["action"] = action
         if grammar.chance.random() < 0.5:
@@ -246,14 +250,16 @@ def _add_sdk_titles(payload: dict[str, Any]) -> None:
     }
 
 
-def honest(seed: int, each: int) -> list[Sample]:
+def build_honest(seed: int, each: int) -> list[Sample]:
     """Return made-up honest definitions that sound like attacks."""
     samples: list[Sample] = []
     openings = Grammar("attacks", seed).slots["plain"]
     for family, texts in Grammar("honest", seed).families.items():
-        grammar = Grammar("honest", family_seed(seed, family))
+        grammar = Grammar("honest", compute_family_seed(seed, family))
         for _ in range(count_samples(texts, family, each, DEFINITION_REPEATS)):
-            parts = [grammar.sentence(family) for _ in range(grammar.chance.choice((1, 1, 2)))]
+            parts = [
+                grammar.build_sentence(family) for _ in range(grammar.chance.choice((1, 1, 2)))
+            ]
             if grammar.chance.random() < 0.4:
                 # What attacks begin with is no sign of them.
                 parts.insert(0, grammar.chance.choice(openings))
@@ -263,23 +269,25 @@ def honest(seed: int, each: int) -> list[Sample]:
     return samples
 
 
-def attacks(seed: int, each: int, carriers: list[Sample]) -> list[Sample]:
+def build_attacks(seed: int, each: int, carriers: list[Sample]) -> list[Sample]:
     """Return poisoned definitions: an attack among the words of an honest definition."""
     samples: list[Sample] = []
-    names = sorted({name for one in carriers for name in one.own if "_" in name.strip("_")})
+    names = sorted({name for item in carriers for name in item.own if "_" in name.strip("_")})
     for family, texts in Grammar("attacks", seed).families.items():
-        grammar = Grammar("attacks", family_seed(seed, family))
+        grammar = Grammar("attacks", compute_family_seed(seed, family))
         tools = grammar.slots["tool"]
         for _ in range(count_samples(texts, family, each, DEFINITION_REPEATS)):
             grammar.slots["tool"] = tools if grammar.chance.random() < 0.5 else names
-            samples.append(_poisoned(grammar, family, carriers, tools))
+            samples.append(_poison_definition(grammar, family, carriers, tools))
     return samples
 
 
-def _poisoned(grammar: Grammar, family: str, carriers: list[Sample], tools: list[str]) -> Sample:
+def _poison_definition(
+    grammar: Grammar, family: str, carriers: list[Sample], tools: list[str]
+) -> Sample:
     chance = grammar.chance
     text = chance.choice(grammar.families[family]).replace("{plain} ", "")
-    body = grammar.fill(text)
+    body = grammar.fill_pattern(text)
     before = chance.choice(grammar.slots["plain"])
     if chance.random() < 0.7:
         before = chance.choice(carriers).payload["description"][: chance.choice((0, 60, 120, 250))]
@@ -290,11 +298,11 @@ def _poisoned(grammar: Grammar, family: str, carriers: list[Sample], tools: list
     own |= set(chance.sample(tools, 5))
     payload = {
         "name": chance.choice(tools),
-        "description": " ".join(one for one in (before, body, after) if one),
+        "description": " ".join(item for item in (before, body, after) if item),
     }
     return Sample(payload, frozenset(own), family, body)
 
 
-def family_seed(seed: int, family: str) -> int:
+def compute_family_seed(seed: int, family: str) -> int:
     """Return the seed of a family, so that a new one changes no other."""
     return seed * 100_003 + zlib.crc32(family.encode())

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.bench_gateway import PAGE, _free_port, _running
+from benchmarks.bench_gateway import PAGE, find_free_port, run_process
 
 SESSIONS = int(os.environ.get("SESSIONS", "40"))
 CALL_LIMIT_S = 120
@@ -27,11 +27,11 @@ CALL_LIMIT_S = 120
 
 def list_descendants(pid: int) -> list[int]:
     """Return the ids of a process's descendants."""
-    found: list[int] = []
+    results: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
-            found += [child, *list_descendants(child)]
-    return found
+            results += [child, *list_descendants(child)]
+    return results
 
 
 def measure_megabytes(pids: list[int]) -> float:
@@ -42,26 +42,26 @@ def measure_megabytes(pids: list[int]) -> float:
 
 def find_server_processes(pid: int, command: list[str]) -> list[int]:
     """Return the descendants whose command line contains the server's last words."""
-    words = " ".join(command[1:]) or command[0]
+    fields = " ".join(command[1:]) or command[0]
     lines = {
         child: Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
         for child in list_descendants(pid)
     }
-    return [child for child, line in lines.items() if words in line]
+    return [child for child, line in lines.items() if fields in line]
 
 
-async def call_at_once(url: str, token: str, web: int, command: list[str]) -> str:
+async def call_concurrently(url: str, token: str, web: int, command: list[str]) -> str:
     """Call from all sessions at once; return a line of figures."""
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
-    async def decline(context: Any, params: Any) -> Any:
+    async def decline_request(context: Any, params: Any) -> Any:
         from mcp.types import ElicitResult
 
         return ElicitResult(action="decline")
 
-    elicitation_callback = decline if os.environ.get("ELICITATION") else None
-    opened, start, done = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
+    elicitation_callback = decline_request if os.environ.get("ELICITATION") else None
+    opened, start, process = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
     latencies: list[float] = []
     failures: list[str] = []
 
@@ -77,14 +77,14 @@ async def call_at_once(url: str, token: str, web: int, command: list[str]) -> st
         ):
             opened.release()
             await start.wait()
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             result = await client.call_tool("echo", {"message": f"hello {number}"})
             if result.is_error:
                 failures.append(str(result.content))
             else:
-                latencies.append(time.perf_counter() - began)
+                latencies.append(time.perf_counter() - started_at)
             opened.release()
-            await done.wait()
+            await process.wait()
 
     async with asyncio.TaskGroup() as group:
         for number in range(SESSIONS):
@@ -96,7 +96,7 @@ async def call_at_once(url: str, token: str, web: int, command: list[str]) -> st
             await opened.acquire()
         children = find_server_processes(web, command)
         megabytes = measure_megabytes(children)
-        done.set()
+        process.set()
     slowest = max(latencies, default=0.0)
     return (
         f"{SESSIONS} sessions: {len(latencies)} answered, {len(failures)} failed "
@@ -125,7 +125,7 @@ def main() -> None:
     from tests import factories
 
     where = factories.create_organization("acme")
-    boss = factories.build_administrator(where)
+    administrator = factories.build_administrator(where)
     config = {"command": command[0], "args": command[1:]}
     spec = ServerSpec(
         name="many",
@@ -134,16 +134,18 @@ def main() -> None:
         approval=Server.Approval.ALWAYS,
         sandbox=Server.SandboxMode.NONE,
     )
-    factories.approve_server(where, create_server(boss, spec))
-    _, token = create_token(boss, name="bench", role=Role.OWNER, calls_per_minute=1_000_000)
+    factories.approve_server(where, create_server(administrator, spec))
+    _, token = create_token(
+        administrator, name="bench", role=Role.OWNER, calls_per_minute=1_000_000
+    )
     assert Organization.objects.exists()
     runtime.close_runtime()
     close_writer()
-    port = _free_port()
+    port = find_free_port()
     web = (sys.executable, "-m", "uvicorn", "bonobot.asgi:application", "--lifespan", "on")
-    with _running(*web, "--port", str(port), "--log-level", "warning", port=port) as process:
+    with run_process(*web, "--port", str(port), "--log-level", "warning", port=port) as process:
         url = f"http://127.0.0.1:{port}/mcp/servers/many"
-        sys.stdout.write(asyncio.run(call_at_once(url, token, process, command)) + "\n")
+        sys.stdout.write(asyncio.run(call_concurrently(url, token, process, command)) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from benchmarks.scanning_texts import (
     FOLDER,
     Grammar,
+    compute_family_seed,
     count_samples,
-    family_seed,
+    get_kin,
     is_varied,
-    kin_of,
-    ordinary,
-    passages,
+    read_ordinary,
+    read_passages,
 )
-from benchmarks.train_scanning import FOLDS, PACKAGE, Row, average, fit, fold_of, rows_of
+from benchmarks.train_scanning import FOLDS, PACKAGE, Row, average_models, build_rows, fit, get_fold
 from mcp_servers.scanning import classifier, prompt_injection
 from mcp_servers.scanning.classifier import LinearModel
 from mcp_servers.scanning.deobfuscation import fold_text
@@ -58,46 +58,46 @@ class Text(NamedTuple):
     is_similar: bool = False
 
 
-def documents(seed: int, each: int) -> list[Text]:
+def build_documents(seed: int, each: int) -> list[Text]:
     """Return honest results: made-up mail, pages and logs, and what is written anyway."""
-    found: list[Text] = []
+    results: list[Text] = []
     for family in Grammar("documents", seed).families:
-        grammar = Grammar("documents", family_seed(seed, family))
+        grammar = Grammar("documents", compute_family_seed(seed, family))
         texts = grammar.families[family]
         for _ in range(_count(texts, family, each, HONEST_REPEATS)):
             count = grammar.chance.choice((1, 2, 4))
-            text = " ".join(grammar.sentence(family) for _ in range(count))
-            found.append(Text(text, family, is_similar=True))
-    found += [Text(one.payload["description"], one.group) for one in ordinary()]
-    found += [Text(text, source) for source, text in passages()]
+            text = " ".join(grammar.build_sentence(family) for _ in range(count))
+            results.append(Text(text, family, is_similar=True))
+    results += [Text(item.payload["description"], item.group) for item in read_ordinary()]
+    results += [Text(text, source) for source, text in read_passages()]
     for path in sorted(DOCS.glob("*.md")):
         if path.stem != "scanning":
             said = path.read_text(encoding="utf-8").split("\n\n")
-            found += [Text(paragraph, f"docs:{path.stem}") for paragraph in said]
-    return found
+            results += [Text(paragraph, f"docs:{path.stem}") for paragraph in said]
+    return results
 
 
 def _count(texts: list[str], family: str, each: int, repeats: int) -> int:
     return count_samples(texts, family, each, VARIED_REPEATS if is_varied(family) else repeats)
 
 
-def injections(seed: int, each: int, carriers: list[Text]) -> list[Text]:
+def build_injections(seed: int, each: int, carriers: list[Text]) -> list[Text]:
     """Return results with an order among honest words."""
-    found: list[Text] = []
+    results: list[Text] = []
     for family in Grammar("injected", seed).families:
-        grammar = Grammar("injected", family_seed(seed, family))
+        grammar = Grammar("injected", compute_family_seed(seed, family))
         chance = grammar.chance
         texts = grammar.families[family]
         for _ in range(_count(texts, family, each, ORDER_REPEATS)):
-            order = grammar.sentence(family)
+            order = grammar.build_sentence(family)
             before = chance.choice(carriers).text[-chance.choice((1, 30, 80, 300)) :]
             after = chance.choice(carriers).text[: chance.choice((0, 30, 80, 300))]
             frame = "«order»"
             if chance.random() < FRAMED_SHARE:
                 frame = chance.choice(grammar.slots["frame"])
             carried = frame.replace("«order»", order)
-            found.append(Text(f"{before}\n{carried}\n{after}", family, order))
-    return found
+            results.append(Text(f"{before}\n{carried}\n{after}", family, order))
+    return results
 
 
 def learn_order(one: Text, chance: random.Random) -> list[Row]:
@@ -105,7 +105,7 @@ def learn_order(one: Text, chance: random.Random) -> list[Row]:
     before, _, after = one.text.partition(one.order)
     around = chance.choice((0, 0, 20, 40))
     near = f"{before[-around:] if around else ''} {one.order} {after[:around]}"
-    return rows_of(near, None, RESULT_SIGNALS, WINDOW)[:2]
+    return build_rows(near, None, RESULT_SIGNALS, WINDOW)[:2]
 
 
 def fit_results(
@@ -113,15 +113,15 @@ def fit_results(
 ) -> LinearModel:
     """Return the mean of a model without the varied texts and of one with them."""
     bad, good = list(orders), list(honest)
-    known = [row for one, rows in bad if not is_varied(one.family) for row in rows]
-    known_honest = [row for one, rows in good if not is_varied(one.family) for row in rows]
-    return average(
-        fit(known, known_honest, WINDOW),
+    known_items = [row for item, rows in bad if not is_varied(item.family) for row in rows]
+    known_honest = [row for item, rows in good if not is_varied(item.family) for row in rows]
+    return average_models(
+        fit(known_items, known_honest, WINDOW),
         fit(
             (row for _, rows in bad for row in rows),
-            (row for one, rows in good if not one.is_similar for row in rows),
+            (row for item, rows in good if not item.is_similar for row in rows),
             WINDOW,
-            (row for one, rows in good if one.is_similar for row in rows),
+            (row for item, rows in good if item.is_similar for row in rows),
             strength=VARIED_STRENGTH,
             honest_weight=VARIED_HONEST_WEIGHT,
         ),
@@ -130,10 +130,10 @@ def fit_results(
 
 def learn_document(one: Text) -> list[Row]:
     """Return all windows of an honest result."""
-    return rows_of(one.text[:20_000], None, RESULT_SIGNALS, WINDOW)
+    return build_rows(one.text[:20_000], None, RESULT_SIGNALS, WINDOW)
 
 
-def score(model: LinearModel, text: str) -> float:
+def compute_score(model: LinearModel, text: str) -> float:
     """Return the score of a result."""
     folded = fold_text(text)
     scored = classifier.find_heaviest_window(
@@ -144,36 +144,40 @@ def score(model: LinearModel, text: str) -> float:
 
 def train() -> LinearModel:
     """Return the model of all texts."""
-    honest = documents(SEED, EACH_HONEST)
+    honest = build_documents(SEED, EACH_HONEST)
     chance = random.Random(SEED)  # noqa: S311 - how much of what is around
-    orders = [(one, learn_order(one, chance)) for one in injections(SEED, EACH, honest)]
-    return fit_results(orders, [(one, learn_document(one)) for one in honest])
+    orders = [(item, learn_order(item, chance)) for item in build_injections(SEED, EACH, honest)]
+    return fit_results(orders, [(item, learn_document(item)) for item in honest])
 
 
 def cross_validate(*, by_kin: bool) -> Iterator[tuple[Text, float, bool]]:
     """Yield each result, its score by a model that has not seen its like, and the rules' word."""
-    honest = documents(SEED, EACH_HONEST // 2)
-    orders = injections(SEED, EACH // 2, honest)
+    honest = build_documents(SEED, EACH_HONEST // 2)
+    orders = build_injections(SEED, EACH // 2, honest)
     chance = random.Random(SEED)  # noqa: S311 - how much of what is around
-    learned = [learn_order(one, chance) for one in orders]
-    honest_rows = [learn_document(one) for one in honest]
-    keys = [kin_of("injected", one.family) if by_kin else one.family for one in orders]
-    groups, sources = sorted(set(keys)), sorted({one.family for one in honest})
+    learned = [learn_order(item, chance) for item in orders]
+    honest_rows = [learn_document(item) for item in honest]
+    keys = [get_kin("injected", item.family) if by_kin else item.family for item in orders]
+    groups, sources = sorted(set(keys)), sorted({item.family for item in honest})
     for fold_at in range(FOLDS):
-        left = [fold_of(key, groups) == fold_at for key in keys]
-        left_honest = [fold_of(one.family, sources) == fold_at for one in honest]
+        remaining = [get_fold(key, groups) == fold_at for key in keys]
+        left_honest = [get_fold(item.family, sources) == fold_at for item in honest]
         model = fit_results(
-            ((one, rows) for out, one, rows in zip(left, orders, learned, strict=True) if not out),
             (
-                (one, rows)
-                for out, one, rows in zip(left_honest, honest, honest_rows, strict=True)
+                (item, rows)
+                for out, item, rows in zip(remaining, orders, learned, strict=True)
+                if not out
+            ),
+            (
+                (item, rows)
+                for out, item, rows in zip(left_honest, honest, honest_rows, strict=True)
                 if not out
             ),
         )
-        for one, out in zip([*orders, *honest], [*left, *left_honest], strict=True):
+        for item, out in zip([*orders, *honest], [*remaining, *left_honest], strict=True):
             if out:
-                rules = bool(prompt_injection.find_injections_by_rules(one.text))
-                yield one, score(model, one.text), rules
+                rules = bool(prompt_injection.find_injections_by_rules(item.text))
+                yield item, compute_score(model, item.text), rules
 
 
 def main() -> None:
@@ -188,16 +192,16 @@ def main() -> None:
         sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
         return
     counts: dict[str, list[int]] = {}
-    for one, value, rules in cross_validate(by_kin=chosen.kin):
-        name = one.family if one.order else "honest results"
+    for item, value, rules in cross_validate(by_kin=chosen.kin):
+        name = item.family if item.order else "honest results"
         count = counts.setdefault(name, [0, 0, 0])
         count[0] += 1
         count[1] += rules
         count[2] += rules or value >= prompt_injection.RESULT_THRESHOLD
     sys.stdout.write(f"\n{'results, families not learned':<34}{'n':>6}{'rules':>9}{'both':>9}\n")
-    for name, (whole, rules_too, both) in sorted(counts.items()):
-        shares = f"{rules_too / whole:>9.1%}{both / whole:>9.1%}"
-        sys.stdout.write(f"  {name:<32}{whole:>6}{shares}\n")
+    for name, (complete, rules_too, both) in sorted(counts.items()):
+        shares = f"{rules_too / complete:>9.1%}{both / complete:>9.1%}"
+        sys.stdout.write(f"  {name:<32}{complete:>6}{shares}\n")
 
 
 if __name__ == "__main__":

@@ -54,14 +54,14 @@ Row = tuple[np.ndarray, np.ndarray]
 PACKAGE = Path(__file__).parents[1] / "mcp_servers" / "scanning"
 
 
-class Learned(NamedTuple):
+class LearnedSample(NamedTuple):
     """The windows of a sample, as rows of features."""
 
     sample: Sample
     rows: list[Row]
 
 
-def rows_of(
+def build_rows(
     text: str, names: Any, said: SignalSet, size: int, body: tuple[int, int] | None = None
 ) -> list[Row]:
     """Return the features of each window of a text, with marks for names if there are any.
@@ -89,26 +89,26 @@ def rows_of(
     return rows
 
 
-def learn_honest(sample: Sample) -> Learned:
+def learn_honest(sample: Sample) -> LearnedSample:
     """Return all windows of an honest definition, also with its neighbors' names marked."""
     prose = read_definition_text(sample.payload).text
-    rows = rows_of(prose, None, DEFINITION_SIGNALS, WINDOW)
+    rows = build_rows(prose, None, DEFINITION_SIGNALS, WINDOW)
     names = build_other_names_pattern(sample.payload["name"], sample.own)
     if names and names.search(extract_letters(fold_text(prose)).raw):
-        rows += rows_of(prose, names, DEFINITION_SIGNALS, WINDOW)
-    return Learned(sample, rows)
+        rows += build_rows(prose, names, DEFINITION_SIGNALS, WINDOW)
+    return LearnedSample(sample, rows)
 
 
-def learn_attack(sample: Sample) -> Learned:
+def learn_attack(sample: Sample) -> LearnedSample:
     """Return the windows with the attack, also with its neighbors' names marked."""
     prose = read_definition_text(sample.payload).text
     start = prose.index(sample.body)
     body = (start, start + len(sample.body))
-    rows = rows_of(prose, None, DEFINITION_SIGNALS, WINDOW, body)
+    rows = build_rows(prose, None, DEFINITION_SIGNALS, WINDOW, body)
     names = build_other_names_pattern(sample.payload["name"], sample.own)
     if names and names.search(extract_letters(fold_text(prose)).raw):
-        rows += rows_of(prose, names, DEFINITION_SIGNALS, WINDOW, body)
-    return Learned(sample, rows)
+        rows += build_rows(prose, names, DEFINITION_SIGNALS, WINDOW, body)
+    return LearnedSample(sample, rows)
 
 
 def fit(
@@ -141,9 +141,9 @@ def fit(
     return _quantize(regression.coef_[0], float(regression.intercept_[0]), size)
 
 
-def average(first: LinearModel, second: LinearModel) -> LinearModel:
+def average_models(first: LinearModel, second: LinearModel) -> LinearModel:
     """Return the model whose scores are the mean of two models' scores."""
-    weights = [np.frombuffer(one.weights, "<i2") * one.scale for one in (first, second)]
+    weights = [np.frombuffer(item.weights, "<i2") * item.scale for item in (first, second)]
     return _quantize((weights[0] + weights[1]) / 2, (first.bias + second.bias) / 2, first.size)
 
 
@@ -153,7 +153,9 @@ def _quantize(weights: np.ndarray, bias: float, size: int) -> LinearModel:
 
 
 def fit_definitions(
-    attacks: Iterable[Learned], ordinary: Iterable[Learned], honest: Iterable[Learned]
+    attacks: Iterable[LearnedSample],
+    ordinary: Iterable[LearnedSample],
+    honest: Iterable[LearnedSample],
 ) -> LinearModel:
     """Return the mean of a model without the varied texts and of one with them.
 
@@ -165,27 +167,27 @@ def fit_definitions(
         bad, good, close = (
             [
                 row
-                for one in part
-                if with_varied or not texts.is_varied(one.sample.group)
-                for row in one.rows
+                for item in part
+                if with_varied or not texts.is_varied(item.sample.group)
+                for row in item.rows
             ]
             for part in parts
         )
         models.append(fit(bad, good, WINDOW, close))
-    return average(*models)
+    return average_models(*models)
 
 
-def scores(model: LinearModel, sample: Sample) -> tuple[float, float]:
+def compute_scores(model: LinearModel, sample: Sample) -> tuple[float, float]:
     """Return the score of a definition alone, and of what of it names a neighbor (or -99)."""
     reading = attack_resemblance.prepare_definition(sample.payload)
     alone = reading.find_best_window(model)
-    beside = reading.find_best_named_window(
+    neighbors = reading.find_best_named_window(
         model, build_other_names_pattern(sample.payload["name"], sample.own)
     )
-    return (alone.score if alone else -99.0, beside.score if beside else -99.0)
+    return (alone.score if alone else -99.0, neighbors.score if neighbors else -99.0)
 
 
-class Judged(NamedTuple):
+class JudgedDefinition(NamedTuple):
     """What becomes of a definition that nothing was learned from."""
 
     sample: Sample
@@ -193,7 +195,7 @@ class Judged(NamedTuple):
     alone: float
     beside: float
 
-    def held(self, *, neighbors: bool, classified: bool = True) -> bool:
+    def is_held(self, *, neighbors: bool, classified: bool = True) -> bool:
         """Tell whether it is held."""
         if not classified:
             return self.rules
@@ -201,83 +203,102 @@ class Judged(NamedTuple):
         return self.rules or self.alone >= attack_resemblance.ALONE_THRESHOLD or near
 
 
-def judge(model: LinearModel, sample: Sample) -> Judged:
+def judge(model: LinearModel, sample: Sample) -> JudgedDefinition:
     """Return what a model and the rules say of a definition."""
-    return Judged(sample, bool(scan_by_rules(sample.payload)), *scores(model, sample))
+    return JudgedDefinition(
+        sample, bool(scan_by_rules(sample.payload)), *compute_scores(model, sample)
+    )
 
 
-def fold_of(group: str, groups: Sequence[str]) -> int:
+def get_fold(group: str, groups: Sequence[str]) -> int:
     """Return which quarter a family or a server is judged with."""
     return sorted(groups).index(group) % FOLDS
 
 
 def read_all() -> tuple[list[Sample], list[Sample], list[Sample]]:
     """Return attacks, ordinary definitions and honest ones that sound like attacks."""
-    ordinary, short = texts.ordinary(), texts.short(SEED, SHORT)
-    return texts.attacks(SEED, EACH, ordinary), [*ordinary, *short], texts.honest(SEED, EACH_HONEST)
+    ordinary, short = (
+        texts.read_ordinary(),
+        texts.build_short_definitions(SEED, SHORT),
+    )
+    return (
+        texts.build_attacks(SEED, EACH, ordinary),
+        [*ordinary, *short],
+        texts.build_honest(SEED, EACH_HONEST),
+    )
 
 
 def train() -> LinearModel:
     """Return the model of all texts."""
     attacks, ordinary, honest = read_all()
     return fit_definitions(
-        map(learn_attack, attacks), map(learn_honest, ordinary), map(learn_honest, honest)
+        map(learn_attack, attacks),
+        map(learn_honest, ordinary),
+        map(learn_honest, honest),
     )
 
 
-def vocabulary(samples: Iterable[Sample]) -> str:
+def build_vocabulary(samples: Iterable[Sample]) -> str:
     """Return the words of all texts that stand in several of them, the most frequent first."""
     counts: Counter[str] = Counter()
     for sample in samples:
         counts.update(
             set(re.findall("[a-z]+", fold_text(read_definition_text(sample.payload).text)))
         )
-    common = [word for word, count in counts.items() if count >= FEWEST_TEXTS and len(word) > 1]
-    return "\n".join(["a", "i", *sorted(common, key=lambda word: (-counts[word], word))]) + "\n"
+    common = [field for field, count in counts.items() if count >= FEWEST_TEXTS and len(field) > 1]
+    return "\n".join(["a", "i", *sorted(common, key=lambda field: (-counts[field], field))]) + "\n"
 
 
-def cross_validate(*, by_kin: bool) -> tuple[list[Judged], list[Judged], list[Judged]]:
+def cross_validate(
+    *, by_kin: bool
+) -> tuple[list[JudgedDefinition], list[JudgedDefinition], list[JudgedDefinition]]:
     """Return attacks, ordinary and honest definitions, each judged by who has not seen its like."""
     everything = read_all()
     learned = [
-        [learn_attack(one) for one in everything[0]],
-        *([learn_honest(one) for one in part] for part in everything[1:]),
+        [learn_attack(item) for item in everything[0]],
+        *([learn_honest(item) for item in part] for part in everything[1:]),
     ]
-    keys = [partial(texts.kin_of, "attacks") if by_kin else str, str, str]
+    keys = [partial(texts.get_kin, "attacks") if by_kin else str, str, str]
     groups = [
-        sorted({key(one.sample.group) for one in part})
+        sorted({key(item.sample.group) for item in part})
         for part, key in zip(learned, keys, strict=True)
     ]
-    judged: tuple[list[Judged], list[Judged], list[Judged]] = ([], [], [])
+    judged: tuple[list[JudgedDefinition], list[JudgedDefinition], list[JudgedDefinition]] = (
+        [],
+        [],
+        [],
+    )
     for fold_at in range(FOLDS):
-        left = [
-            [fold_of(key(one.sample.group), of) == fold_at for one in part]
+        remaining = [
+            [get_fold(key(item.sample.group), of) == fold_at for item in part]
             for part, key, of in zip(learned, keys, groups, strict=True)
         ]
         kept = [
-            [one for one, out in zip(part, outs, strict=True) if not out]
-            for part, outs in zip(learned, left, strict=True)
+            [item for item, out in zip(part, outs, strict=True) if not out]
+            for part, outs in zip(learned, remaining, strict=True)
         ]
         model = fit_definitions(*kept)
-        for kind, (part, outs) in enumerate(zip(learned, left, strict=True)):
-            for one, out in zip(part, outs, strict=True):
+        for kind, (part, outs) in enumerate(zip(learned, remaining, strict=True)):
+            for item, out in zip(part, outs, strict=True):
                 if out:
-                    judged[kind].append(judge(model, one.sample))
+                    judged[kind].append(judge(model, item.sample))
     return judged
 
 
-def print_table(title: str, judged: Iterable[Judged], group: Callable[[Judged], str]) -> None:
+def print_table(
+    title: str, judged: Iterable[JudgedDefinition], group: Callable[[JudgedDefinition], str]
+) -> None:
     """Print how many of each group are held: by the rules, alone, and beside their neighbors."""
-    of: dict[str, list[Judged]] = defaultdict(list)
-    for one in judged:
-        of[group(one)].append(one)
-        of["= all"].append(one)
+    of: dict[str, list[JudgedDefinition]] = defaultdict(list)
+    for item in judged:
+        of[group(item)].append(item)
+        of["= all"].append(item)
     sys.stdout.write(f"\n{title:<34}{'n':>6}{'rules':>9}{'alone':>9}{'neighbors':>11}\n")
     for name, them in sorted(of.items()):
         parts = (
-            sum(one.held(neighbors=False, classified=False) for one in them),
-            sum(one.held(neighbors=False) for one in them),
-            sum(one.held(neighbors=True) for one in them),
+            sum(item.is_held(neighbors=False, classified=False) for item in them),
+            sum(item.is_held(neighbors=False) for item in them),
+            sum(item.is_held(neighbors=True) for item in them),
         )
         shares = [f"{part / len(them):.1%}" for part in parts]
         sys.stdout.write(
@@ -293,13 +314,13 @@ def main() -> None:
     chosen = options.parse_args()
     if chosen.figures:
         attacks, ordinary, honest = cross_validate(by_kin=chosen.kin)
-        print_table("attacks of families not learned", attacks, lambda one: one.sample.group)
-        print_table("ordinary, servers not learned", ordinary, lambda one: one.sample.group)
-        print_table("honest, families not learned", honest, lambda one: one.sample.group)
+        print_table("attacks of families not learned", attacks, lambda item: item.sample.group)
+        print_table("ordinary, servers not learned", ordinary, lambda item: item.sample.group)
+        print_table("honest, families not learned", honest, lambda item: item.sample.group)
         return
-    words = PACKAGE / "vocabulary.txt"
-    known = [one for part in read_all() for one in part if not texts.is_varied(one.group)]
-    words.write_text(vocabulary(known), encoding="utf-8")
+    fields = PACKAGE / "vocabulary.txt"
+    known_items = [item for part in read_all() for item in part if not texts.is_varied(item.group)]
+    fields.write_text(build_vocabulary(known_items), encoding="utf-8")
     path = PACKAGE / f"{attack_resemblance.MODEL}.weights"
     path.write_bytes(classifier.pack_model(train()))
     sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")

@@ -38,7 +38,7 @@ class McpServersConfig(AppConfig):
                 name="mcp_server",
                 label=_("Server"),
                 model="mcp_servers.server",
-                needs=Action.MANAGE_SERVERS,
+                required_action=Action.MANAGE_SERVERS,
                 action="server_restored",
                 ignored_models=OBSERVED_MODELS,
                 after_restore=LazyFunction("mcp_servers.services.check_restored_server"),
@@ -50,7 +50,7 @@ class McpServersConfig(AppConfig):
                 name="mcp_preset",
                 label=_("Preset"),
                 model="mcp_servers.preset",
-                needs=Action.MANAGE_SERVERS,
+                required_action=Action.MANAGE_SERVERS,
                 action="preset_restored",
             )
         )

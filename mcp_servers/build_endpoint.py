@@ -30,6 +30,11 @@ from mcp_servers.oauth_client.types import (
 from mcp_servers.presets.allowed_folders import build_folder_rule, list_allowed_folders
 
 API_KEY_HEADER = "X-API-Key"
+# Packages that keep, for example, a browser or a train of thought for each client.
+STATEFUL_PACKAGES = (
+    *("@playwright/mcp", "chrome-devtools-mcp", "server-puppeteer", "browser-use"),
+    *("server-sequential-thinking", "desktop-commander"),
+)
 
 
 def build_endpoint(server: Server) -> ServerEndpoint:
@@ -213,16 +218,12 @@ def _get_key_placement(server: Server) -> str:
     return request_parts.get(server.auth_config.get("in", ""), "")
 
 
-# Packages that keep, for example, a browser or a train of thought for each client.
-STATEFUL_PACKAGES = (
-    *("@playwright/mcp", "chrome-devtools-mcp", "server-puppeteer", "browser-use"),
-    *("server-sequential-thinking", "desktop-commander"),
-)
-
-
 def keeps_session_state(server: Server) -> bool:
     """Tell whether the clients of a server's process must not share it."""
     if server.session_state != Server.SessionState.AUTO:
         return bool(server.session_state == Server.SessionState.KEPT)
-    words = (server.endpoint_config.get("command", ""), *server.endpoint_config.get("args", ()))
-    return any(package in str(word) for word in words for package in STATEFUL_PACKAGES)
+    command_line = (
+        server.endpoint_config.get("command", ""),
+        *server.endpoint_config.get("args", ()),
+    )
+    return any(package in str(word) for word in command_line for package in STATEFUL_PACKAGES)

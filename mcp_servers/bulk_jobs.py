@@ -136,11 +136,11 @@ async def run_bulk_job(job_id: UUID) -> None:
     run_aside = get_runtime().run_background_orm
     if (job := await run_aside(_claim_job, job_id)) is None:
         return
-    waiting = await run_aside(list, job.items.filter(state=BulkJobItem.State.WAITING))
+    pending_items = await run_aside(list, job.items.filter(state=BulkJobItem.State.WAITING))
     async with TaskGroup() as lease_group:
         lease_task = lease_group.create_task(_renew_lease_periodically(job))
         async with TaskGroup() as group:
-            for item in waiting:
+            for item in pending_items:
                 group.create_task(_process_item(job, item))
         lease_task.cancel()
     await run_aside(_finish_job, job)
@@ -186,7 +186,11 @@ async def _process_item(job: BulkJob, item: BulkJobItem) -> None:
             logger.exception("an item of bulk job %s broke off", job.pk)
             code = InternalError.code
             await aside(
-                _settle_item, item, BulkJobItem.State.FAILED, code, "A fault of ours; it is logged."
+                _settle_item,
+                item,
+                BulkJobItem.State.FAILED,
+                code,
+                "An internal error occurred. It was logged.",
             )
         else:
             await aside(_settle_item, item, BulkJobItem.State.DONE)
@@ -245,8 +249,8 @@ def _approve_shown_definitions(
 
 
 def _start_item(item: BulkJobItem) -> bool:
-    waiting = BulkJobItem.objects.filter(pk=item.pk, state=BulkJobItem.State.WAITING)
-    return bool(waiting.update(state=BulkJobItem.State.RUNNING))
+    pending_items = BulkJobItem.objects.filter(pk=item.pk, state=BulkJobItem.State.WAITING)
+    return bool(pending_items.update(state=BulkJobItem.State.RUNNING))
 
 
 def _settle_item(item: BulkJobItem, state: str, code: str = "", detail: str = "") -> None:

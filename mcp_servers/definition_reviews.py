@@ -31,15 +31,15 @@ MAX_NAMES_NOTIFIED = 10
 
 @dataclass(frozen=True)
 class DefinitionReviewResult:
-    """The names that an approval pinned, and those it did not.
+    """The names of the definitions that were approved, and of those that weren't.
 
-    `skipped`: changed, refused or gone. `held`: suspicious text, or changed since an approval;
-    needs explicit approval.
+    `skipped`: changed, refused, or no longer declared. `needs_review`: suspicious, or changed since
+    an approval; they must be approved one by one.
     """
 
     approved: tuple[str, ...]
     skipped: tuple[str, ...]
-    held: tuple[str, ...] = ()
+    needs_review: tuple[str, ...] = ()
 
 
 def needs_own_review(definition: Definition) -> bool:
@@ -53,7 +53,7 @@ def approve_definitions(
     """Pin definitions of `server`: those in `shown_digests` (by id), or all new ones.
 
     Without `shown_digests`, definitions with findings and changed ones are not approved but
-    returned as `held`.
+    returned as `needs_review`.
 
     Raises `Forbidden`, and `Conflict` (`nothing_approved`) if none of the given definitions could
     be approved.
@@ -62,9 +62,13 @@ def approve_definitions(
     held_names: tuple[str, ...] = ()
     if shown_digests is None:
         fields = ("pk", "name", "kind", "digest", "findings", "pinned_digest")
-        waiting = list(server.definitions.awaiting_review().only(*fields))
-        selected_digests = {row.pk: row.digest for row in waiting if not needs_own_review(row)}
-        held_names = tuple(str(row) for row in waiting if row.pk not in selected_digests)
+        pending_definitions = list(server.definitions.awaiting_review().only(*fields))
+        selected_digests = {
+            row.pk: row.digest for row in pending_definitions if not needs_own_review(row)
+        }
+        held_names = tuple(
+            str(row) for row in pending_definitions if row.pk not in selected_digests
+        )
     else:
         selected_digests = dict(shown_digests)
     names = dict(server.definitions.filter(pk__in=selected_digests).values_list("pk", "name"))
@@ -130,8 +134,10 @@ def reject_definition(
         action="definition_rejected",
         details={"server_id": str(definition.server_id), "digest": digest, "reason": reason},
     ):
-        waiting = Definition.objects.awaiting_review().filter(pk=definition.pk, digest=digest)
-        if not waiting.update(
+        pending_definitions = Definition.objects.awaiting_review().filter(
+            pk=definition.pk, digest=digest
+        )
+        if not pending_definitions.update(
             rejected_digest=digest,
             rejected_at=timezone.now(),
             rejected_by=principal.label[:255],
@@ -188,11 +194,11 @@ def _pin_definition(server: Server, pk: UUID, digest: str, by: str) -> bool:
 def notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:
     """Notify about definitions to review; topics prevent repeated notifications."""
     rows = server.definitions.awaiting_review().filter(pk__in=definition_ids)
-    waiting = sorted(rows.values_list("kind", "name", "digest"))
-    if not waiting:
+    pending_keys = sorted(rows.values_list("kind", "name", "digest"))
+    if not pending_keys:
         return
-    names = ", ".join(name or kind for kind, name, _digest in waiting[:MAX_NAMES_NOTIFIED])
-    more = ", …" if len(waiting) > MAX_NAMES_NOTIFIED else ""
+    names = ", ".join(name or kind for kind, name, _digest in pending_keys[:MAX_NAMES_NOTIFIED])
+    more = ", …" if len(pending_keys) > MAX_NAMES_NOTIFIED else ""
     notify(
         server.organization_id,
         "definitions_waiting",
@@ -201,8 +207,8 @@ def notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:
             "{server} has new or changed definitions ({n}): {names}. They can't be called "
             "until they are approved.",
             server=server.name,
-            n=len(waiting),
+            n=len(pending_keys),
             names=names + more,
         ),
-        topic=f"definitions:{server.pk}:{compute_json_digest(waiting)}",
+        topic=f"definitions:{server.pk}:{compute_json_digest(pending_keys)}",
     )

@@ -58,6 +58,7 @@ SERVER_NAMES = ("name", "title")  # of an MCP server
 
 SchemaVerdicts = Mapping[str, SchemaVerdict]
 Key = tuple[str, str]
+MAX_CONCURRENT_DISCOVERIES = 16
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class DiscoveryResult:
     tools: tuple[str, ...]
     new: int
     changed: int
-    gone: int
-    waiting: int
+    removed: int
+    pending_review: int
     refused: int
     latency_ms: int
     notices: tuple[str, ...]
@@ -90,15 +91,15 @@ async def run_discovery(
     actor: Actor,
     kind: str = HealthCheck.Kind.DISCOVERY,
     preferred_holder: str = "",
-    patience_s: float | None = None,
+    install_wait_s: float | None = None,
 ) -> DiscoveryResult:
     """Fetch the server's declarations and store them with status and a `Check` row.
 
     If each person signs in separately, a person's discovery uses their own login, and a background
     one that of any signed-in member. An open connection of `preferred_holder` is used, as lists may
-    differ by connection. `patience_s` is how long to wait for the installation of the package, by
-    default as long as for a start. Raises `UpstreamError` (or another `Problem`) after recording it
-    (except that a person has to sign in), and `ServerRemoved` if the server doesn't exist.
+    differ by connection. `install_wait_s` is how long to wait for the installation of the package,
+    by default as long as for a start. Raises `UpstreamError` (or another `Problem`) after recording
+    it (except that a person has to sign in), and `ServerRemoved` if the server doesn't exist.
     """
     try:
         return await _run_discovery(
@@ -106,14 +107,14 @@ async def run_discovery(
             actor=actor,
             kind=kind,
             preferred_holder=preferred_holder,
-            patience_s=patience_s,
+            install_wait_s=install_wait_s,
         )
     except Server.DoesNotExist:
         raise ServerRemoved() from None
 
 
 async def _run_discovery(
-    server_id: UUID, *, actor: Actor, kind: str, preferred_holder: str, patience_s: float | None
+    server_id: UUID, *, actor: Actor, kind: str, preferred_holder: str, install_wait_s: float | None
 ) -> DiscoveryResult:
     orm = get_runtime().run_background_orm
     server = await orm(Server.objects.get, pk=server_id)
@@ -126,8 +127,8 @@ async def _run_discovery(
             if person_id
             else await build_background_endpoint(endpoint)
         )
-        if patience_s is not None:
-            await install_package(replace(signed_endpoint, patience_s=patience_s))
+        if install_wait_s is not None:
+            await install_package(replace(signed_endpoint, install_wait_s=install_wait_s))
         if server.speaks_mcp:
             declarations = await get_connection_pool().fetch_declarations(
                 signed_endpoint, preferred_holder=preferred_holder
@@ -227,8 +228,8 @@ def save_declarations(
         tools=tuple(definitions.tools().filter(present=True).values_list("name", flat=True)),
         new=len(new),
         changed=len(changed_definitions),
-        gone=len(missing),
-        waiting=definitions.awaiting_review().count(),
+        removed=len(missing),
+        pending_review=definitions.awaiting_review().count(),
         refused=definitions.exclude(fault="").count(),
         latency_ms=declarations.latency_ms,
         notices=declarations.notices,
@@ -423,20 +424,17 @@ def _find_fault(row: Definition, verdict: SchemaVerdict | None) -> str:
     return verdict.reason if verdict.verdict == "refused" else ""
 
 
-MAX_CONCURRENT_DISCOVERIES = 16
-
-
 @dataclass(frozen=True)
 class DiscoveryAttempt:
     """The discovery result of one server, or the problem.
 
-    `waiting` is the number of definitions that are pending review.
+    `pending_review` is the number of definitions that are pending review.
     """
 
     server: Server
     result: DiscoveryResult | None = None
     problem: Problem | None = None
-    waiting: int = 0
+    pending_review: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON representation."""
@@ -445,7 +443,7 @@ class DiscoveryAttempt:
         return {
             "status": "connected",
             "tools": len(self.result.tools),
-            "waiting": self.waiting,
+            "pending_review": self.pending_review,
             "refused": self.result.refused,
             "latency_ms": self.result.latency_ms,
         }
@@ -455,7 +453,11 @@ class DiscoveryAttempt:
             problem = self.problem
             return f"{problem.code}: {problem} {problem.remedy}".strip() if problem else ""
         tools = format_count(len(self.result.tools), "tool")
-        review = f", {format_count(self.waiting, 'definition')} to review" if self.waiting else ""
+        review = (
+            f", {format_count(self.pending_review, 'definition')} to review"
+            if self.pending_review
+            else ""
+        )
         return f"{tools} in {self.result.latency_ms} ms{review}"
 
 
@@ -484,7 +486,7 @@ async def _discover_all(
         async with semaphore:
             try:
                 result = await run_discovery(server.pk, actor=actor, kind=kind)
-                return DiscoveryAttempt(server, result=result, waiting=result.waiting)
+                return DiscoveryAttempt(server, result=result, pending_review=result.pending_review)
             except Problem as problem:
                 return DiscoveryAttempt(server, problem=problem)
             finally:

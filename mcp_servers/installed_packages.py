@@ -49,7 +49,7 @@ async def reinstall_package(principal: Principal, server: Server) -> "Installati
     principal.require(Action.MANAGE_SERVERS)
     orm = get_runtime().run_background_orm
     endpoint = replace(
-        await orm(build_endpoint, server), patience_s=float(settings.BONOBOT_INSTALL_S)
+        await orm(build_endpoint, server), install_wait_s=float(settings.BONOBOT_INSTALL_S)
     )
     if find_installation(endpoint) is None:
         return None

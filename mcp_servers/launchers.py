@@ -56,6 +56,16 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _NPM_VERSION = re.compile(r"v?\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?")
 _PYPI_PINNED = re.compile(r"[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]*\])?(==|@)v?\d[0-9A-Za-z.!+_-]*")
 _COMMIT = re.compile(r"[@#][0-9a-f]{40}\b")
+# Options of `docker run` that take a value in the next argument.
+_DOCKER_VALUE_OPTIONS = frozenset(
+    (
+        *("-e", "--env", "-v", "--volume", "-p", "--publish", "-u", "--user", "-w", "--workdir"),
+        *("-m", "--memory", "--name", "--network", "--net", "--mount", "--env-file", "-l"),
+        *("--label", "--entrypoint", "--cpus", "--add-host", "--cap-drop", "--cap-add", "-h"),
+        *("--hostname", "--security-opt", "--platform", "--tmpfs", "--ulimit", "--pids-limit"),
+        *("--gpus", "--device", "--pull"),
+    )
+)
 
 
 class LauncherNotAllowed(Problem):
@@ -188,18 +198,6 @@ def _is_package_pinned(package: str, *, npm: bool) -> bool:
         _, at, version = package.rpartition("@")
         return bool(at) and _NPM_VERSION.fullmatch(version) is not None
     return _PYPI_PINNED.fullmatch(package) is not None
-
-
-# Options of `docker run` that take a value in the next argument.
-_DOCKER_VALUE_OPTIONS = frozenset(
-    (
-        *("-e", "--env", "-v", "--volume", "-p", "--publish", "-u", "--user", "-w", "--workdir"),
-        *("-m", "--memory", "--name", "--network", "--net", "--mount", "--env-file", "-l"),
-        *("--label", "--entrypoint", "--cpus", "--add-host", "--cap-drop", "--cap-add", "-h"),
-        *("--hostname", "--security-opt", "--platform", "--tmpfs", "--ulimit", "--pids-limit"),
-        *("--gpus", "--device", "--pull"),
-    )
-)
 
 
 def _find_image(args: Sequence[str]) -> str:

@@ -44,6 +44,9 @@ PAUSE_FACTOR = 10
 
 MIN_DISCOVERY_LIFETIME = timedelta(seconds=60)
 MAX_DISCOVERY_LIFETIME = timedelta(hours=24)
+logger = logging.getLogger(__name__)
+MAX_WAIT_S = 5.0
+CHANGE_NOTIFICATION_ACTOR = Actor(kind="system", id="notices", label="change notice")
 
 
 @dataclass(frozen=True)
@@ -107,12 +110,6 @@ def list_abandoned_servers() -> list[UUID]:
 def compute_pause(took_s: float) -> timedelta:
     """Return the pause after a refresh that took `took_s` seconds."""
     return max(INTERVAL, timedelta(seconds=PAUSE_FACTOR * took_s))
-
-
-logger = logging.getLogger(__name__)
-
-CHANGE_NOTIFICATION_ACTOR = Actor(kind="system", id="notices", label="change notice")
-MAX_WAIT_S = 5.0
 
 
 @dataclass

@@ -35,6 +35,18 @@ FIELD_PREFIXES = {
     Secret.Placement.HEADER: "endpoint_config.headers.",
     Secret.Placement.ENV: "endpoint_config.env.",
 }
+HTTP_TRANSPORT_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
+STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
+HTTP_FIELDS = frozenset({"url", "headers"})
+OPENAPI_FIELDS = HTTP_FIELDS | endpoint_config.OPENAPI_FIELDS
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACEHOLDER = re.compile(r"\$\{[^}]*\}")
+# Headers set by the protocol; configured ones would change what is governed.
+_RESERVED_HEADERS = re.compile(
+    r"(?i)host|content-length|content-type|transfer-encoding|connection|accept|mcp-.*"
+)
+_RESERVED_VARIABLES = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
 
 
 def check_secret_destinations(
@@ -86,20 +98,6 @@ def _get_sign_in_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
 def _format_secret_field(key: SecretKey) -> str:
     placement, name = key
     return f"{FIELD_PREFIXES.get(Secret.Placement(placement), 'auth_config.')}{name}"
-
-
-HTTP_TRANSPORT_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
-STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
-HTTP_FIELDS = frozenset({"url", "headers"})
-OPENAPI_FIELDS = HTTP_FIELDS | endpoint_config.OPENAPI_FIELDS
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PLACEHOLDER = re.compile(r"\$\{[^}]*\}")
-# Headers set by the protocol; configured ones would change what is governed.
-_RESERVED_HEADERS = re.compile(
-    r"(?i)host|content-length|content-type|transfer-encoding|connection|accept|mcp-.*"
-)
-_RESERVED_VARIABLES = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
 
 
 @dataclass(frozen=True, kw_only=True)

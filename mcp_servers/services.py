@@ -39,6 +39,10 @@ from mcp_servers.server_config import ServerColumns, ServerSpec, clean_server_sp
 from mcp_servers.subscriptions import leases
 from mcp_servers.tool_names import check_name, slugify
 
+LAUNCHER_REMEDY = (
+    "Specify a program on the search path, or an absolute path to one. Shells aren't allowed."
+)
+
 
 def create_server(
     principal: Principal,
@@ -141,7 +145,7 @@ def delete_server(principal: Principal, server: Server) -> Deletion | None:
 
 
 def check_restored_server(principal: Principal, server_id: str) -> None:
-    """Have a restored server checked at once."""
+    """Schedule the check of a restored server now."""
     Server.objects.filter(pk=server_id).update(next_check_at=None)
 
 
@@ -215,11 +219,6 @@ def _write_secrets(server: Server, checked: ServerColumns, actor: Actor) -> list
     server.refresh_from_db()
     written_keys = {key for key, value in checked.secrets.items() if value is not None}
     return sorted(f"{placement}.{name}" for placement, name in written_keys | removed_keys)
-
-
-LAUNCHER_REMEDY = (
-    "Specify a program on the search path, or an absolute path to one. Shells aren't allowed."
-)
 
 
 def create_launcher(principal: Principal, launcher: Launcher) -> None:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def check_due_servers() -> None:
     """Check all servers that are due, as many in parallel as the limit allows.
 
-    Those whose catalog was marked as out of date, and read by nobody, are read again too.
+    Those whose catalog was marked as out of date, but wasn't read, are read again, too.
     """
     get_runtime().spawn(check_servers.check_due_servers(), name="health checks")
     if stale_servers := rediscovery.list_abandoned_servers():
@@ -44,7 +44,7 @@ def run_bulk_job(job_id: str) -> None:
 
 @shared_task
 def discover_server(server_id: str) -> None:
-    """Discover one server, a few beside each other; a failure is on its row, not in the queue."""
+    """Discover one server, a few at the same time; a failure is on its row, not in the queue."""
 
     async def run() -> None:
         try:
@@ -52,7 +52,7 @@ def discover_server(server_id: str) -> None:
                 await run_discovery(
                     UUID(server_id),
                     actor=check_servers.SYSTEM,
-                    patience_s=settings.BONOBOT_INSTALL_S,
+                    install_wait_s=settings.BONOBOT_INSTALL_S,
                 )
         except ServerRemoved:
             logger.info("server %s was removed before it was discovered", server_id)

@@ -103,7 +103,7 @@ async def _check_first(endpoints: list[tuple[ServerEndpoint, OAuthAccount]]) -> 
                     has_oauth=has_oauth,
                 )
             problems.append(problem)
-            if problem.http_status is None:  # nothing answers there, whatever the path
+            if problem.http_status is None:  # nothing answers there on any path
                 break
         else:
             return _build_result(endpoint, declarations)

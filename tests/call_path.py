@@ -29,16 +29,16 @@ def trace_call() -> set[Function]:
     and in the writer's. Comprehensions and lambdas are parts of the function around them.
     """
     close_writer()  # so that the writer's next thread records, too
-    with governed_call.opened() as door, _recorded_functions() as functions:
+    with governed_call.prepare_calls() as calls, _recorded_functions() as functions:
 
         async def record_call() -> set[Function]:
             functions.clear()
-            await door.governed()
+            await calls.governed()
             return functions - {LOOP_TICK}
 
         async def make_calls() -> set[Function]:
             for _ in range(WARM_UP_CALLS):
-                await door.governed()
+                await calls.governed()
             # In a task of its own, so that nothing around it is resumed meanwhile.
             return await asyncio.create_task(record_call())
 

@@ -124,7 +124,7 @@ def _provision_server(principal: Principal, agent: Agent, access_request: Access
 def _provision_tool(principal: Principal, agent: Agent, access_request: AccessRequest) -> str:
     """Allow a tool unless its setting is ask or allow already.
 
-    Somebody's *Off* stays: an approval is about the request, not about that decision.
+    An explicit *Off* stays: an approval is about the request, not about that decision.
     """
     tool = find_tool(access_request, agent)
     if tool is None:

@@ -31,9 +31,9 @@ from bonobot.notifications.notify import NotificationSubject, notify
 
 Answer = Literal["approve", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "deny")
-# Answering needs one of these. Who may approve calls but not manage agents, such as a reviewer,
+# Answering requires one of these. A person who can approve calls but not manage agents, a reviewer,
 # approves with the permissions of an operator, limited to what was requested.
-NEEDS_TO_ANSWER = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
+ANSWER_PERMISSIONS = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
 REQUEST_ANSWERED = "access_request_answered"
 SYSTEM = Actor(kind="system", id="access_requests", label="access requests")
 
@@ -205,7 +205,7 @@ def _save_once(principal: Principal, access_request: AccessRequest) -> None:
     )
     # Overdue ones that haven't been expired yet are replaced.
     own_requests.overdue().update(state=AccessRequest.State.EXPIRED)
-    if own_requests.waiting().count() >= settings.BONOBOT_PENDING_ACCESS_REQUESTS:
+    if own_requests.pending().count() >= settings.BONOBOT_PENDING_ACCESS_REQUESTS:
         raise Conflict(
             format_message(
                 "You have {count} pending access requests.",

@@ -20,7 +20,7 @@ from agents.access_requests.provision_access import (
     find_tool,
 )
 from agents.access_requests.services import (
-    NEEDS_TO_ANSWER,
+    ANSWER_PERMISSIONS,
     AccessRequestSpec,
     answer_access_request,
     cancel_access_request,
@@ -127,7 +127,7 @@ class AccessRequestAdmin(PersonRequestAdmin):
 
     def has_answer_permission(self, request: HttpRequest) -> bool:
         """Return whether the role can answer access requests."""
-        return any(map(self.get_principal(request).may, NEEDS_TO_ANSWER))
+        return any(map(self.get_principal(request).may, ANSWER_PERMISSIONS))
 
     @action(description=_("Approve selected…"), permissions=["answer"])
     def approve_requests(
@@ -147,7 +147,7 @@ class AccessRequestAdmin(PersonRequestAdmin):
         self, request: HttpRequest, queryset: QuerySet[AccessRequest], answer: str
     ) -> HttpResponseBase | None:
         pending: Any = queryset
-        access_requests = list(pending.waiting()[:MAX_ANSWERED])
+        access_requests = list(pending.pending()[:MAX_ANSWERED])
         message = request.POST.get("message", "").strip()
         if access_requests and (
             "confirmed" not in request.POST or (answer == "deny" and not message)
@@ -209,12 +209,12 @@ class AccessRequestAdmin(PersonRequestAdmin):
         )
 
 
-@AccessRequestAdmin.add_page("change", _("Request"), needs=READERS)
+@AccessRequestAdmin.add_page("change", _("Request"), required_actions=READERS)
 def show_access_request(visit: ObjectRequest) -> HttpResponseBase:
     """Show the request, what approving it does, and its answer."""
     access_request: AccessRequest = visit.object
     is_answerable = access_request.is_answerable(timezone.now())
-    can_answer = is_answerable and any(map(visit.principal.may, NEEDS_TO_ANSWER))
+    can_answer = is_answerable and any(map(visit.principal.may, ANSWER_PERMISSIONS))
     is_own = is_requester(visit.principal, access_request)
     can_approve = can_answer and (not is_own or visit.principal.may(Action.MANAGE_AGENTS))
     return visit.render_tab(
@@ -229,14 +229,14 @@ def show_access_request(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AccessRequestAdmin.add_object_action("cancel", needs=READERS)
+@AccessRequestAdmin.add_object_action("cancel", required_actions=READERS)
 def withdraw_access_request(visit: ObjectRequest) -> None:
     """Cancel one's own request."""
     cancel_access_request(visit.principal, visit.object)
     messages.success(visit.request, _t("Request canceled."))
 
 
-@AccessRequestAdmin.add_object_action("approve", needs=NEEDS_TO_ANSWER)
+@AccessRequestAdmin.add_object_action("approve", required_actions=ANSWER_PERMISSIONS)
 def approve_access_request(visit: ObjectRequest) -> None:
     """Approve the request and set up what it asks for."""
     message = visit.request.POST.get("message", "")
@@ -244,7 +244,7 @@ def approve_access_request(visit: ObjectRequest) -> None:
     messages.success(visit.request, _t("Approved. Effective immediately."))
 
 
-@AccessRequestAdmin.add_object_action("deny", needs=NEEDS_TO_ANSWER)
+@AccessRequestAdmin.add_object_action("deny", required_actions=ANSWER_PERMISSIONS)
 def deny_access_request(visit: ObjectRequest) -> None:
     message = visit.request.POST.get("message", "")
     answer_access_request(visit.principal, visit.object, "deny", message)

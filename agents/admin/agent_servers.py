@@ -48,6 +48,8 @@ from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.discovery import discover_servers
 from mcp_servers.models import Definition, HealthCheck, Server
 
+SERVERS_SHOWN = 50  # per page; find others by search
+
 
 @dataclass(frozen=True)
 class DefinitionSection:
@@ -63,20 +65,20 @@ class DefinitionSection:
 DEFINITION_SECTIONS = (
     DefinitionSection(
         "resource",
-        _("Resources"),
-        _(
+        title=_("Resources"),
+        help=_(
             "URIs or patterns such as docs://*, one per line. In a URI pattern, the "
             "variables of a template can span several path segments."
         ),
-        "allowed_resources",
-        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
+        column="allowed_resources",
+        kinds=(Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
     ),
     DefinitionSection(
         "prompt",
-        _("Prompts"),
-        _("Names or patterns such as review_*, one per line."),
-        "allowed_prompts",
-        (Definition.Kind.PROMPT,),
+        title=_("Prompts"),
+        help=_("Names or patterns such as review_*, one per line."),
+        column="allowed_prompts",
+        kinds=(Definition.Kind.PROMPT,),
     ),
 )
 DEFINITION_KINDS = tuple(kind for sort in DEFINITION_SECTIONS for kind in sort.kinds)
@@ -157,9 +159,6 @@ def _get_stored_patterns(
     return list(getattr(attached_server, section.column)) if attached_server else []
 
 
-SERVERS_SHOWN = 50  # per page; find others by search
-
-
 @dataclass(frozen=True)
 class ToolSection:
     """A kind of tools: its title, and the list of `AgentServer` that selects from it.
@@ -169,7 +168,7 @@ class ToolSection:
 
     slug: str
     title: Any
-    nothing: Any
+    no_rows: Any
     column: str
     kinds: tuple[str, ...]
 
@@ -177,10 +176,10 @@ class ToolSection:
 TOOL_SECTIONS = (
     ToolSection(
         "tool",
-        _("Tools"),
-        _("This server declares no tools."),
-        "allowed_tools",
-        (Definition.Kind.TOOL,),
+        title=_("Tools"),
+        no_rows=_("This server declares no tools."),
+        column="allowed_tools",
+        kinds=(Definition.Kind.TOOL,),
     ),
 )
 
@@ -301,7 +300,7 @@ class ServerSelection:
         return clean_patterns(globs, names, field=field_name)
 
 
-@AgentAdmin.add_page("attach_servers", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_page("attach_servers", required_actions=Action.MANAGE_AGENTS)
 def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     """Choose servers, then what the agent gets of each, then attach them."""
     if visit.request.method == "POST":
@@ -314,7 +313,7 @@ def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("test_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("test_server", required_actions=Action.MANAGE_AGENTS)
 def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     [selection] = _load_selections(visit, [visit.request.GET.get("server", "")])
     [discovery] = discover_servers(
@@ -446,7 +445,7 @@ def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("detach_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("detach_server", required_actions=Action.MANAGE_AGENTS)
 def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
     detach_server(visit.principal, visit.object, server)
@@ -455,7 +454,7 @@ def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "servers")
 
 
-@AgentAdmin.add_object_action("toggle_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("toggle_server", required_actions=Action.MANAGE_AGENTS)
 def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
     """Enable or disable a server for this agent only; effective on the next call."""
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
@@ -484,7 +483,7 @@ def build_destination(agent: Agent) -> ServerDestination:
 
     return ServerDestination(
         title=_t("Add a private server to %(agent)s") % {"agent": agent},
-        needs=Action.MANAGE_SERVERS,
+        required_action=Action.MANAGE_SERVERS,
         url=build_url,
         build_next_url=build_next_url,
         scope_id=agent.pk,

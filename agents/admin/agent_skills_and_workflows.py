@@ -35,6 +35,8 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 
 MAX_VERSIONS = 20
+PAGE_SIZE = 30
+MAX_OFFERED = 500
 
 
 class AssignableForm(forms.Form):
@@ -130,10 +132,6 @@ class AssignableAdmin(TabbedAdmin):
         return objects, counts, set(), protected
 
 
-PAGE_SIZE = 30
-MAX_OFFERED = 500
-
-
 @AgentAdmin.add_page("skills", _("Skills"), order=43)
 def show_skills(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's skills and those that can be attached."""
@@ -159,24 +157,24 @@ def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("assign_skill", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("assign_skill", required_actions=Action.MANAGE_WORKFLOWS)
 def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
     return _set_skill_attached(visit, attached=True)
 
 
-@AgentAdmin.add_object_action("unassign_skill", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("unassign_skill", required_actions=Action.MANAGE_WORKFLOWS)
 def detach_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a skill from the agent; the skill stays."""
     return _set_skill_attached(visit, attached=False)
 
 
-@AgentAdmin.add_object_action("assign_workflow", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("assign_workflow", required_actions=Action.MANAGE_WORKFLOWS)
 def attach_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Attach a workflow to the agent as a tool."""
     return _set_workflow_attached(visit, attached=True)
 
 
-@AgentAdmin.add_object_action("unassign_workflow", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("unassign_workflow", required_actions=Action.MANAGE_WORKFLOWS)
 def detach_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a workflow from the agent; the workflow stays."""
     return _set_workflow_attached(visit, attached=False)

@@ -75,6 +75,13 @@ from mcp_servers.models import Server
 
 # Members see only their own rows, as `visible_to` of each model defines.
 READERS = (Action.RUN_AGENTS, Action.VIEW)
+MAX_NAMES_SHOWN = 10
+LIMIT_FIELDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
+TEXT_FIELDS = ("name", "slug", "description", "instructions")
+COPIED_FIELDS = (*TEXT_FIELDS, "enabled", "tools_in_prompt", *LIMIT_FIELDS)
+EMPTY_BUDGET_LINES = 3
+MAX_PANEL_AGENTS = 20
+MAX_OFFERED_SERVERS = 50
 
 
 @register(Agent)
@@ -217,9 +224,6 @@ class AgentAdmin(TabbedAdmin):
         )
 
 
-MAX_NAMES_SHOWN = 10
-
-
 def _list_deleted_rows(
     agent: Agent, private_servers: Sequence[Server]
 ) -> list[tuple[str, int, list[str]]]:
@@ -240,8 +244,8 @@ def _list_deleted_rows(
         if count := manager.count():
             options = manager.model._meta
             title = str(options.verbose_name if count == 1 else options.verbose_name_plural)
-            shown = manager.all()[:MAX_NAMES_SHOWN] if has_names else ()
-            rows.append((title, count, [make_visible(str(row), 120) for row in shown]))
+            shown_rows = manager.all()[:MAX_NAMES_SHOWN] if has_names else ()
+            rows.append((title, count, [make_visible(str(row), 120) for row in shown_rows]))
     return rows
 
 
@@ -272,9 +276,6 @@ class AgentDetailsForm(forms.Form):
     def get_field_values(self) -> dict[str, Any]:
         """Return the cleaned values for `AgentSpec`."""
         return dict(self.cleaned_data)
-
-
-MAX_OFFERED_SERVERS = 50
 
 
 def offer_servers(field: forms.Field, principal: Principal) -> list[UUID]:
@@ -315,12 +316,6 @@ class NewAgentForm(AgentDetailsForm):
 def _build_count_subquery(rows: QuerySet[Any], count: Any) -> Coalesce:
     counts = rows.values("agent").annotate(n=count).values("n")
     return Coalesce(Subquery(counts, output_field=IntegerField()), 0)
-
-
-LIMIT_FIELDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
-TEXT_FIELDS = ("name", "slug", "description", "instructions")
-COPIED_FIELDS = (*TEXT_FIELDS, "enabled", "tools_in_prompt", *LIMIT_FIELDS)
-EMPTY_BUDGET_LINES = 3
 
 
 def _build_limit_field(label: Any, help_text: Any, minimum: int = 1) -> forms.IntegerField:
@@ -527,7 +522,11 @@ def _parse_budget_lines(request: HttpRequest) -> list[BudgetLine]:
     budget_rows = zip(*(posted.getlist(f"budget-{name}") for name in columns), strict=False)
     return [
         BudgetLine(
-            unit, period, parse_amount(unit, limit), scope == "session", _parse_percent(warn_at)
+            unit,
+            period=period,
+            limit=parse_amount(unit, limit),
+            each_session=scope == "session",
+            warn_at=_parse_percent(warn_at),
         )
         for unit, period, limit, scope, warn_at in budget_rows
         if limit
@@ -565,9 +564,6 @@ def show_metrics(visit: ObjectRequest) -> HttpResponseBase:
         agent_id=agent.pk,
     )
     return visit.render_tab("agents/metrics.html", agent=agent, activity=activity, ranges=RANGES)
-
-
-MAX_PANEL_AGENTS = 20
 
 
 def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:

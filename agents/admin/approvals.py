@@ -59,6 +59,30 @@ from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark, list_labe
 from mcp_servers.models import Definition
 
 WAITING_FIRST = Case(When(state=WAITING, then=0), default=1, output_field=IntegerField())
+MAX_ANSWERED = 200  # calls that are answered at once
+MAX_LISTED = 50
+SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
+TABS = {"pending": _("Pending"), "answered": _("Answered")}
+DEFINITION_KINDS = {
+    "tools/call": (Definition.Kind.TOOL,),
+    "resources/read": (
+        *(Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
+    ),
+    "prompts/get": (Definition.Kind.PROMPT,),
+}
+LABEL_TEXTS = {
+    "private_data": _("private data"),
+    "untrusted_content": _("untrusted content"),
+    "sends_out": _("external effect"),
+}
+ANSWER_MESSAGES = {
+    "approve": _("Approved for this call only."),
+    "approve_session": _("Approved for the rest of the session."),
+    "approve_changed": _("Approved with changed arguments."),
+    "deny": _("Denied."),
+}
+# A call that expires within this time is marked.
+URGENT = timedelta(minutes=15)
 
 
 class PartialNameFilter(FieldTextFilter):
@@ -115,12 +139,6 @@ class PersonRequestAdmin(TabbedAdmin):
         return ago(person_request.answered_at or person_request.expires_at)
 
 
-MAX_ANSWERED = 200  # calls that are answered at once
-MAX_LISTED = 50
-SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
-TABS = {"pending": _("Pending"), "answered": _("Answered")}
-
-
 class AnsweredFilter(DropdownFilter):
     """The tabs of the inbox: pending calls, or those that were answered or expired."""
 
@@ -138,7 +156,7 @@ class AnsweredFilter(DropdownFilter):
 def filter_tab(rows: Any, tab: str) -> Any:
     """Keep the rows of a tab of the inbox."""
     if tab == "pending":
-        return rows.waiting()
+        return rows.pending()
     return rows.exclude(state=WAITING, expires_at__gt=timezone.now())
 
 
@@ -193,7 +211,7 @@ class ApprovalAdmin(PersonRequestAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show the inbox with the first call beside it, or only its list to a script."""
+        """Show the inbox with the first call next to it, or only its list to a script."""
         title = capfirst(self.opts.verbose_name_plural)
         response = super().changelist_view(request, {"title": title, **(extra_context or {})})
         if not isinstance(response, TemplateResponse) or "cl" not in (response.context_data or {}):
@@ -228,7 +246,7 @@ class ApprovalAdmin(PersonRequestAdmin):
     ) -> HttpResponseBase | None:
         principal = self.get_principal(request)
         principal.require(Action.APPROVE_CALLS)
-        pending = list(queryset.waiting()[: MAX_ANSWERED + 1])
+        pending = list(queryset.pending()[: MAX_ANSWERED + 1])
         has_more, pending = len(pending) > MAX_ANSWERED, pending[:MAX_ANSWERED]
         if pending and "confirmed" not in request.POST:
             return render_screen(
@@ -265,11 +283,11 @@ def _build_list_query(request: HttpRequest) -> str:
 
 def _list_still_pending(rows: Any, request: HttpRequest) -> list[str]:
     """Return which of the calls that a script shows are pending, on any page (one query)."""
-    shown = request.headers.get(SHOWN_HEADER, "").split()[: MAX_ANSWERED + MAX_LISTED]
-    ids = [pk for text in shown if (pk := parse_uuid(text))]
+    shown_ids = request.headers.get(SHOWN_HEADER, "").split()[: MAX_ANSWERED + MAX_LISTED]
+    ids = [pk for text in shown_ids if (pk := parse_uuid(text))]
     if not ids:
         return []
-    return [str(pk) for pk in rows.waiting().filter(pk__in=ids).values_list("pk", flat=True)]
+    return [str(pk) for pk in rows.pending().filter(pk__in=ids).values_list("pk", flat=True)]
 
 
 def _answer_all(
@@ -285,26 +303,6 @@ def _answer_all(
         else:
             answered += 1
     return answered, skipped
-
-
-DEFINITION_KINDS = {
-    "tools/call": (Definition.Kind.TOOL,),
-    "resources/read": (
-        *(Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
-    ),
-    "prompts/get": (Definition.Kind.PROMPT,),
-}
-LABEL_TEXTS = {
-    "private_data": _("private data"),
-    "untrusted_content": _("untrusted content"),
-    "sends_out": _("external effect"),
-}
-ANSWER_MESSAGES = {
-    "approve": _("Approved for this call only."),
-    "approve_session": _("Approved for the rest of the session."),
-    "approve_changed": _("Approved with changed arguments."),
-    "deny": _("Denied."),
-}
 
 
 @dataclass(frozen=True)
@@ -329,10 +327,6 @@ class InboxItem:
     is_urgent: bool
     minutes_left: int
     marks: list[LabelMark]
-
-
-# A call that expires within this time is marked.
-URGENT = timedelta(minutes=15)
 
 
 def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> dict[str, Any]:
@@ -363,7 +357,7 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
 def count_pending_calls(request: HttpRequest) -> int:
     """Return how many calls the person could answer, up to a limit (one query)."""
     visible: Any = Approval.objects.visible_to(resolve_principal(request))
-    counts = dict(visible.waiting().build_capped_count("calls"))
+    counts = dict(visible.pending().build_capped_count("calls"))
     return int(counts.get("calls", 0))
 
 
@@ -416,9 +410,9 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
     }
 
 
-@ApprovalAdmin.add_page("change", needs=READERS)
+@ApprovalAdmin.add_page("change", required_actions=READERS)
 def show_approval(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the call beside the list: why it waits, what led to it, and the possible answers."""
+    """Show the call next to the list: why it waits, what led to it, and the possible answers."""
     request, approval = visit.request, visit.object
     details = build_details(visit.principal, approval)
     if FRAGMENT_HEADER in request.headers:
@@ -440,7 +434,7 @@ def show_approval(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ApprovalAdmin.add_page("arguments", needs=READERS)
+@ApprovalAdmin.add_page("arguments", required_actions=READERS)
 def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
     """Return all arguments as a file, with secrets masked."""
     response = HttpResponse(_format_arguments(visit.object), content_type="application/json")
@@ -449,7 +443,7 @@ def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
     return response
 
 
-@ApprovalAdmin.add_object_action("answer", needs=Action.APPROVE_CALLS)
+@ApprovalAdmin.add_object_action("answer", required_actions=Action.APPROVE_CALLS)
 def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
     """Approve a call, approve for the session, or deny with a comment."""
     posted = visit.request.POST

@@ -63,6 +63,37 @@ MAX_FAULTS_SHOWN = 10
 VERIFICATION_SESSION_KEY = "verification_asked"
 # A worker starts and reports progress within this time; otherwise none is running.
 START_TIMEOUT = timedelta(minutes=1)
+TIME_PARAMETER = audit_list.TIME_PARAMETER
+UNTIL_PARAMETER = f"{TIME_PARAMETER}_to"
+# Query parameters that filter nothing: page, export format, Django admin flags.
+IGNORED_PARAMETERS = audit_list.PLAIN_PARAMETERS
+# Rows that the pages of one list have; older ones are in a list that ends where it does. A count
+# of more would read as many rows in random places of the table.
+MAX_PAGED = 1_000
+EVENT_KINDS = (
+    ("call", _("tool calls")),
+    ("model", _("model turns")),
+    ("change", _("changes")),
+    ("approval", _("approvals")),
+    ("connection", _("connections")),
+)
+# Filter titles of audit columns, which have no verbose names.
+COLUMN_TITLES = {
+    "outcome": _("outcome"),
+    "decision": _("decision"),
+    "code": _("code"),
+    "agent_name": _("agent"),
+    "server_name": _("server"),
+    "tool_name": _("tool"),
+}
+# The parameters that the filter form and the search field have fields for.
+FORM_PARAMETERS = frozenset(
+    {
+        *("outcome__in", "kind", "decision__exact", "code__icontains", "agent_name__icontains"),
+        *("server_name__icontains", "tool_name__icontains", "q", PAGE_VAR),
+        *(f"{TIME_PARAMETER}_{end}_{part}" for end in ("from", "to") for part in (0, 1)),
+    }
+)
 
 
 def build_verification_urls(
@@ -220,15 +251,6 @@ def _redirect_to_list(query: str) -> HttpResponseRedirect:
     return HttpResponseRedirect(reverse(LIST_URL_NAME) + (f"?{normalized}" if normalized else ""))
 
 
-TIME_PARAMETER = audit_list.TIME_PARAMETER
-UNTIL_PARAMETER = f"{TIME_PARAMETER}_to"
-# Query parameters that filter nothing: page, export format, Django admin flags.
-IGNORED_PARAMETERS = audit_list.PLAIN_PARAMETERS
-# Rows that the pages of one list have; older ones are in a list that ends where it does. A count
-# of more would read as many rows in random places of the table.
-MAX_PAGED = 1_000
-
-
 class AuditPeriodFilter(DateTimeRangeFilter):
     """A time range filter; a search goes back from its end."""
 
@@ -311,15 +333,6 @@ def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
     return audit_search.SearchCriteria(indexed, has_other_filters=has_unindexed)
 
 
-EVENT_KINDS = (
-    ("call", _("tool calls")),
-    ("model", _("model turns")),
-    ("change", _("changes")),
-    ("approval", _("approvals")),
-    ("connection", _("connections")),
-)
-
-
 class AuditKindFilter(DropdownFilter):
     """A filter by kind: calls, model turns, changes, approvals or connections."""
 
@@ -334,17 +347,6 @@ class AuditKindFilter(DropdownFilter):
         if kind == "approval":  # with the requests, which are entries of calls
             return queryset.filter(Q(event_type=kind) | audit_list.APPROVAL_REQUESTS)
         return queryset.filter(event_type=kind) if kind in dict(EVENT_KINDS) else queryset
-
-
-# Filter titles of audit columns, which have no verbose names.
-COLUMN_TITLES = {
-    "outcome": _("outcome"),
-    "decision": _("decision"),
-    "code": _("code"),
-    "agent_name": _("agent"),
-    "server_name": _("server"),
-    "tool_name": _("tool"),
-}
 
 
 class _ColumnTitleFilter(FieldListFilter):
@@ -571,16 +573,6 @@ class AuditAdmin(ScopedAdmin):
                 format_message("The audit entry {object_id!r} doesn't exist.", object_id=object_id)
             )
         return row
-
-
-# The parameters that the filter form and the search field have fields for.
-FORM_PARAMETERS = frozenset(
-    {
-        *("outcome__in", "kind", "decision__exact", "code__icontains", "agent_name__icontains"),
-        *("server_name__icontains", "tool_name__icontains", "q", PAGE_VAR),
-        *(f"{TIME_PARAMETER}_{end}_{part}" for end in ("from", "to") for part in (0, 1)),
-    }
-)
 
 
 def build_entry_context(row: AuditRow) -> dict[str, Any]:

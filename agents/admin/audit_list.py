@@ -73,6 +73,13 @@ CHIP_TITLES = {
     "rule": _("Rule"),
     SEARCH_VAR: _("Search"),
 }
+WIDTH, HEIGHT, GAP = 1000, 100, 0.2
+SERIES = ("ok", "refused", PENDING, "error")
+# Calls of one model turn are one row, which unfolds.
+MIN_FOLDED_CALLS = 2
+MAX_TOOLS_NAMED = 3
+# The outcome of a folded turn is the first of these that one of its calls has.
+OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", "ok")
 
 
 @dataclass(frozen=True)
@@ -174,9 +181,11 @@ def _describe_entry(row: AuditRow, approval: Approval | str | None) -> ShownEntr
 
 def list_pending_requests(organization_id: UUID) -> list[UUID]:
     """Return the entries of calls that wait for approval, one for each (at most two queries)."""
-    waiting: Any = Approval.objects.filter(organization_id=organization_id)
+    pending_approvals: Any = Approval.objects.filter(organization_id=organization_id)
     pending = dict(
-        waiting.waiting().order_by("-created_at").values_list("pk", "created_at")[:MAX_PENDING]
+        pending_approvals.pending()
+        .order_by("-created_at")
+        .values_list("pk", "created_at")[:MAX_PENDING]
     )
     if not pending:
         return []
@@ -236,8 +245,8 @@ class ScannedPaginator(BoundedPaginator):
         first = (number - 1) * self.per_page
         keys = self._keys[first : min(first + self.per_page, self.limit)]
         rows = AuditRow.objects.filter(pk__in=keys).defer("opened", "closed")
-        found: Any = self.object_list
-        return rows.order_by(*found.query.order_by)
+        all_rows: Any = self.object_list
+        return rows.order_by(*all_rows.query.order_by)
 
 
 @dataclass(frozen=True)
@@ -296,14 +305,16 @@ def _drop(query: QueryDict, names: Iterable[str]) -> str:
 
 
 def build_period_query(query: QueryDict, since: datetime, until: datetime) -> str:
-    kept = _drop(query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")})
+    remaining_query = _drop(
+        query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
+    )
     last = until - timedelta(microseconds=1)
     period = {}
     for end, moment in (("from", since), ("to", last)):
         local = timezone.localtime(moment)
         period[f"{TIME_PARAMETER}_{end}_0"] = f"{local:%Y-%m-%d}"
         period[f"{TIME_PARAMETER}_{end}_1"] = f"{local:%H:%M:%S.%f}"
-    return "&".join(filter(None, (kept, urlencode(period))))
+    return "&".join(filter(None, (remaining_query, urlencode(period))))
 
 
 @dataclass(frozen=True)
@@ -315,10 +326,6 @@ class Histogram:
     total: int
     step: timedelta
     ticks: list[tuple[float, datetime]]
-
-
-WIDTH, HEIGHT, GAP = 1000, 100, 0.2
-SERIES = ("ok", "refused", PENDING, "error")
 
 
 def build_histogram(
@@ -336,7 +343,7 @@ def build_histogram(
     _add_pending(organization_id, bars, filters)
     highest = max((bar.total for bar in bars), default=0) or 1
     width = WIDTH / len(bars)
-    shown = [
+    shown_parts = [
         {
             "bar": bar,
             "x": round(index * width, 2),
@@ -351,7 +358,11 @@ def build_histogram(
     labeled = range(0, len(bars) - every // 2, every)
     ticks = [(round(100 * at / len(bars), 2), bars[at].begins) for at in labeled]
     return Histogram(
-        shown, highest, sum(bar.total for bar in bars), bars[0].ends - bars[0].begins, ticks
+        shown_parts,
+        highest=highest,
+        total=sum(bar.total for bar in bars),
+        step=bars[0].ends - bars[0].begins,
+        ticks=ticks,
     )
 
 
@@ -382,7 +393,7 @@ def _add_pending(
     conditions = {columns[name]: value for name, value in filters.items()}
     rows: Any = Approval.objects.filter(organization_id=organization_id, **conditions)
     step = bars[0].ends - bars[0].begins
-    times = rows.waiting().values_list("created_at", flat=True)[:MAX_PENDING]
+    times = rows.pending().values_list("created_at", flat=True)[:MAX_PENDING]
     for created_at in times:
         index = (created_at - bars[0].begins) // step
         if 0 <= index < len(bars):
@@ -478,13 +489,6 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         turn_calls=_load_turn_calls(row if row.event_type == "model" else turn),
         result=str(own_step.payload["text"]) if own_step and own_step.payload.get("text") else None,
     )
-
-
-# Calls of one model turn are one row, which unfolds.
-MIN_FOLDED_CALLS = 2
-MAX_TOOLS_NAMED = 3
-# The outcome of a folded turn is the first of these that one of its calls has.
-OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", "ok")
 
 
 @dataclass(frozen=True)

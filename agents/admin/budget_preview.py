@@ -1,4 +1,4 @@
-"""What a budget does, in words and as a chart, beside its form."""
+"""What a budget does, in words and as a chart, next to its form."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -105,7 +105,11 @@ def read_line(data: QueryDict, row: Budget | None) -> tuple[BudgetLine, bool]:
     is_percentage = warn_at.isdecimal() and 1 <= int(warn_at) <= 100
     return (
         BudgetLine(
-            unit, period, limit, each_session, int(warn_at) if is_percentage else DEFAULT_WARN_AT
+            unit,
+            period=period,
+            limit=limit,
+            each_session=each_session,
+            warn_at=int(warn_at) if is_percentage else DEFAULT_WARN_AT,
         ),
         has_limit and limit >= 0,
     )
@@ -125,11 +129,11 @@ def build_forecast(
         preview = build_preview(principal.organization_id, owner, line, now)
     return BudgetForecast(
         owner,
-        line,
-        has_limit,
-        compute_next_period(line.period, now),
-        preview,
-        _build_chart(preview, owner, line, has_limit) if preview and preview.total else None,
+        line=line,
+        has_limit=has_limit,
+        resets_at=compute_next_period(line.period, now),
+        preview=preview,
+        chart=_build_chart(preview, owner, line, has_limit) if preview and preview.total else None,
     )
 
 

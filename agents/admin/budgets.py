@@ -151,7 +151,7 @@ class BudgetAdmin(ServiceFormAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
-        """Show what the budget does beside the form."""
+        """Show what the budget does next to the form."""
         principal = self.get_principal(request)
         row = self.get_object(request, unquote(object_id)) if object_id else None
         context = {

@@ -95,7 +95,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("empty_workspace", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("empty_workspace", required_actions=Action.MANAGE_AGENTS)
 def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
     """Delete everything in the agent's own folder."""
     try:
@@ -107,7 +107,7 @@ def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
     return redirect_to_page(visit, "builtin")
 
 
-@AgentAdmin.add_object_action("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
+@AgentAdmin.add_object_action("clear_data_labels", required_actions=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
     """Clear the labels of the agent's notes and workspace."""
     clear_agent_stores(visit.principal, visit.object)
@@ -154,7 +154,7 @@ def _parse_agent_spec(visit: ObjectRequest, agent: Agent) -> AgentSpec:
     toolsets = {
         toolset.name: _parse_options(toolset, posted, agent.builtin_tools.get(toolset.name, {}))
         for toolset in TOOLSETS.values()
-        if f"kit-{toolset.name}" in posted
+        if f"toolset-{toolset.name}" in posted
     }
     folder = posted.get("workspace_folder")
     return AgentSpec(

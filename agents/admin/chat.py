@@ -38,7 +38,7 @@ class StepRow:
     step: Step
     audit: AuditRow | None = None
     approval: Approval | None = None
-    # The viewer made the call, so somebody else has to approve it.
+    # The viewer made the call, so another person has to approve it.
     own: bool = False
     # Replaced by a later message, so no longer part of the conversation.
     superseded: bool = False
@@ -111,8 +111,13 @@ class SessionSteps:
         return self.session.status in RESTING_STATUSES
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         return self.session.status == Session.Status.WAITING
+
+    @property
+    def rest_state(self) -> str:
+        """Return whether the session rests, for scripts: `waiting` (for a person), or a boolean."""
+        return "waiting" if self.is_waiting else str(self.rests).lower()
 
     @property
     def current(self) -> StepRow | None:
@@ -134,7 +139,7 @@ class SessionSteps:
 
 @dataclass(frozen=True)
 class SessionFacts:
-    """What the rail beside a conversation shows; turns and calls since the last message."""
+    """What the panel next to a conversation shows; turns and calls since the last message."""
 
     turns: int
     calls: int

@@ -32,7 +32,7 @@ STAGE_TITLES: Mapping[str, Any] = {
 }
 
 
-@AgentAdmin.add_page("explain", needs=READERS, parent_tab="servers")
+@AgentAdmin.add_page("explain", required_actions=READERS, parent_tab="servers")
 def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     """Explain what would be decided about a call; nothing is called."""
     agent: Agent = visit.object

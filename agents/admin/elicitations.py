@@ -97,7 +97,7 @@ def build_form(elicitation_request: ElicitationRequest) -> ElicitationForm:
     return ElicitationForm(fields, auto_id=f"q{elicitation_request.pk.hex}_%s")
 
 
-@ElicitationRequestAdmin.add_page("change", _("Request"), needs=READERS)
+@ElicitationRequestAdmin.add_page("change", _("Request"), required_actions=READERS)
 def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
     """Show the request, its server, and the possible answers."""
     elicitation_request: ElicitationRequest = visit.object
@@ -117,7 +117,7 @@ def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ElicitationRequestAdmin.add_object_action("answer", needs=Action.RUN_AGENTS)
+@ElicitationRequestAdmin.add_object_action("answer", required_actions=Action.RUN_AGENTS)
 def handle_answer(visit: ObjectRequest) -> None:
     """Accept with the entered values, decline, or cancel."""
     elicitation_request: ElicitationRequest = visit.object

@@ -22,7 +22,7 @@ from mcp_servers import services
 from mcp_servers.admin.servers import ServerAdmin
 
 
-@AgentAdmin.add_object_action("toggle", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("toggle", required_actions=Action.MANAGE_AGENTS)
 def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     """Enable or disable the agent; disabling ends its sessions, so it asks for confirmation."""
     enabled = visit.request.POST.get("enabled") == "1"
@@ -34,7 +34,7 @@ def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     return _redirect_back(visit)
 
 
-@ServerAdmin.add_object_action("toggle", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("toggle", required_actions=Action.MANAGE_SERVERS)
 def set_server_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     """Enable or disable the server for all; asks for confirmation if sessions use it."""
     enabled = visit.request.POST.get("enabled") == "1"

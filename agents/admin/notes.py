@@ -78,7 +78,7 @@ def show_notes(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("remove_note", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("remove_note", required_actions=Action.MANAGE_AGENTS)
 def handle_delete_note(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
     note = agent.notes.get_or_404(agent.organization_id, pk=visit.request.POST.get("note"))
@@ -87,7 +87,7 @@ def handle_delete_note(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "notes")
 
 
-@AgentAdmin.add_object_action("clear_notes", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("clear_notes", required_actions=Action.MANAGE_AGENTS)
 def handle_clear_notes(visit: ObjectRequest) -> HttpResponseBase:
     count = clear_notes(visit.principal, visit.object)
     messages.success(visit.request, _t("Notes deleted: %(n)d.") % {"n": count})

@@ -79,6 +79,9 @@ FORM_CHOICES: Mapping[str, Any] = {
 STRONGEST_FIRST = ("deny", "ask", "allow")
 CONDITION_SEPARATOR = " when "
 MAX_SUGGESTED = 500  # tool names
+PAGE_SIZE = 200  # rows; with more, each group loads its rows when it is opened
+NO_RULE = "none"
+BUILTIN_GROUP = "builtin"
 
 
 def add_policy_saved_message(
@@ -109,7 +112,7 @@ def add_policy_saved_message(
     messages.success(request, button)
 
 
-@AgentAdmin.add_object_action("restore_policy", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("restore_policy", required_actions=Action.MANAGE_AGENTS)
 def restore_agent_policy(visit: ObjectRequest) -> None:
     """Restore the policy that the last save replaced."""
     restore_policy(visit.principal, visit.object, visit.request.POST.get("replaced", ""))
@@ -297,11 +300,6 @@ def _parse_condition(text: str, index: int) -> dict[str, Any]:
     return schema
 
 
-PAGE_SIZE = 200  # rows; with more, each group loads its rows when it is opened
-NO_RULE = "none"
-BUILTIN_GROUP = "builtin"
-
-
 @dataclass(frozen=True)
 class ToolGroup:
     """The tools of a server, or the built-in ones: counts by decision, and the loaded rows.
@@ -460,7 +458,7 @@ def _warn_about_missing_tools(
         messages.warning(request, localize_if_translatable(describe_missing_tool(name)))
 
 
-@AgentAdmin.add_object_action("policy_preview", needs=Action.VIEW_AUDIT)
+@AgentAdmin.add_object_action("policy_preview", required_actions=Action.VIEW_AUDIT)
 def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
     """Return the decisions of the unsaved policy."""
     agent: Agent = visit.object
@@ -609,8 +607,10 @@ def _get_sort_key(tool: SnapshotTool) -> tuple[bool, str, str, str]:
 
 def _search_tools(tools: Sequence[SnapshotTool], search_text: str) -> Sequence[SnapshotTool]:
     """Return the tools with every word in their name, server or description."""
-    words = search_text.lower().split()
-    return [tool for tool in tools if all(word in _build_search_text(tool) for word in words)]
+    search_words = search_text.lower().split()
+    return [
+        tool for tool in tools if all(word in _build_search_text(tool) for word in search_words)
+    ]
 
 
 def _build_search_text(tool: SnapshotTool) -> str:

@@ -41,7 +41,7 @@ DRAFT_ACTIONS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]
 }
 
 
-@AgentAdmin.add_page("simulate", _("Simulate"), order=41, needs=Action.VIEW_AUDIT)
+@AgentAdmin.add_page("simulate", _("Simulate"), order=41, required_actions=Action.VIEW_AUDIT)
 def show_simulation(visit: ObjectRequest) -> HttpResponseBase:
     """Show the draft with its shadow results; simulate another policy, or save it as the draft."""
     agent: Agent = visit.object
@@ -130,14 +130,14 @@ def _process_form(
     }
 
 
-@AgentAdmin.add_object_action("enforce_draft", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("enforce_draft", required_actions=Action.MANAGE_AGENTS)
 def handle_enforce_draft(visit: ObjectRequest) -> HttpResponseBase:
     enforce_draft(visit.principal, visit.object)
     messages.success(visit.request, ENFORCED_MESSAGE)
     return redirect_to_page(visit, "simulate")
 
 
-@AgentAdmin.add_object_action("discard_draft", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("discard_draft", required_actions=Action.MANAGE_AGENTS)
 def handle_discard_draft(visit: ObjectRequest) -> HttpResponseBase:
     delete_draft(visit.principal, visit.object)
     messages.success(visit.request, DISCARDED_MESSAGE)

@@ -117,7 +117,7 @@ def compare_messages(
     ]
 
 
-@SessionAdmin.add_object_action("record", needs=Action.MANAGE_AGENTS)
+@SessionAdmin.add_object_action("record", required_actions=Action.MANAGE_AGENTS)
 def handle_record(visit: ObjectRequest) -> HttpResponseBase:
     """Record a session and go to its recording."""
     recording = create_recording(visit.principal, visit.object)
@@ -208,7 +208,7 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("remove_recording", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("remove_recording", required_actions=Action.MANAGE_AGENTS)
 def handle_delete(visit: ObjectRequest) -> HttpResponseBase:
     """Delete a recording with its replays."""
     delete_recording(visit.principal, _get_recording(visit, visit.request.POST.get("recording")))

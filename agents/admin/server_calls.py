@@ -37,6 +37,16 @@ MAX_OPTIONS = 200
 # Longer texts get a multi-line field.
 MAX_ONE_LINE_LENGTH = 200
 FIELD_PREFIX = "arg-"
+# Media types that are shown as images; other binary content is only named.
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+DEFINITION_CHOICES = (
+    (
+        "resources",
+        _("Resource"),
+        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
+    ),
+    ("prompts", _("Prompt"), (Definition.Kind.PROMPT,)),
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ def _build_argument(name: str, schema: Mapping[str, Any], *, required: bool) -> 
             kind = (
                 "choices" if options else "lines" if item_schema.get("type") == "string" else "json"
             )
-    return ToolArgument(name, kind, required, schema, options)
+    return ToolArgument(name, kind=kind, required=required, schema=schema, options=options)
 
 
 def _normalize_schema(property_schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -253,18 +263,6 @@ def _parse_value(argument: ToolArgument, entered_value: Any) -> Any:
     return entered_value
 
 
-# Media types that are shown as images; other binary content is only named.
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-DEFINITION_CHOICES = (
-    (
-        "resources",
-        _("Resource"),
-        (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
-    ),
-    ("prompts", _("Prompt"), (Definition.Kind.PROMPT,)),
-)
-
-
 @dataclass(frozen=True)
 class DefinitionInput:
     """An input of a form: a template variable or a prompt argument."""
@@ -291,7 +289,7 @@ class ContentPart:
         return bool(self.data) and self.mime in IMAGE_TYPES
 
 
-@ServerAdmin.add_page("ask", needs=Action.CALL_TOOLS)
+@ServerAdmin.add_page("ask", required_actions=Action.CALL_TOOLS)
 def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a resource or prompt, or request it and show the result."""
     server: Server = visit.object
@@ -440,7 +438,7 @@ def _filter_dicts(items: Any) -> list[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-@ServerAdmin.add_page("try", _("Try it"), order=30, needs=Action.CALL_TOOLS)
+@ServerAdmin.add_page("try", _("Try it"), order=30, required_actions=Action.CALL_TOOLS)
 def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a tool's arguments, or call it and show the result."""
     server: Server = visit.object

@@ -88,7 +88,7 @@ class ImportRow:
     @property
     def words(self) -> tuple[Any, str, str]:
         """Return the word, icon and tone of its state."""
-        return next(words for state, *words in STATES if state == self.state)  # type: ignore[return-value]
+        return next(state_texts for state, *state_texts in STATES if state == self.state)  # type: ignore[return-value]
 
     @property
     def target(self) -> str:
@@ -154,12 +154,12 @@ def build_import_rows(
         rows.append(
             ImportRow(
                 planned,
-                planned.entry.build_preview(),
-                tuple(_list_other_problems(planned)),
-                fields,
-                server_import.overrides.only_tools.get(name, ()),
-                _describe_sign_in(planned),
-                existing.get(name),
+                shown=planned.entry.build_preview(),
+                problems=tuple(_list_other_problems(planned)),
+                fields=fields,
+                kept_tools=server_import.overrides.only_tools.get(name, ()),
+                sign_in=_describe_sign_in(planned),
+                existing=existing.get(name),
             )
         )
     return rows
@@ -192,7 +192,7 @@ def import_servers(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Show the form, the preview, or the result of the import."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     if request.method != "POST":
         return _preview_failed_servers(request, principal, destination)
     text, choices = request.POST.get("text", ""), _parse_choices(request, principal, destination)

@@ -59,6 +59,11 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.models import AuditRow
 
+MAX_TIMELINE_STEPS = 500
+RECENT_SESSIONS = 12
+PAGE_SIZE = 30
+MAX_GRANTS = 50
+
 
 @register(Session)
 class SessionAdmin(TabbedAdmin):
@@ -106,12 +111,12 @@ class SessionAdmin(TabbedAdmin):
         return dollars(session.cost_microusd)
 
 
-@SessionAdmin.add_page("image", needs=READERS)
+@SessionAdmin.add_page("image", required_actions=READERS)
 def show_image(visit: ObjectRequest) -> HttpResponseBase:
     return build_blob_response(get_session_blob(visit.object, visit.request.GET.get("sha256", "")))
 
 
-@SessionAdmin.add_page("file", needs=READERS)
+@SessionAdmin.add_page("file", required_actions=READERS)
 def show_file(visit: ObjectRequest) -> HttpResponseBase:
     """Return an attached text file."""
     return build_blob_response(
@@ -119,13 +124,13 @@ def show_file(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@SessionAdmin.add_page("export", needs=READERS)
+@SessionAdmin.add_page("export", required_actions=READERS)
 def download_session(visit: ObjectRequest) -> HttpResponseBase:
     """Return the session as a file (`?as=markdown` or `json`)."""
     return build_file_response(visit.object, visit.request.GET.get("as", "markdown"))
 
 
-@SessionAdmin.add_page("change", _("Conversation"), needs=READERS)
+@SessionAdmin.add_page("change", _("Conversation"), required_actions=READERS)
 def show_session(visit: ObjectRequest) -> HttpResponseBase:
     """Show the conversation: its last steps, or those after `?after=`."""
     session: Session = visit.object
@@ -148,7 +153,7 @@ def show_session(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@SessionAdmin.add_page("steps", needs=READERS)
+@SessionAdmin.add_page("steps", required_actions=READERS)
 def show_steps(visit: ObjectRequest) -> HttpResponseBase:
     """Return the steps after `?after=` as a fragment."""
     session: Session = visit.object
@@ -162,7 +167,7 @@ def show_steps(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@SessionAdmin.add_object_action("send", needs=Action.RUN_AGENTS)
+@SessionAdmin.add_object_action("send", required_actions=Action.RUN_AGENTS)
 def send_message(visit: ObjectRequest) -> None:
     files = read_attachments(visit.request)
     sessions.send_message(
@@ -174,7 +179,7 @@ def send_message(visit: ObjectRequest) -> None:
     )
 
 
-@SessionAdmin.add_object_action("retry", needs=Action.RUN_AGENTS)
+@SessionAdmin.add_object_action("retry", required_actions=Action.RUN_AGENTS)
 def resend_message(visit: ObjectRequest) -> None:
     """Send a message again in place of the old one, unchanged or with a new `text`."""
     posted = visit.request.POST
@@ -188,7 +193,7 @@ def resend_message(visit: ObjectRequest) -> None:
     )
 
 
-@SessionAdmin.add_object_action("cancel", needs=Action.RUN_AGENTS)
+@SessionAdmin.add_object_action("cancel", required_actions=Action.RUN_AGENTS)
 def cancel_session(visit: ObjectRequest) -> None:
     if sessions.cancel_session(visit.principal, visit.object):
         messages.success(visit.request, _t("Cancellation requested."))
@@ -196,13 +201,13 @@ def cancel_session(visit: ObjectRequest) -> None:
         messages.info(visit.request, _t("Nothing is running, so there is nothing to cancel."))
 
 
-@SessionAdmin.add_object_action("release", needs=Action.MANAGE_AGENTS)
+@SessionAdmin.add_object_action("release", required_actions=Action.MANAGE_AGENTS)
 def release_session(visit: ObjectRequest) -> None:
     release_quarantined_session(visit.principal, visit.object)
     messages.success(visit.request, _t("Released. The session continues."))
 
 
-@SessionAdmin.add_object_action("revoke", needs=Action.APPROVE_CALLS)
+@SessionAdmin.add_object_action("revoke", required_actions=Action.APPROVE_CALLS)
 def handle_revoke(visit: ObjectRequest) -> None:
     grants = SessionApproval.objects.filter(session=visit.object)
     organization_id = visit.principal.organization_id
@@ -250,9 +255,6 @@ def _parse_after(visit: ObjectRequest) -> int | None:
     return min(int(text), 2**31 - 1) if text.isdecimal() and len(text) < 12 else None
 
 
-MAX_TIMELINE_STEPS = 500
-
-
 @dataclass(frozen=True)
 class TimelineRow:
     """A timeline bar with its audit row."""
@@ -266,7 +268,7 @@ class TimelineRow:
         return self.audit.input_tokens + self.audit.output_tokens if self.audit else 0
 
 
-@SessionAdmin.add_page("timeline", _("Timeline"), order=20, needs=READERS)
+@SessionAdmin.add_page("timeline", _("Timeline"), order=20, required_actions=READERS)
 def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
     """Show the timeline of a session's latest steps (4 queries)."""
     session: Session = visit.object
@@ -279,7 +281,7 @@ def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab(
         "sessions/timeline.html",
         session=session,
-        stretches=[(item, _build_timeline_rows(item, audit_rows)) for item in sections],
+        sections=[(item, _build_timeline_rows(item, audit_rows)) for item in sections],
         cut=len(steps) > MAX_TIMELINE_STEPS,
         most=MAX_TIMELINE_STEPS,
     )
@@ -287,14 +289,14 @@ def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
 
 def _build_timeline_events(session: Session, steps: list[Step]) -> list[TimelineEvent]:
     approvals = list(Approval.objects.filter(session=session).order_by("created_at"))
-    waits: dict[str, list[TimelineWait]] = {}
+    waits_by_step: dict[str, list[TimelineWait]] = {}
     for person_request in approvals:
         for key in {str(person_request.pk), str(person_request.call_id)}:
-            waits.setdefault(key, []).append(
+            waits_by_step.setdefault(key, []).append(
                 TimelineWait(person_request.created_at, person_request.answered_at)
             )
     return [
-        *(_build_timeline_event(step, waits) for step in steps),
+        *(_build_timeline_event(step, waits_by_step) for step in steps),
         *(
             TimelineEvent(
                 key=str(person_request.pk),
@@ -302,8 +304,8 @@ def _build_timeline_events(session: Session, steps: list[Step]) -> list[Timeline
                 state=person_request.state,
                 title=_t("Elicitation request from %(server)s")
                 % {"server": make_visible(person_request.server_name, 80)},
-                began=person_request.created_at,
-                ended=person_request.answered_at,
+                started_at=person_request.created_at,
+                ended_at=person_request.answered_at,
                 waits=(TimelineWait(person_request.created_at, person_request.answered_at),),
             )
             for person_request in ElicitationRequest.objects.filter(session=session).order_by(
@@ -313,7 +315,9 @@ def _build_timeline_events(session: Session, steps: list[Step]) -> list[Timeline
     ]
 
 
-def _build_timeline_event(step: Step, waits: dict[str, list[TimelineWait]]) -> TimelineEvent:
+def _build_timeline_event(
+    step: Step, waits_by_step: dict[str, list[TimelineWait]]
+) -> TimelineEvent:
     payload = step.payload
     approval_id = str((payload.get("approval") or {}).get("approval_id", ""))
     titles = {
@@ -328,9 +332,9 @@ def _build_timeline_event(step: Step, waits: dict[str, list[TimelineWait]]) -> T
         kind=kind,
         state=step.state,
         title=titles[Step.Kind(step.kind)],
-        began=step.started_at,
-        ended=step.finished_at,
-        waits=tuple(waits.get(approval_id) or waits.get(str(step.call_id)) or ()),
+        started_at=step.started_at,
+        ended_at=step.finished_at,
+        waits=tuple(waits_by_step.get(approval_id) or waits_by_step.get(str(step.call_id)) or ()),
     )
 
 
@@ -352,10 +356,7 @@ def _build_timeline_row(bar: TimelineBar, audit: AuditRow | None) -> TimelineRow
     )
 
 
-RECENT_SESSIONS = 12
-
-
-@AgentAdmin.add_page("change", _("Chat"), order=10, needs=READERS)
+@AgentAdmin.add_page("change", _("Chat"), order=10, required_actions=READERS)
 def show_chat(visit: ObjectRequest) -> HttpResponseBase:
     """Show the selected session, or the form to start one."""
     agent: Agent = visit.object
@@ -385,7 +386,7 @@ def show_chat(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("start", needs=Action.RUN_AGENTS)
+@AgentAdmin.add_object_action("start", required_actions=Action.RUN_AGENTS)
 def start_session(visit: ObjectRequest) -> HttpResponseBase:
     """Start a session with a first message."""
     text = visit.request.POST.get("text", "")
@@ -402,11 +403,9 @@ def start_session(visit: ObjectRequest) -> HttpResponseBase:
     return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")
 
 
-PAGE_SIZE = 30
-MAX_GRANTS = 50
-
-
-@AgentAdmin.add_page("sessions", _("Sessions"), order=50, needs=(Action.RUN_AGENTS, Action.VIEW))
+@AgentAdmin.add_page(
+    "sessions", _("Sessions"), order=50, required_actions=(Action.RUN_AGENTS, Action.VIEW)
+)
 def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's sessions, latest first, and their session approvals."""
     agent: Agent = visit.object
@@ -426,7 +425,7 @@ def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("import_session", needs=Action.RUN_AGENTS)
+@AgentAdmin.add_object_action("import_session", required_actions=Action.RUN_AGENTS)
 def handle_import(visit: ObjectRequest) -> HttpResponseBase:
     """Import the uploaded JSON export and show the session."""
     file: Any = visit.request.FILES.get("file")

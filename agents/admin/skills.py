@@ -118,7 +118,7 @@ class SkillAdmin(AssignableAdmin):
         return delete_skill(principal, row)
 
 
-@SkillAdmin.add_page("change", _("Run"), order=10, needs=READERS)
+@SkillAdmin.add_page("change", _("Run"), order=10, required_actions=READERS)
 def show_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Show the skill with a form for its arguments."""
     skill: Skill = visit.object
@@ -135,7 +135,7 @@ def show_skill(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@SkillAdmin.add_object_action("run", needs=Action.RUN_AGENTS)
+@SkillAdmin.add_object_action("run", required_actions=Action.RUN_AGENTS)
 def start_skill_session(visit: ObjectRequest) -> HttpResponseBase:
     """Start a session of the chosen agent with the skill as its first message."""
     skill, posted = visit.object, visit.request.POST

@@ -131,7 +131,7 @@ def _render_matrix(
     )
 
 
-@AgentAdmin.add_object_action("tools_preview", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("tools_preview", required_actions=Action.MANAGE_AGENTS)
 def show_matrix_preview(visit: ObjectRequest) -> HttpResponseBase:
     """Return the decisions after the unsaved changes."""
     snapshot = get_snapshot_cache().load_current("agent", visit.object.pk)
@@ -147,7 +147,7 @@ def show_matrix_preview(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("attach_selected", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("attach_selected", required_actions=Action.MANAGE_AGENTS)
 def attach_selected_servers(visit: ObjectRequest) -> HttpResponseBase:
     """Attach servers with all their tools; what may be called is set in the matrix."""
     agent: Agent = visit.object
@@ -205,8 +205,10 @@ def _parse_setting(posted: Mapping[str, Any], field: str) -> Setting:
 
 def _search_tools(tools: Sequence[SnapshotTool], search_text: str) -> list[SnapshotTool]:
     """Return the tools with every word in their name, server or description."""
-    words = search_text.lower().split()
-    return [tool for tool in tools if all(word in _build_search_text(tool) for word in words)]
+    search_words = search_text.lower().split()
+    return [
+        tool for tool in tools if all(word in _build_search_text(tool) for word in search_words)
+    ]
 
 
 def _build_search_text(tool: SnapshotTool) -> str:
@@ -227,16 +229,16 @@ def _add_attached_servers(
         row.server_id: row for row in agent.agent_servers.select_related("server__preset")
     }
     calls_by_server = load_calls_by_server(agent, USAGE_PERIOD)
-    others: dict[UUID | None, list[PolicyDecision]] = {}
+    other_decisions: dict[UUID | None, list[PolicyDecision]] = {}
     for definition in snapshot.list_definitions("resource", "resource_template", "skill", "prompt"):
         if definition.facts.state != "gone":
-            others.setdefault(definition.facts.server_id, []).append(definition.decision)
+            other_decisions.setdefault(definition.facts.server_id, []).append(definition.decision)
     return [
         ServerGroup(
             group,
             attached_servers.get(group.server_id),
             calls_by_server.get(group.server_id, 0),
-            others.get(group.server_id, ()),
+            other_decisions.get(group.server_id, ()),
             opened=bool(group.rows) or group.key == opened,
         )
         for group in groups

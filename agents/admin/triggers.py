@@ -110,14 +110,14 @@ def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@WorkflowAdmin.add_object_action("replace_secret", needs=Action.MANAGE_WORKFLOWS)
+@WorkflowAdmin.add_object_action("replace_secret", required_actions=Action.MANAGE_WORKFLOWS)
 def handle_replace_secret(visit: ObjectRequest) -> HttpResponseBase:
     """Replace the secret of a webhook and show it once."""
     trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     return _render_secret(visit, trigger, replace_secret(visit.principal, trigger))
 
 
-@WorkflowAdmin.add_object_action("toggle_trigger", needs=Action.MANAGE_WORKFLOWS)
+@WorkflowAdmin.add_object_action("toggle_trigger", required_actions=Action.MANAGE_WORKFLOWS)
 def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
     trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     enabled = visit.request.POST.get("enabled") == "1"
@@ -127,7 +127,7 @@ def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "triggers")
 
 
-@WorkflowAdmin.add_object_action("remove_trigger", needs=Action.MANAGE_WORKFLOWS)
+@WorkflowAdmin.add_object_action("remove_trigger", required_actions=Action.MANAGE_WORKFLOWS)
 def handle_delete_trigger(visit: ObjectRequest) -> HttpResponseBase:
     delete_trigger(
         visit.principal, get_trigger(visit.object, visit.request.POST.get("trigger", ""))

@@ -152,7 +152,7 @@ class WorkflowAdmin(AssignableAdmin):
         return delete_workflow(principal, row)
 
 
-@WorkflowAdmin.add_page("change", _("Runs"), order=10, needs=READERS)
+@WorkflowAdmin.add_page("change", _("Runs"), order=10, required_actions=READERS)
 def show_runs(visit: ObjectRequest) -> HttpResponseBase:
     """Show the runs and the form that starts one."""
     workflow: Workflow = visit.object
@@ -169,14 +169,14 @@ def show_runs(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@WorkflowAdmin.add_object_action("start", needs=Action.RUN_AGENTS)
+@WorkflowAdmin.add_object_action("start", required_actions=Action.RUN_AGENTS)
 def start_run(visit: ObjectRequest) -> HttpResponseBase:
     inputs = parse_arguments_text(visit.request.POST.get("inputs", ""))
     run = run_workflow(visit.principal, visit.object, inputs)
     return redirect_to_page(visit, "run", f"?run={run.pk}")
 
 
-@WorkflowAdmin.add_page("run", needs=READERS, parent_tab="change")
+@WorkflowAdmin.add_page("run", required_actions=READERS, parent_tab="change")
 def show_run(visit: ObjectRequest) -> HttpResponseBase:
     if "run" not in visit.request.GET:
         return redirect_to_page(visit, "change")
@@ -191,7 +191,7 @@ def show_run(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@WorkflowAdmin.add_object_action("cancel", needs=Action.RUN_AGENTS)
+@WorkflowAdmin.add_object_action("cancel", required_actions=Action.RUN_AGENTS)
 def handle_cancel_run(visit: ObjectRequest) -> HttpResponseBase:
     run = _get_run(visit, visit.request.POST.get("run"))
     if cancel_session(visit.principal, run.session):
@@ -220,7 +220,7 @@ def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@WorkflowAdmin.add_object_action("approve", needs=Action.APPROVE_DEFINITIONS)
+@WorkflowAdmin.add_object_action("approve", required_actions=Action.APPROVE_DEFINITIONS)
 def handle_approve(visit: ObjectRequest) -> HttpResponseBase:
     """Approve the shown version of the workflow."""
     approve_workflow(visit.principal, visit.object, visit.request.POST.get("digest", ""))

@@ -8,8 +8,8 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.access_requests.services import (
+    ANSWER_PERMISSIONS,
     ANSWERS,
-    NEEDS_TO_ANSWER,
     AccessRequestSpec,
     answer_access_request,
     build_page_url,
@@ -167,7 +167,7 @@ class AccessRequestDetailView(AccessRequestView):
 class AnswerAccessRequestView(AccessRequestView):
     """The answer to an access request."""
 
-    rules = {"POST": NEEDS_TO_ANSWER}
+    rules = {"POST": ANSWER_PERMISSIONS}
 
     @describe_operation(
         "answer_access_request", body=AccessRequestAnswerBody, answer=RequestedAccessSerializer

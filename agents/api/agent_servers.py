@@ -133,7 +133,7 @@ class AgentServerSerializer(ServerDetailSerializer):
     denied_tools = serializers.SerializerMethodField()
     allowed_resources = serializers.SerializerMethodField(help_text="Empty: none.")
     allowed_prompts = serializers.SerializerMethodField(help_text="Empty: none.")
-    installation = None  # type: ignore[assignment]  # likewise
+    installation = None  # type: ignore[assignment]  # DRF moves it
     stderr = None  # type: ignore[assignment]  # shown with the server itself
 
     @extend_schema_field({"type": "string", "format": "uuid"})

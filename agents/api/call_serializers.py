@@ -15,6 +15,11 @@ from bonobot.core.text.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from mcp_servers.api.serializers import JSON_OBJECT
 
 MAX_CALL_S = 600
+OUTPUT_SCHEMA_HELP = (
+    "JSON Schema of an object that the answer must match, with at most "
+    f"{MAX_OUTPUT_SCHEMA_SIZE:,} characters."
+)
+EXAMPLE_MESSAGE = "What time is it in Asia/Tokyo?"
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "As defined by the tool's input schema."})
@@ -79,7 +84,9 @@ class ExplanationStageSerializer(StrictSerializer):
     code = serializers.CharField()
     reason = serializers.CharField()
     remedy = serializers.CharField()
-    who = serializers.CharField(help_text="The roles that can change this stage's verdict.")
+    changeable_by = serializers.CharField(
+        help_text="The roles that can change this stage's verdict."
+    )
 
 
 class ExplanationSerializer(StrictSerializer):
@@ -98,7 +105,7 @@ class ExplanationSerializer(StrictSerializer):
     rule = serializers.CharField()
     reason = serializers.CharField()
     remedy = serializers.CharField()
-    who = serializers.CharField(help_text="The roles that can change the decision.")
+    changeable_by = serializers.CharField(help_text="The roles that can change the decision.")
     stages = ExplanationStageSerializer(many=True)
 
 
@@ -259,12 +266,6 @@ class StepSerializer(StrictSerializer):
     rule = serializers.CharField(required=False)
 
 
-OUTPUT_SCHEMA_HELP = (
-    "JSON Schema of an object that the answer must match, with at most "
-    f"{MAX_OUTPUT_SCHEMA_SIZE:,} characters."
-)
-
-
 @extend_schema_field({"type": "object", "nullable": True, "additionalProperties": True})
 class OutputSchemaField(serializers.DictField):
     """An output schema; null and an empty one mean none."""
@@ -282,9 +283,6 @@ class OutputSchemaField(serializers.DictField):
 
     def to_representation(self, value: Any) -> Any:
         return value or None
-
-
-EXAMPLE_MESSAGE = "What time is it in Asia/Tokyo?"
 
 
 class AttachmentBody(StrictSerializer):

@@ -22,10 +22,10 @@ from mcp_servers.api.servers import TAINTING
 from mcp_servers.flow_labels import FlowLabel
 
 
-class HeldLabelsSerializer(StrictSerializer):
+class FlowLabelsSerializer(StrictSerializer):
     """Current flow labels; with both, calls with an external effect require approval."""
 
-    held = serializers.ListField(
+    flow_labels = serializers.ListField(
         child=serializers.ChoiceField(
             [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
         )
@@ -33,17 +33,17 @@ class HeldLabelsSerializer(StrictSerializer):
     at = serializers.DateTimeField()
 
 
-class AgentHeldLabelsView(AgentView):
+class AgentFlowLabelsView(AgentView):
     """The flow labels of an agent."""
 
     rules = {"GET": READ, "DELETE": Action.MANAGE_AGENTS}
 
-    @describe_operation("get_agent_flow_labels", answer=HeldLabelsSerializer)
+    @describe_operation("get_agent_flow_labels", answer=FlowLabelsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Get an agent's flow labels from calls without a session; they expire after 24 hours."""
         current_labels = list_agent_labels(self.get_agent(agent_id))
         return self.respond_row(
-            {"held": current_labels, "at": timezone.now()}, HeldLabelsSerializer
+            {"flow_labels": current_labels, "at": timezone.now()}, FlowLabelsSerializer
         )
 
     @describe_operation("clear_agent_flow_labels", status=204)
@@ -53,17 +53,17 @@ class AgentHeldLabelsView(AgentView):
         return Response(status=204)
 
 
-class TokenHeldLabelsView(TokenView):
+class TokenFlowLabelsView(TokenView):
     """The flow labels of a token."""
 
     rules = {"GET": Action.MANAGE_TOKENS, "DELETE": Action.MANAGE_AGENTS}
 
-    @describe_operation("get_token_flow_labels", answer=HeldLabelsSerializer)
+    @describe_operation("get_token_flow_labels", answer=FlowLabelsSerializer)
     def get(self, request: object, token_id: str) -> Response:
         """Get a token's flow labels from calls without a session; they expire after 24 hours."""
         current_labels = list_token_labels(self.get_token(token_id))
         return self.respond_row(
-            {"held": current_labels, "at": timezone.now()}, HeldLabelsSerializer
+            {"flow_labels": current_labels, "at": timezone.now()}, FlowLabelsSerializer
         )
 
     @describe_operation("clear_token_flow_labels", status=204)

@@ -40,11 +40,11 @@ class OrganizationSerializer(VersionedSerializer):
     halted_at = serializers.DateTimeField(
         allow_null=True, help_text="When the kill switch was activated; null: not activated."
     )
-    running_sessions = serializers.IntegerField(source="reach.running")
-    waiting_sessions = serializers.IntegerField(source="reach.waiting")
-    agents = serializers.IntegerField(source="reach.agents", help_text="Number of enabled agents.")
+    running_sessions = serializers.IntegerField(source="impact.running_sessions")
+    waiting_sessions = serializers.IntegerField(source="impact.waiting_sessions")
+    agents = serializers.IntegerField(source="impact.agents", help_text="Number of enabled agents.")
     servers = serializers.IntegerField(
-        source="reach.servers", help_text="Number of enabled servers."
+        source="impact.servers", help_text="Number of enabled servers."
     )
     four_eyes = serializers.BooleanField(help_text="People can't approve their own calls.")
     second_factor = serializers.BooleanField(help_text="Two-factor authentication is required.")
@@ -107,7 +107,7 @@ class OrganizationView(ResourceView):
     """Base class for the current organization."""
 
     def show_organization(self, organization: Organization) -> Response:
-        organization.reach = load_impact(organization)  # type: ignore[attr-defined]  # for the shape
+        organization.impact = load_impact(organization)  # type: ignore[attr-defined]  # for the shape
         return self.respond_row(organization, OrganizationSerializer)
 
 

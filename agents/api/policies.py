@@ -32,6 +32,12 @@ from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer, 
 MAX_RULES = 1_000
 MAX_NAME_LENGTH = 600
 PATTERN_HELP = "Tool names as models see them, or glob patterns: `mcp_github_*`, `read_result`."
+_EXAMPLE = {
+    "mode": "allowlist",
+    "allow": ["mcp_time_*", "read_result"],
+    "ask": [{"tool": "mcp_bank_transfer", "when": {"properties": {"amount": {"minimum": 1000}}}}],
+    "deny": [],
+}
 
 
 @extend_schema_field(
@@ -71,14 +77,6 @@ class PolicyRuleField(serializers.Field):
     def to_representation(self, value: Any) -> Any:
         """Return the value unchanged: `as_dict` has serialized it."""
         return value
-
-
-_EXAMPLE = {
-    "mode": "allowlist",
-    "allow": ["mcp_time_*", "read_result"],
-    "ask": [{"tool": "mcp_bank_transfer", "when": {"properties": {"amount": {"minimum": 1000}}}}],
-    "deny": [],
-}
 
 
 def _build_rules_field(prefix: str) -> serializers.ListField:

@@ -72,21 +72,21 @@ class PolicySimulationSerializer(StrictSerializer):
     calls = serializers.IntegerField(
         help_text="Number of calls; an entry with repeats counts as several."
     )
-    same = serializers.IntegerField()
-    flipped = serializers.IntegerField()
+    unchanged = serializers.IntegerField()
+    changed = serializers.IntegerField()
     undecidable = serializers.IntegerField(
         help_text="A condition depends on a masked or truncated value."
     )
-    elsewhere = serializers.IntegerField(help_text="Denied for a reason other than a rule.")
-    otherwise = serializers.IntegerField(
+    other_denials = serializers.IntegerField(help_text="Denied for a reason other than a rule.")
+    already_changed = serializers.IntegerField(
         help_text="The current policy would decide differently than the audit log shows."
     )
     complete = serializers.BooleanField()
     stopped = serializers.CharField(
         allow_null=True, help_text="`rows` or `time`: the limit that stopped the simulation early."
     )
-    flips = SimulationGroupSerializer(many=True)
-    unsure = SimulationGroupSerializer(many=True)
+    changed_groups = SimulationGroupSerializer(many=True)
+    undecidable_groups = SimulationGroupSerializer(many=True)
 
 
 @extend_schema_serializer(

@@ -35,6 +35,18 @@ from mcp_servers.models import Server
 
 CHECK_DUE = "mcp_servers.tasks.check_due_servers"
 STATES = ("asking", "connected", "error", "needs_reauth", "disabled")
+MAX_TEXT_LENGTH = 1024 * 1024
+MAX_URL_LENGTH = 2_000
+MAX_BUNDLE_LENGTH = 4 * 1024 * 1024  # in Base64; the whole body isn't larger
+MAX_NAMES = 1_000
+EXAMPLE_TEXT = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
+SERVER_PARAMETER = OpenApiParameter(
+    "server",
+    UUID,
+    many=True,
+    required=True,
+    description="ID of a server; repeat the parameter for several.",
+)
 
 
 class ServerProgressSerializer(StrictSerializer):
@@ -48,7 +60,7 @@ class ServerProgressSerializer(StrictSerializer):
     code = serializers.CharField(help_text="Code of the failure; empty if there is none.")
     detail = serializers.CharField(help_text="What failed, and what to do.")
     tools = serializers.IntegerField(help_text="Number of tools.")
-    waiting = serializers.IntegerField(help_text="Number of definitions pending review.")
+    pending_review = serializers.IntegerField(help_text="Number of definitions pending review.")
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
@@ -92,7 +104,7 @@ def _build_server_progress(server: Any) -> dict[str, Any]:
         "code": server.status_code,
         "detail": server.status_detail,
         "tools": server.tool_count,
-        "waiting": server.waiting_count,
+        "pending_review": server.waiting_count,
     }
 
 
@@ -101,13 +113,6 @@ def _get_progress_state(server: Server) -> str:
         return "disabled"
     unchecked_states = (Server.Status.DISCONNECTED, Server.Status.CONNECTING)
     return "asking" if server.status in unchecked_states else server.status
-
-
-MAX_TEXT_LENGTH = 1024 * 1024
-MAX_URL_LENGTH = 2_000
-MAX_BUNDLE_LENGTH = 4 * 1024 * 1024  # in Base64; the whole body isn't larger
-MAX_NAMES = 1_000
-EXAMPLE_TEXT = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
 
 
 def _build_names_field(help_text: str) -> serializers.ListField:
@@ -208,14 +213,15 @@ class ImportEntrySerializer(StrictSerializer):
     allowed_tools = serializers.ListField(
         child=serializers.CharField(), help_text="The allowed tools; empty: all."
     )
-    action = serializers.ChoiceField(["add", "refuse", "leave out", "added"])
+    action = serializers.ChoiceField(["add", "invalid", "skip", "added"])
     server_id = serializers.UUIDField(
         allow_null=True, help_text="ID of the server, after it is added."
     )
     discovery = DiscoveryField(
         allow_null=True,
         help_text="With `approve`, what the discovery of the added server found: `status` "
-        "(`connected`, `error`), `tools`, `waiting` and `refused`, or `code`, `detail`, `remedy`.",
+        "(`connected`, `error`), `tools`, `pending_review` and `refused`, or `code`, `detail`, "
+        "`remedy`.",
     )
 
 
@@ -245,15 +251,6 @@ class ServerImportSerializer(StrictSerializer):
         allow_null=True,
         help_text="URL for the progress of the added servers, which workers scan now.",
     )
-
-
-SERVER_PARAMETER = OpenApiParameter(
-    "server",
-    UUID,
-    many=True,
-    required=True,
-    description="ID of a server; repeat the parameter for several.",
-)
 
 
 class ImportServersView(ResourceView):

@@ -56,6 +56,42 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel
 
 MAX_STEPS = 500
+SEQ_SCHEMA = {"type": "integer", "minimum": 0, "default": 0}
+KEEPALIVE_S = 15.0
+# Then the client reconnects with its last id and is authorized again.
+MAX_STREAM_S = 600.0
+EVENT_STREAM = "text/event-stream"
+_EXAMPLE_STEPS = [
+    {"seq": 1, "kind": "message", "state": "done", "text": "What time is it?", "by": "ann"},
+    {"seq": 2, "kind": "model", "state": "done", "turn": 1, "text": "It is noon."},
+]
+AFTER_PARAMETER = OpenApiParameter("after", SEQ_SCHEMA, description="Only steps after this `seq`.")
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    int,
+    OpenApiParameter.HEADER,
+    description="ID of the last event received; the stream continues after it.",
+)
+STREAM_RESPONSE = OpenApiResponse(
+    OpenApiTypes.STR,
+    description=(
+        "Events: `message`, `model`, `call`, `notice`, and `end` are steps (`data` is the "
+        "step; an event with an `id` is final); `text` adds text to a step that isn't final "
+        "(`seq`, `at`: offset in characters, `text`), `thinking` the same to its thinking; "
+        "`progress` is the progress of a call "
+        "(`seq`, `done`, `total`, `message`); `state` is the status of the session "
+        "(`status`); `rest` is the last event, with the result."
+    ),
+    examples=[
+        OpenApiExample(
+            "A finished call",
+            'id: 3\nevent: call\ndata: {"seq": 3, "kind": "call", "state": "done"}\n\n',
+        )
+    ],
+)
+FORMAT_PARAMETER = OpenApiParameter(
+    "as", str, enum=list(MEDIA_TYPES), description="Default: `markdown`."
+)
 
 
 class SessionFilter(AgentRowFilter):
@@ -124,7 +160,7 @@ class SessionSerializer(StrictSerializer):
     )
 
 
-class HeldLabelSerializer(StrictSerializer):
+class SessionFlowLabelSerializer(StrictSerializer):
     """A flow label of a session, and the first call that added it."""
 
     label = serializers.ChoiceField(  # type: ignore[assignment]  # DRF moves it
@@ -138,7 +174,7 @@ class HeldLabelSerializer(StrictSerializer):
 class SessionDetailSerializer(SessionSerializer):
     """A session with its steps."""
 
-    held = serializers.SerializerMethodField(
+    flow_labels = serializers.SerializerMethodField(
         help_text=(
             "Flow labels of the session; with both, calls with an external effect require approval."
         )
@@ -155,10 +191,10 @@ class SessionDetailSerializer(SessionSerializer):
         help_text="True if there are more steps after these."
     )
 
-    @extend_schema_field(HeldLabelSerializer(many=True))
-    def get_held(self, session: Session) -> Any:
+    @extend_schema_field(SessionFlowLabelSerializer(many=True))
+    def get_flow_labels(self, session: Session) -> Any:
         """Return the labels that it holds now."""
-        return HeldLabelSerializer(list_session_labels(session), many=True).data
+        return SessionFlowLabelSerializer(list_session_labels(session), many=True).data
 
     @extend_schema_field(BudgetUseSerializer(many=True))
     def get_budgets(self, session: Session) -> Any:
@@ -261,10 +297,6 @@ class AgentSessionListView(AgentView):
         return self.respond_row(session, SessionSerializer, status=201)
 
 
-SEQ_SCHEMA = {"type": "integer", "minimum": 0, "default": 0}
-AFTER_PARAMETER = OpenApiParameter("after", SEQ_SCHEMA, description="Only steps after this `seq`.")
-
-
 class SessionDetailView(SessionView):
     """One session."""
 
@@ -326,36 +358,6 @@ def parse_seq(text: str, field: str) -> int:
     )
 
 
-KEEPALIVE_S = 15.0
-# Then the client reconnects with its last id and is authorized again.
-MAX_STREAM_S = 600.0
-EVENT_STREAM = "text/event-stream"
-
-LAST_EVENT_ID = OpenApiParameter(
-    "Last-Event-ID",
-    int,
-    OpenApiParameter.HEADER,
-    description="ID of the last event received; the stream continues after it.",
-)
-STREAM_RESPONSE = OpenApiResponse(
-    OpenApiTypes.STR,
-    description=(
-        "Events: `message`, `model`, `call`, `notice`, and `end` are steps (`data` is the "
-        "step; an event with an `id` is final); `text` adds text to a step that isn't final "
-        "(`seq`, `at`: offset in characters, `text`), `thinking` the same to its thinking; "
-        "`progress` is the progress of a call "
-        "(`seq`, `done`, `total`, `message`); `state` is the status of the session "
-        "(`status`); `rest` is the last event, with the result."
-    ),
-    examples=[
-        OpenApiExample(
-            "A finished call",
-            'id: 3\nevent: call\ndata: {"seq": 3, "kind": "call", "state": "done"}\n\n',
-        )
-    ],
-)
-
-
 class SessionEventsView(SessionView):
     """The event stream of a session."""
 
@@ -415,11 +417,6 @@ def encode_event(event: SessionEvent) -> bytes:
     """Encode one event for the stream; the JSON has no line breaks."""
     id_line = f"id: {event.id}\n" if event.id is not None else ""
     return f"{id_line}event: {event.kind}\ndata: {json.dumps(event.data)}\n\n".encode()
-
-
-FORMAT_PARAMETER = OpenApiParameter(
-    "as", str, enum=list(MEDIA_TYPES), description="Default: `markdown`."
-)
 
 
 class SendMessageView(SessionView):
@@ -495,12 +492,6 @@ class SessionFileView(SessionView):
         return build_blob_response(
             get_session_blob(self.get_session(session_id), sha256, payload_key="files")
         )
-
-
-_EXAMPLE_STEPS = [
-    {"seq": 1, "kind": "message", "state": "done", "text": "What time is it?", "by": "ann"},
-    {"seq": 2, "kind": "model", "state": "done", "turn": 1, "text": "It is noon."},
-]
 
 
 @extend_schema_field({"type": "object", "additionalProperties": True})

@@ -50,6 +50,37 @@ WEBHOOK_EXAMPLE = {
     "kind": "webhook",
     "inputs": {"title": "${/body/alerts/0/labels/alertname}"},
 }
+MAX_BODY_BYTES = 256 * 1024
+MAX_DELIVERY_ID_LENGTH = 255
+DELIVERY_PARAMETERS = [
+    OpenApiParameter(
+        IDEMPOTENCY_HEADER,
+        str,
+        OpenApiParameter.HEADER,
+        description="The sender's ID for this delivery; sending it again starts nothing.",
+    ),
+    OpenApiParameter(
+        "Authorization",
+        str,
+        OpenApiParameter.HEADER,
+        description="`Bearer` and the trigger's secret, if the body isn't signed.",
+    ),
+    OpenApiParameter(
+        TIMESTAMP_HEADER,
+        str,
+        OpenApiParameter.HEADER,
+        description="For a signed body: seconds since 1970, at most five minutes off.",
+    ),
+    OpenApiParameter(
+        SIGNATURE_HEADER,
+        str,
+        OpenApiParameter.HEADER,
+        description=(
+            "`v1=` and the hexadecimal HMAC-SHA256, with the secret as the key, of the "
+            "timestamp, a period, and the body."
+        ),
+    ),
+]
 
 
 @extend_schema_serializer(
@@ -223,39 +254,6 @@ class RotateTriggerSecretView(TriggerView):
         return self.show_trigger(
             trigger, NewTriggerSerializer, text=replace_secret(self.principal, trigger)
         )
-
-
-MAX_BODY_BYTES = 256 * 1024
-MAX_DELIVERY_ID_LENGTH = 255
-DELIVERY_PARAMETERS = [
-    OpenApiParameter(
-        IDEMPOTENCY_HEADER,
-        str,
-        OpenApiParameter.HEADER,
-        description="The sender's ID for this delivery; sending it again starts nothing.",
-    ),
-    OpenApiParameter(
-        "Authorization",
-        str,
-        OpenApiParameter.HEADER,
-        description="`Bearer` and the trigger's secret, if the body isn't signed.",
-    ),
-    OpenApiParameter(
-        TIMESTAMP_HEADER,
-        str,
-        OpenApiParameter.HEADER,
-        description="For a signed body: seconds since 1970, at most five minutes off.",
-    ),
-    OpenApiParameter(
-        SIGNATURE_HEADER,
-        str,
-        OpenApiParameter.HEADER,
-        description=(
-            "`v1=` and the hexadecimal HMAC-SHA256, with the secret as the key, of the "
-            "timestamp, a period, and the body."
-        ),
-    ),
-]
 
 
 class WebhookSchema(ResourceViewSchema):

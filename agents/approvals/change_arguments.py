@@ -81,8 +81,8 @@ def approve_with_changes(
         _bind_approval(approval, arguments, changed)
         # Fails if the session ended meanwhile. A worker that has read the step already makes the
         # call with arguments that the approval doesn't cover, so it waits again.
-        waiting = Step.objects.filter(pk=step.pk, call_id=step.call_id, state=Step.State.INTENT)
-        if not waiting.update(payload={**step.payload, "arguments": changed}):
+        open_steps = Step.objects.filter(pk=step.pk, call_id=step.call_id, state=Step.State.INTENT)
+        if not open_steps.update(payload={**step.payload, "arguments": changed}):
             raise _build_conflict()
         return resolve_approval(principal, approval, "approve", message, is_changed=True)
 

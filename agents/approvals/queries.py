@@ -16,7 +16,7 @@ from bonobot.core.problems import NotFound
 ANSWERED_STATES = (Approval.State.APPROVED, Approval.State.DENIED)
 HISTORY = timedelta(days=30)
 MAX_STEPS_SHOWN = 8
-# Keywords of JSON Schema that compare a value, as they are shown beside an argument.
+# Keywords of JSON Schema that compare a value, as they are shown next to an argument.
 COMPARISONS = {
     "minimum": "≥",
     "exclusiveMinimum": ">",

@@ -92,8 +92,8 @@ def revoke_session_approval(principal: Principal, grant: SessionApproval) -> Non
 
 def withdraw_approval(principal: Principal, approval: Approval) -> bool:
     """Withdraw an approval that its requester no longer needs; return False if it isn't pending."""
-    waiting = Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING)
-    if not waiting.exists():
+    pending_approvals = Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING)
+    if not pending_approvals.exists():
         return False
     with record_change(
         **describe_row("approval", approval, approval.label),
@@ -104,15 +104,17 @@ def withdraw_approval(principal: Principal, approval: Approval) -> bool:
         governed=False,
     ):
         _wake_waiting_calls(approval)
-        return bool(waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now()))
+        return bool(
+            pending_approvals.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
+        )
 
 
 def withdraw_approvals(session_id: UUID, call_ids: Collection[UUID] | None = None) -> int:
     """Withdraw the pending approvals of an ended session, or of some ended calls of a session."""
-    waiting = Approval.objects.filter(session_id=session_id, state=Approval.State.WAITING)
+    pending_approvals = Approval.objects.filter(session_id=session_id, state=Approval.State.WAITING)
     if call_ids is not None:
-        waiting = waiting.filter(call_id__in=call_ids)
-    return waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
+        pending_approvals = pending_approvals.filter(call_id__in=call_ids)
+    return pending_approvals.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
 
 
 def expire_overdue() -> int:
@@ -271,15 +273,15 @@ def create_approval(approval: Approval) -> Approval:
             notify_approvers(approval)
             wake_pages(approval.organization_id)
     except IntegrityError:
-        waiting = Approval.objects.filter(
+        pending_approvals = Approval.objects.filter(
             organization_id=approval.organization_id,
             digest=approval.digest,
             state=Approval.State.WAITING,
         )
         # An overdue one that hasn't been expired yet is replaced.
-        if waiting.overdue().update(state=Approval.State.EXPIRED):
+        if pending_approvals.overdue().update(state=Approval.State.EXPIRED):
             return create_approval(approval)
-        return waiting.get()
+        return pending_approvals.get()
     return approval
 
 

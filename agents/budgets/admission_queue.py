@@ -23,10 +23,11 @@ from bonobot.ledger.types import Admission, BudgetReservation
 from bonobot.ledger.writer.writer_thread import get_writer
 
 POLL_INTERVAL_S = 0.5
+_creation_lock = threading.Lock()
 
 
 @record()
-class AdmissionPatience:
+class AdmissionTimeouts:
     """How long a call waits, in seconds: for its rate limits, and for reserved budgets."""
 
     rate_s: float
@@ -37,16 +38,16 @@ class AdmissionPatience:
 class AdmissionTicket:
     """A call's place in the queue; `waits_for` is the key of a budget or rate limit."""
 
-    patience: AdmissionPatience
+    timeouts: AdmissionTimeouts
     number: int = field(default_factory=itertools.count().__next__)
     opened_at: float = field(default_factory=monotonic)
     waits_for: str = ""
     # Set for the ticket's turn to try again; only a ticket that waits has it.
     woken: asyncio.Event | None = None
 
-    def calculate_time_left(self, patience_s: float) -> float:
+    def calculate_remaining_s(self, timeout_s: float) -> float:
         """Return how many seconds are left of a time since the ticket was opened."""
-        return self.opened_at + patience_s - monotonic()
+        return self.opened_at + timeout_s - monotonic()
 
 
 class AdmissionQueue:
@@ -56,7 +57,7 @@ class AdmissionQueue:
         self._waiting: dict[str, list[AdmissionTicket]] = {}
 
     def close_ticket(self, ticket: AdmissionTicket) -> None:
-        """Give up a place in the queue."""
+        """Remove a ticket from the queue."""
         if ticket.waits_for:
             self._leave(ticket)
 
@@ -68,7 +69,7 @@ class AdmissionQueue:
         while True:
             if self._waiting:
                 keys = {reservation.key for reservation in admission.reservations}
-                if ticket.patience.rate_s:
+                if ticket.timeouts.rate_s:
                     keys |= {charge.key for charge in admission.charges}
                 await self._wait_for_earlier(ticket, keys)
                 if ticket.woken is not None:
@@ -76,15 +77,15 @@ class AdmissionQueue:
             try:
                 await get_writer().admit_call_async(admission)
             except RateLimited as refusal:
-                if refusal.wait_s > ticket.calculate_time_left(ticket.patience.rate_s):
+                if refusal.wait_s > ticket.calculate_remaining_s(ticket.timeouts.rate_s):
                     raise
                 await _wait_for_event(self._join(ticket, refusal.rule), refusal.wait_s)
             except BudgetReserved as refusal:
-                time_left_s = ticket.calculate_time_left(ticket.patience.budget_s)
-                if time_left_s <= 0:
+                remaining_s = ticket.calculate_remaining_s(ticket.timeouts.budget_s)
+                if remaining_s <= 0:
                     raise
                 woken = self._join(ticket, refusal.rule)
-                await _wait_for_event(woken, min(POLL_INTERVAL_S, time_left_s))
+                await _wait_for_event(woken, min(POLL_INTERVAL_S, remaining_s))
             else:
                 return
 
@@ -98,12 +99,12 @@ class AdmissionQueue:
     async def _wait_for_earlier(self, ticket: AdmissionTicket, keys: set[str]) -> None:
         """Wait while earlier calls wait for one of these keys, at most as long as for a budget."""
         while (key := self._find_blocked_key(ticket, keys)) is not None:
-            time_left_s = ticket.calculate_time_left(ticket.patience.budget_s)
-            if time_left_s <= 0:
+            remaining_s = ticket.calculate_remaining_s(ticket.timeouts.budget_s)
+            if remaining_s <= 0:
                 return
             woken = self._join(ticket, key)
             woken.clear()
-            await _wait_for_event(woken, min(POLL_INTERVAL_S, time_left_s))
+            await _wait_for_event(woken, min(POLL_INTERVAL_S, remaining_s))
 
     def _find_blocked_key(self, ticket: AdmissionTicket, keys: set[str]) -> str | None:
         """Return one of the keys that an earlier call waits for."""
@@ -142,9 +143,6 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-_creation_lock = threading.Lock()
 
 
 def get_admission_queue() -> AdmissionQueue:

@@ -91,7 +91,13 @@ def list_budgets(owner: Owner) -> QuerySet[Budget]:
 
 
 def build_line(row: Budget) -> BudgetLine:
-    return BudgetLine(row.unit, row.period, row.limit, row.each_session, row.warn_at)
+    return BudgetLine(
+        row.unit,
+        period=row.period,
+        limit=row.limit,
+        each_session=row.each_session,
+        warn_at=row.warn_at,
+    )
 
 
 def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine]) -> None:
@@ -253,4 +259,6 @@ def load_limits(
 def build_limit(row: Budget) -> BudgetLimit:
     """Return the limit of a budget; for each-session budgets without a session id yet."""
     owner = row.server_id or (None if row.each_session else row.agent_id or row.organization_id)
-    return BudgetLimit(row.scope, str(owner or ""), row.unit, row.period, row.limit)
+    return BudgetLimit(
+        row.scope, scope_id=str(owner or ""), unit=row.unit, period=row.period, limit=row.limit
+    )

@@ -39,6 +39,12 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
+_seen: set[str] = set()
+HEAD_BYTES = 128 * 1024
+TAIL_BYTES = 128 * 1024
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+EXIT_TIMEOUT_S = 5.0
+QUOTA_CHECK_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +95,6 @@ def find_sandbox_fault() -> ServerSandboxUnavailable | None:
     return None
 
 
-_seen: set[str] = set()
-
-
 def _require_working_sandbox() -> None:
     """Raise `ServerSandboxUnavailable` unless a sandbox works; only success is cached."""
     if "works" in _seen:
@@ -131,13 +134,6 @@ def _build_bwrap_arguments(
         *build_system_arguments(network=network),
         *build_tmpfs_arguments("/tmp", TMP_BYTES),  # noqa: S108
     )
-
-
-HEAD_BYTES = 128 * 1024
-TAIL_BYTES = 128 * 1024
-MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-EXIT_TIMEOUT_S = 5.0
-QUOTA_CHECK_INTERVAL_S = 1.0
 
 
 class SandboxUnavailable(Problem):

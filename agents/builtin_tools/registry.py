@@ -123,11 +123,11 @@ def load_builtin_tools(agent: Agent, effective_policy: EffectivePolicy) -> Built
     skills = [build_template(skill) for skill in rows]
     return BuiltinToolCatalog(
         assignments,
-        {skill.name: skill for skill in sorted(skills, key=lambda item: item.name)},
-        build_toolbox(agent),
-        any(scope.resources for scope in effective_policy.scopes.values()),
-        agent.tool_search_above,
-        list_skill_labels(agent.organization_id, [skill.pk for skill in rows]),
+        skills={skill.name: skill for skill in sorted(skills, key=lambda item: item.name)},
+        toolbox=build_toolbox(agent),
+        _has_resources=any(scope.resources for scope in effective_policy.scopes.values()),
+        _tool_search_above=agent.tool_search_above,
+        _skill_labels=list_skill_labels(agent.organization_id, [skill.pk for skill in rows]),
     )
 
 

@@ -1,6 +1,6 @@
 """Toolsets that people enable for an agent, and their options. Pure.
 
-An agent has no toolset at first, whatever its policy says. Only platform administrators can set
+A new agent has no toolset, regardless of its policy. Only platform administrators can set
 options that reach beyond the workspace.
 """
 
@@ -39,7 +39,7 @@ class ToolsetOption:
     title: str
     kind: str
     default: Any
-    about: str
+    description: str
     minimum: int = 0
     maximum: int = 0
     restricted: bool = False
@@ -51,7 +51,7 @@ class Toolset:
 
     name: str
     title: str
-    about: str
+    description: str
     options: tuple[ToolsetOption, ...] = ()
     restricted: bool = False
 
@@ -66,22 +66,24 @@ class Toolset:
 
 _READ_ONLY = ToolsetOption(
     "read_only",
-    format_message("Read-only"),
-    "flag",
-    False,
-    format_message("Only tools that change nothing."),
+    title=format_message("Read-only"),
+    kind="flag",
+    default=False,
+    description=format_message("Only tools that change nothing."),
 )
 _NETWORK = ToolsetOption(
     "network",
-    format_message("Network"),
-    "flag",
-    False,
-    format_message("Commands can reach this host's network, including its own addresses."),
+    title=format_message("Network"),
+    kind="flag",
+    default=False,
+    description=format_message(
+        "Commands can reach this host's network, including its own addresses."
+    ),
     restricted=True,
 )
 TOOLSETS: dict[str, Toolset] = {
-    kit.name: kit
-    for kit in (
+    toolset.name: toolset
+    for toolset in (
         Toolset(
             NOTES_TOOLSET,
             format_message("Notes"),
@@ -120,30 +122,30 @@ TOOLSETS: dict[str, Toolset] = {
                 _NETWORK,
                 ToolsetOption(
                     "time_s",
-                    format_message("Time (seconds)"),
-                    "number",
-                    60,
-                    format_message("Maximum run time of a command, in seconds."),
-                    1,
-                    600,
+                    title=format_message("Time (seconds)"),
+                    kind="number",
+                    default=60,
+                    description=format_message("Maximum run time of a command, in seconds."),
+                    minimum=1,
+                    maximum=600,
                 ),
                 ToolsetOption(
                     "memory_mib",
-                    format_message("Memory (MiB)"),
-                    "number",
-                    1024,
-                    format_message("Writable memory per process, in MiB."),
-                    64,
-                    16384,
+                    title=format_message("Memory (MiB)"),
+                    kind="number",
+                    default=1024,
+                    description=format_message("Writable memory per process, in MiB."),
+                    minimum=64,
+                    maximum=16384,
                 ),
                 ToolsetOption(
                     "processes",
-                    format_message("Processes"),
-                    "number",
-                    128,
-                    format_message("Maximum number of concurrent processes."),
-                    8,
-                    4096,
+                    title=format_message("Processes"),
+                    kind="number",
+                    default=128,
+                    description=format_message("Maximum number of concurrent processes."),
+                    minimum=8,
+                    maximum=4096,
                 ),
             ),
             restricted=True,
@@ -155,26 +157,26 @@ TOOLSETS: dict[str, Toolset] = {
             (
                 ToolsetOption(
                     "hosts",
-                    format_message("Hosts"),
-                    "texts",
-                    (),
-                    format_message(
+                    title=format_message("Hosts"),
+                    kind="texts",
+                    default=(),
+                    description=format_message(
                         "Allowed hosts, such as `*.example.com`. Leave empty to allow all."
                     ),
                 ),
                 ToolsetOption(
                     "methods",
-                    format_message("Methods"),
-                    "texts",
-                    ("GET", "HEAD"),
-                    format_message("Allowed HTTP methods."),
+                    title=format_message("Methods"),
+                    kind="texts",
+                    default=("GET", "HEAD"),
+                    description=format_message("Allowed HTTP methods."),
                 ),
                 ToolsetOption(
                     "allow_private",
-                    format_message("Private addresses"),
-                    "flag",
-                    False,
-                    format_message("Also allow private addresses."),
+                    title=format_message("Private addresses"),
+                    kind="flag",
+                    default=False,
+                    description=format_message("Also allow private addresses."),
                     restricted=True,
                 ),
             ),

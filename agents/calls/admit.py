@@ -13,7 +13,7 @@ from uuid import UUID
 from django.conf import settings
 from django.utils import timezone
 
-from agents.budgets.admission_queue import AdmissionPatience
+from agents.budgets.admission_queue import AdmissionTimeouts
 from agents.budgets.call_costs import FREE, estimate_amounts
 from agents.budgets.limits import (
     build_charge,
@@ -54,7 +54,7 @@ ACTIONS = {
 }
 
 
-def choose_patience(request: CallRequest) -> AdmissionPatience:
+def choose_timeouts(request: CallRequest) -> AdmissionTimeouts:
     """Return how long a call waits: a session's long, others shortly and not for a rate limit.
 
     A call within another one doesn't wait long, because that one's reservation may be in its way.
@@ -62,8 +62,8 @@ def choose_patience(request: CallRequest) -> AdmissionPatience:
     session_wait_s = settings.BONOBOT_ADMISSION_WAIT_S
     caller_wait_s = min(CALLER_WAIT_S, session_wait_s)
     if request.session_id is None:
-        return AdmissionPatience(0, caller_wait_s)
-    return AdmissionPatience(session_wait_s, caller_wait_s if request.parent_id else session_wait_s)
+        return AdmissionTimeouts(0, caller_wait_s)
+    return AdmissionTimeouts(session_wait_s, caller_wait_s if request.parent_id else session_wait_s)
 
 
 def build_admission(context: CallContext) -> Admission:

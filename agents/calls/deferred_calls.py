@@ -38,8 +38,8 @@ OPEN_STATES = (State.WAITING, State.READY, State.RUNNING, State.ASKING)
 
 def create_deferred_call(approval_id: UUID, request: Mapping[str, Any]) -> DeferredCall:
     """Save a call that waits for approval; reuses the row of the same waiting call."""
-    waiting = DeferredCall.objects.filter(approval_id=approval_id, state=State.WAITING)
-    existing = waiting.select_related("approval").first()
+    pending_calls = DeferredCall.objects.filter(approval_id=approval_id, state=State.WAITING)
+    existing = pending_calls.select_related("approval").first()
     if existing is not None:
         return existing
     approval = Approval.objects.get(pk=approval_id)

@@ -98,7 +98,7 @@ class StageExplanation:
             "code": self.code,
             "reason": self.reason,
             "remedy": self.remedy,
-            "who": self.changeable_by,
+            "changeable_by": self.changeable_by,
         }
 
 
@@ -128,7 +128,7 @@ def explain_call(
         "rule": deciding_stage.rule,
         "reason": deciding_stage.reason,
         "remedy": deciding_stage.remedy,
-        "who": deciding_stage.changeable_by if blocking_stage else "",
+        "changeable_by": deciding_stage.changeable_by if blocking_stage else "",
         "stages": [stage.as_dict() for stage in stages],
     }
 
@@ -210,12 +210,12 @@ def _explain_flow_labels(
     principal: Principal, snapshot: CallSnapshot, tool: SnapshotTool
 ) -> StageExplanation:
     """Explain the labels held outside sessions and those the tool would add."""
-    held = _load_held_labels(principal, snapshot)
-    adds, seen = _join_labels(tool.labels), _join_labels(decode_labels(held))
+    current_labels = _load_held_labels(principal, snapshot)
+    adds, seen = _join_labels(tool.labels), _join_labels(decode_labels(current_labels))
     reason = format_message(
         "Seen outside a session: {seen}. Labels of the tool: {adds}.", seen=seen, adds=adds
     )
-    if FlowLabel.SENDS_OUT in tool.labels and held & HELD_LABELS == HELD_LABELS:
+    if FlowLabel.SENDS_OUT in tool.labels and current_labels & HELD_LABELS == HELD_LABELS:
         return StageExplanation(
             "flow",
             "ask",
@@ -237,10 +237,10 @@ def _join_labels(labels: Collection[str]) -> str:
 
 def _load_held_labels(principal: Principal, snapshot: CallSnapshot) -> int:
     keys = build_flow_keys(principal, agent_id=snapshot.agent_id)
-    held = 0
+    label_bits = 0
     for labels in FlowCell.objects.filter(pk__in=keys).values_list("labels", flat=True):
-        held |= labels
-    return held
+        label_bits |= labels
+    return label_bits
 
 
 def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
@@ -303,8 +303,8 @@ def _format_remaining(unit: str, remaining: int, limit: int) -> str:
     """Return the remaining amount for people: money in dollars."""
     if unit == "microusd":
         decimals = 2 if remaining >= MICROUSD_PER_USD or not remaining else 4
-        left, total = remaining / MICROUSD_PER_USD, limit / MICROUSD_PER_USD
-        return f"${left:,.{decimals}f} of ${total:,.2f}"
+        remaining_usd, total = remaining / MICROUSD_PER_USD, limit / MICROUSD_PER_USD
+        return f"${remaining_usd:,.{decimals}f} of ${total:,.2f}"
     return f"{remaining:,} of {limit:,} {unit}"
 
 

@@ -21,7 +21,7 @@ from time import perf_counter
 from opentelemetry.trace import Span
 
 from agents.budgets.admission_queue import AdmissionTicket, get_admission_queue
-from agents.calls.admit import build_admission, choose_patience
+from agents.calls.admit import build_admission, choose_timeouts
 from agents.calls.connections import release_connections, release_server_connections
 from agents.calls.context import CallContext
 from agents.calls.forward import cancel_task, forward_call
@@ -107,7 +107,7 @@ async def admit_call(context: CallContext) -> None:
     `BadToken` if the caller's token is no longer valid.
     """
     queue, flow_decision = get_admission_queue(), None
-    ticket = AdmissionTicket(choose_patience(context.request))
+    ticket = AdmissionTicket(choose_timeouts(context.request))
     try:
         await prepare_call(context, fresh=False)
         for _ in range(MAX_ATTEMPTS):

@@ -172,10 +172,16 @@ def _index_skill_files(snapshot: CallSnapshot) -> dict[tuple[UUID, str], Snapsho
     """Return the skills by server and file; a skill inside another one is preferred, if allowed."""
     index: dict[tuple[UUID, str], SnapshotDefinition] | None = snapshot.memo.get("skill files")
     if index is None:
-        skills = [one for one in snapshot.list_definitions("skill") if one.facts.state != "refused"]
+        skills = [
+            definition
+            for definition in snapshot.list_definitions("skill")
+            if definition.facts.state != "refused"
+        ]
         index = snapshot.memo["skill files"] = {
             (skill.facts.server_id, file["uri"]): skill
-            for skill in sorted(skills, key=lambda one: (one.decision.allowed, len(one.name)))
+            for skill in sorted(
+                skills, key=lambda definition: (definition.decision.allowed, len(definition.name))
+            )
             for file in skill.declaration["resources"]
         }
     return index

@@ -21,7 +21,7 @@ class RootSession:
 
 
 async def load_root_limits(root: RootSession | None) -> tuple[BudgetLimit, ...]:
-    """Return the root's limits that a call is charged to besides those of its own agent.
+    """Return the root's limits that a call is charged to in addition to those of its own agent.
 
     Read after the call's snapshot, so that a later change makes the snapshot stale.
     """

@@ -248,7 +248,12 @@ class CallSnapshot:
             definition for definition in self.definitions.values() if definition.facts.kind in kinds
         ]
         return sorted(
-            definitions, key=lambda one: (one.facts.server_name, one.facts.kind, one.name)
+            definitions,
+            key=lambda definition: (
+                definition.facts.server_name,
+                definition.facts.kind,
+                definition.name,
+            ),
         )
 
 

@@ -79,7 +79,7 @@ VERBS = (
         "list",
         "List agents with their numbers of running and waiting sessions",
         _list_agents,
-        (command_group.add_watch_arguments,),
-        ("agents list --json", "agents list --watch"),
+        arguments=(command_group.add_watch_arguments,),
+        examples=("agents list --json", "agents list --watch"),
     ),
 )

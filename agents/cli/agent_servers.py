@@ -331,15 +331,15 @@ VERBS = (
         "status",
         "Show the state, latency, and last error of each server",
         _show_status,
-        (_add_status_arguments,),
-        ("mcp status", "mcp status --watch", "mcp status time --json"),
+        arguments=(_add_status_arguments,),
+        examples=("mcp status", "mcp status --watch", "mcp status time --json"),
     ),
     CommandVerb(
         "connect",
         "Enable a server and discover its definitions. With --agent, attach it to that agent.",
         _connect_server,
-        (_add_connect_arguments,),
-        (
+        arguments=(_add_connect_arguments,),
+        examples=(
             "mcp connect time",
             "mcp connect time --agent demo --tools get_current_time,convert_time",
             "mcp connect git --agent demo --tools 'git_*' --without git_commit",
@@ -351,14 +351,14 @@ VERBS = (
         "disconnect",
         "Disable a server for everyone or for one agent, effective from the next call",
         _disconnect_server,
-        _ATTACHMENT_ARGUMENTS,
-        ("mcp disconnect time", "mcp disconnect time --agent demo"),
+        arguments=_ATTACHMENT_ARGUMENTS,
+        examples=("mcp disconnect time", "mcp disconnect time --agent demo"),
     ),
     CommandVerb(
         "tools",
         "List a server's tools with their state, or enable and disable them",
         _handle_tools,
-        _TOOLS_ARGUMENTS,
-        ("mcp tools git", "mcp tools git --disable 'git_commit' --disable 'git_reset'"),
+        arguments=_TOOLS_ARGUMENTS,
+        examples=("mcp tools git", "mcp tools git --disable 'git_commit' --disable 'git_reset'"),
     ),
 )

@@ -125,8 +125,8 @@ SET_VERB = CommandVerb(
     "set",
     "Show or change an agent's name, instructions, model, and limits",
     _update_agent,
-    (_add_update_arguments,),
-    (
+    arguments=(_add_update_arguments,),
+    examples=(
         "agents set helper",
         "agents set helper --model claude --instructions-file helper.md",
         "agents set helper --tool-search-above 20",
@@ -257,7 +257,7 @@ def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
             MARKS[stage["verdict"]],
             stage["rule"],
             stage["reason"],
-            stage["who"] if stage["verdict"] in ("ask", "deny") else "",
+            stage["changeable_by"] if stage["verdict"] in ("ask", "deny") else "",
         )
         for stage in explanation["stages"]
     ]
@@ -272,7 +272,7 @@ def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
             f"{explanation['code']} ({stage_name}): {explanation['reason']} {explanation['remedy']}"
         )
     )
-    cli.print_message(f"Who can change it: {explanation['who']}.")
+    cli.print_message(f"Who can change it: {explanation['changeable_by']}.")
 
 
 def _delete_agent(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -300,13 +300,19 @@ _SLUG_ARGUMENT = (Argument("SLUG", "Slug of the agent"),)
 
 
 VERBS = (
-    CommandVerb("add", "Create an agent", _create_agent, _CREATE_ARGUMENTS, ("agents add Helper",)),
+    CommandVerb(
+        "add",
+        "Create an agent",
+        _create_agent,
+        arguments=_CREATE_ARGUMENTS,
+        examples=("agents add Helper",),
+    ),
     CommandVerb(
         "run",
         "Send a message to an agent and wait for the answer",
         sessions.handle_run,
-        sessions.RUN_ARGUMENTS,
-        (
+        arguments=sessions.RUN_ARGUMENTS,
+        examples=(
             'agents run demo "What time is it in Asia/Tokyo?"',
             'agents run demo "Delete the branch" --wait',
             'agents run demo "What is in it?" --attach notes.txt',
@@ -318,8 +324,8 @@ VERBS = (
         "chat",
         "Chat with an agent in the terminal, or from a pipe with one message per line",
         chat.run_chat,
-        chat.CHAT_ARGUMENTS,
-        (
+        arguments=chat.CHAT_ARGUMENTS,
+        examples=(
             "agents chat demo",
             "agents chat demo --session 0198c0de-…",
             "agents chat demo < questions.txt",
@@ -329,8 +335,8 @@ VERBS = (
         "retry",
         "Resend a message of a session in place of the original and wait for the answer",
         sessions.handle_retry,
-        sessions.RETRY_ARGUMENTS,
-        (
+        arguments=sessions.RETRY_ARGUMENTS,
+        examples=(
             "agents retry 0198c0de-…",
             'agents retry 0198c0de-… --message 5 --text "Use the staging server"',
         ),
@@ -339,8 +345,8 @@ VERBS = (
         "export-session",
         "Export a session as Markdown, or as JSON with all steps",
         sessions.handle_export,
-        (sessions.add_export_arguments,),
-        (
+        arguments=(sessions.add_export_arguments,),
+        examples=(
             "agents export-session 0198c0de-… --output session.md",
             "agents export-session 0198c0de-… --as json",
         ),
@@ -349,8 +355,8 @@ VERBS = (
         "policy",
         "Show or change the policy of an agent or of the organization",
         _handle_policy,
-        (_add_policy_arguments,),
-        (
+        arguments=(_add_policy_arguments,),
+        examples=(
             "agents policy demo",
             "agents policy demo --mode allowlist --allow 'mcp_time_*'",
             "agents policy --organization --deny 'mcp_shell_*'",
@@ -364,30 +370,30 @@ VERBS = (
         "disable",
         "Disable an agent and cancel its sessions",
         _build_enable_handler(False),
-        _SLUG_ARGUMENT,
-        ("agents disable demo",),
+        arguments=_SLUG_ARGUMENT,
+        examples=("agents disable demo",),
     ),
     CommandVerb(
         "enable",
         "Enable an agent",
         _build_enable_handler(True),
-        _SLUG_ARGUMENT,
-        ("agents enable demo",),
+        arguments=_SLUG_ARGUMENT,
+        examples=("agents enable demo",),
     ),
     CommandVerb(
         "remove",
         "Delete an agent, its sessions, and its private servers. The audit log is kept.",
         _delete_agent,
-        _SLUG_ARGUMENT,
-        ("agents remove demo", "agents remove demo --yes"),
-        "Delete the agent {slug}, its sessions, and its private servers?",
+        arguments=_SLUG_ARGUMENT,
+        examples=("agents remove demo", "agents remove demo --yes"),
+        confirmation="Delete the agent {slug}, its sessions, and its private servers?",
     ),
     CommandVerb(
         "explain",
         "Explain why an agent can or can't call a tool",
         _explain_decision,
-        _EXPLAIN_ARGUMENTS,
-        (
+        arguments=_EXPLAIN_ARGUMENTS,
+        examples=(
             "agents explain demo mcp_git_git_commit",
             """agents explain demo mcp_time_get_current_time --arguments '{"timezone": "UTC"}'""",
         ),
@@ -416,7 +422,7 @@ CALLABLE_AGENT_VERBS = (
         "callable-agents",
         "Show or set which agents an agent can call",
         _handle_callable_agents,
-        _CALLABLE_AGENTS_ARGUMENTS,
-        ("agents callable-agents demo", "agents callable-agents demo researcher writer"),
+        arguments=_CALLABLE_AGENTS_ARGUMENTS,
+        examples=("agents callable-agents demo", "agents callable-agents demo researcher writer"),
     ),
 )

@@ -35,7 +35,7 @@ def serialize_approval(approval: Approval) -> dict[str, Any]:
         "arguments_digest": approval.arguments_digest,
         "rule": approval.rule,
         "reason": approval.reason,
-        "held": approval.flow_labels,
+        "flow_labels": approval.flow_labels,
         "created_at": approval.created_at,
         "expires_at": approval.expires_at,
         "decided_by": approval.decided_by,
@@ -63,7 +63,7 @@ def answer_pending_requests(
         return True
     if elicitations.answer_at_terminal(cli, session):
         return True
-    pending = list(Approval.objects.waiting().in_session_tree(session.pk))
+    pending = list(Approval.objects.pending().in_session_tree(session.pk))
     if cli.can_ask and pending and not is_own_call(cli.principal, pending[0]):
         for approval in pending:
             _print_approval(cli, approval)
@@ -110,7 +110,7 @@ def _wait_for_started_sessions(session: Session, timeout_s: float) -> None:
 def _has_pending_requests(session: Session) -> bool:
     """Tell whether the session, or one that it started, waits for a person."""
     return any(
-        model.objects.waiting().in_session_tree(session.pk).exists()
+        model.objects.pending().in_session_tree(session.pk).exists()
         for model in (Approval, ElicitationRequest)
     )
 
@@ -120,7 +120,7 @@ def show_pending_requests(cli: CommandContext, session: Session) -> None:
     from agents.approvals.services import build_page_url
 
     elicitations.show_elicitation_requests(cli, session)
-    for approval in Approval.objects.waiting().in_session_tree(session.pk):
+    for approval in Approval.objects.pending().in_session_tree(session.pk):
         cli.print_message(
             f"{make_visible(approval.label, 120)} requires approval: "
             f"{make_visible(approval.reason)}"
@@ -206,28 +206,28 @@ VERBS = (
         "list",
         f"List the latest {elicitations.MAX_LISTED} approvals (default: pending ones)",
         _list_approvals,
-        (partial(elicitations.add_list_arguments, model=Approval),),
-        ("approvals list", "approvals list --watch", "approvals list --state all --json"),
+        arguments=(partial(elicitations.add_list_arguments, model=Approval),),
+        examples=("approvals list", "approvals list --watch", "approvals list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show an approval with the exact arguments of the call",
         _show_approval,
-        (elicitations.add_id_argument,),
-        ("approvals show 0198c0de-…",),
+        arguments=(elicitations.add_id_argument,),
+        examples=("approvals show 0198c0de-…",),
     ),
     CommandVerb(
         "approve",
         "Approve a call once, or its tool for the whole session",
         _approve_call,
-        (_add_approve_arguments,),
-        ("approvals approve 0198c0de-…", "approvals approve 0198c0de-… --session"),
+        arguments=(_add_approve_arguments,),
+        examples=("approvals approve 0198c0de-…", "approvals approve 0198c0de-… --session"),
     ),
     CommandVerb(
         "deny",
         "Deny a call, with an optional message to the model",
         _deny_call,
-        (_add_deny_arguments,),
-        ('approvals deny 0198c0de-… --message "Use the staging server."',),
+        arguments=(_add_deny_arguments,),
+        examples=('approvals deny 0198c0de-… --message "Use the staging server."',),
     ),
 )

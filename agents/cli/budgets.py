@@ -174,15 +174,15 @@ VERBS = (
         "list",
         "List budgets with the amounts spent",
         _list_budgets,
-        (_add_owner_arguments,),
-        ("budgets list", "budgets list --agent helper --json"),
+        arguments=(_add_owner_arguments,),
+        examples=("budgets list", "budgets list --agent helper --json"),
     ),
     CommandVerb(
         "set",
         "Replace the budgets of the organization, an agent, or a server",
         _set_budgets,
-        _SET_ARGUMENTS,
-        (
+        arguments=_SET_ARGUMENTS,
+        examples=(
             "budgets set dollars/month=200@90",
             "budgets set --agent helper tokens/day=200000 session:dollars/total=1.50",
             "budgets set --server search seconds/day=3600 calls/day=5000",
@@ -195,7 +195,7 @@ PRICING = (
         "price",
         "Show or set the cost and rate limit of calls to a server",
         _set_server_prices,
-        _SERVER_PRICE_ARGUMENTS,
-        ("mcp price search --call-price 0.005", "mcp price gpu --second-price 0.0004"),
+        arguments=_SERVER_PRICE_ARGUMENTS,
+        examples=("mcp price search --call-price 0.005", "mcp price gpu --second-price 0.0004"),
     ),
 )

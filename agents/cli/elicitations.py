@@ -96,8 +96,8 @@ def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
     from agents.elicitations.forms import iterate_fields
     from agents.elicitations.services import answer_request, can_answer
 
-    waiting = ElicitationRequest.objects.waiting().in_session_tree(session.pk)
-    pending = list(waiting.select_related("agent"))
+    pending_requests = ElicitationRequest.objects.pending().in_session_tree(session.pk)
+    pending = list(pending_requests.select_related("agent"))
     if (
         not pending
         or not cli.can_ask
@@ -120,7 +120,7 @@ def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
     """Print the session's pending elicitation requests and how to answer them."""
     from agents.elicitations.services import build_page_url
 
-    for question in ElicitationRequest.objects.waiting().in_session_tree(session.pk):
+    for question in ElicitationRequest.objects.pending().in_session_tree(session.pk):
         cli.print_message(
             f"{make_visible(question.server_name, 120)} requests input: "
             f"{make_visible(question.message, 500)}"
@@ -249,22 +249,26 @@ VERBS = (
         "list",
         f"List the latest {MAX_LISTED} elicitation requests (default: pending ones)",
         _list_elicitation_requests,
-        (partial(add_list_arguments, model=ElicitationRequest),),
-        ("elicitations list", "elicitations list --watch", "elicitations list --state all --json"),
+        arguments=(partial(add_list_arguments, model=ElicitationRequest),),
+        examples=(
+            "elicitations list",
+            "elicitations list --watch",
+            "elicitations list --state all --json",
+        ),
     ),
     CommandVerb(
         "show",
         "Show an elicitation request with its form fields or URL",
         _show_elicitation_request,
-        (add_id_argument,),
-        ("elicitations show 0198c0de-…",),
+        arguments=(add_id_argument,),
+        examples=("elicitations show 0198c0de-…",),
     ),
     CommandVerb(
         "answer",
         "Answer an elicitation request. The session continues automatically.",
         _answer_elicitation_request,
-        _ANSWER_ARGUMENTS,
-        (
+        arguments=_ANSWER_ARGUMENTS,
+        examples=(
             "elicitations answer 0198c0de-… accept --set name=Ada --set age=36",
             "elicitations answer 0198c0de-… decline",
         ),

@@ -42,7 +42,7 @@ def _get_token(cli: CommandContext, key: str) -> Token:
 
 def _show_labels(cli: CommandContext, name: str, labels: tuple[str, ...]) -> None:
     label_names = [str(label) for label in labels]
-    cli.emit({"name": name, "held": label_names})
+    cli.emit({"name": name, "flow_labels": label_names})
     cli.print_message(
         f"Flow labels of {name} from calls without a session: {', '.join(label_names) or 'none'}."
     )
@@ -61,8 +61,8 @@ OF_AGENTS = (
         "flow-labels",
         HELD_HELP.format("an agent"),
         _show_agent_labels,
-        _SLUG_ARGUMENT,
-        ("agents flow-labels demo",),
+        arguments=_SLUG_ARGUMENT,
+        examples=("agents flow-labels demo",),
     ),
     CommandVerb(
         *(
@@ -79,8 +79,8 @@ OF_TOKENS = (
         "flow-labels",
         HELD_HELP.format("a token"),
         _show_token_labels,
-        _KEY_ARGUMENT,
-        ("tokens flow-labels 1a2b3c4d5e6f",),
+        arguments=_KEY_ARGUMENT,
+        examples=("tokens flow-labels 1a2b3c4d5e6f",),
     ),
     CommandVerb(
         *(

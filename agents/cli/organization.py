@@ -150,7 +150,7 @@ def _create_organization(cli: CommandContext, options: argparse.Namespace) -> No
     save_organization(build_cli_principal(organization), organization, adding=True)
     cli.emit(_serialize_organization(organization, load_impact(organization)))
     cli.print_message(f"{organization.slug} was created. Invite its owner:")
-    # With the option, because the new organization is nobody's current one.
+    # With the option, because the new organization isn't the current one of any user.
     cli.print_message(f"bonobot members invite EMAIL --role owner --org {organization.slug}")
 
 
@@ -234,14 +234,15 @@ def _halt_organization(cli: CommandContext, options: argparse.Namespace) -> None
     organization = _get_organization(cli)
     impact = load_impact(organization)
     question = (
-        f"Enable the kill switch of {organization.slug}? {impact.running} running and "
-        f"{impact.waiting} waiting sessions will be canceled. {impact.agents} agents and "
+        f"Enable the kill switch of {organization.slug}? {impact.running_sessions} running and "
+        f"{impact.waiting_sessions} waiting sessions will be canceled. {impact.agents} agents and "
         f"{impact.servers} servers will be stopped."
     )
     if not options.yes and not cli.confirm(question):
         raise InvalidInput(
-            f"The kill switch was not enabled. It would cancel {impact.running} running and "
-            f"{impact.waiting} waiting sessions and stop {impact.agents} agents.",
+            f"The kill switch was not enabled. It would cancel {impact.running_sessions} "
+            f"running and {impact.waiting_sessions} waiting sessions and stop "
+            f"{impact.agents} agents.",
             code="not_confirmed",
             field="--yes",
             remedy="Add --yes to confirm.",
@@ -275,8 +276,8 @@ VERBS = (
         "set",
         "Update the organization's limits, approval and sign-in rules, retention, and registry",
         _update_organization,
-        _UPDATE_ARGUMENTS,
-        (
+        arguments=_UPDATE_ARGUMENTS,
+        examples=(
             "org set --calls-per-minute 600",
             "org set --audit-days 365",
             "org set --calls-per-minute default --four-eyes",
@@ -287,22 +288,22 @@ VERBS = (
         "halt",
         "Enable the kill switch: deny all calls and model turns, and cancel all sessions",
         _halt_organization,
-        _HALT_ARGUMENTS,
-        ("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
+        arguments=_HALT_ARGUMENTS,
+        examples=("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
     ),
     CommandVerb(
         "export",
         "Export all data of the organization to a folder",
         handle_export,
-        (add_export_arguments,),
-        ("org export acme-2026-11-22 --org acme",),
+        arguments=(add_export_arguments,),
+        examples=("org export acme-2026-11-22 --org acme",),
     ),
     CommandVerb(
         "delete",
         "Delete the organization and all its data",
         handle_delete,
-        (add_delete_arguments,),
-        (
+        arguments=(add_delete_arguments,),
+        examples=(
             "org delete --org acme --dry-run",
             "org delete --org acme --confirm acme --export acme-2026-11-22",
         ),
@@ -314,7 +315,7 @@ VERBS = (
         "add",
         "Create an organization",
         _create_organization,
-        _CREATE_ARGUMENTS,
-        ("org add acme", "org add acme --name 'Acme Ltd'"),
+        arguments=_CREATE_ARGUMENTS,
+        examples=("org add acme", "org add acme --name 'Acme Ltd'"),
     ),
 )

@@ -265,7 +265,9 @@ def _simulate_policy(
 
 
 def _render_simulation(simulation: "PolicySimulation") -> Any:
-    rows = [_build_row(group) for group in (*simulation.flips, *simulation.unsure)]
+    rows = [
+        _build_row(group) for group in (*simulation.changed_groups, *simulation.undecidable_groups)
+    ]
     empty = (
         "No decisions change."
         if simulation.rows
@@ -290,14 +292,14 @@ def _build_row(group: "SimulationGroup") -> tuple[Any, ...]:
 def _summarize_simulation(simulation: "PolicySimulation") -> list[str]:
     lines = [
         f"{format_count(simulation.calls, 'call')} since {simulation.since:%Y-%m-%d %H:%M}: "
-        f"{simulation.flipped} changed, {simulation.same} unchanged, "
+        f"{simulation.changed} changed, {simulation.unchanged} unchanged, "
         f"{simulation.undecidable} undetermined, "
-        f"{simulation.elsewhere} denied for reasons other than rules."
+        f"{simulation.other_denials} denied for reasons other than rules."
     ]
-    if simulation.otherwise:
+    if simulation.already_changed:
         lines.append(
-            f"{format_count(simulation.otherwise, 'call')} would be decided differently by the "
-            "current policy than at that time."
+            f"{format_count(simulation.already_changed, 'call')} would be decided differently by "
+            "the current policy than at that time."
         )
     if simulation.stopped and simulation.until:
         lines.append(
@@ -315,8 +317,8 @@ AUDIT_VERBS = (
         "simulate",
         "Simulate another policy on past calls",
         _replay_audit,
-        (_add_simulation_arguments,),
-        (
+        arguments=(_add_simulation_arguments,),
+        examples=(
             "audit simulate --agent demo --deny 'mcp_git_*'",
             "audit simulate --agent demo --days 30 --policy stricter.yaml --json",
             "audit simulate --agent demo --shadow",

@@ -71,7 +71,7 @@ def _list_resources(cli: CommandContext, options: argparse.Namespace) -> None:
             definition["name"],
             definition["mime_type"],
             definition["allowed"],
-            definition["about"],
+            definition["summary"],
         )
         for definition in definitions
     ]
@@ -90,7 +90,7 @@ def _list_prompts(cli: CommandContext, options: argparse.Namespace) -> None:
             definition["name"],
             _format_arguments(definition["arguments"]),
             definition["allowed"],
-            definition["about"],
+            definition["summary"],
         )
         for definition in definitions
     ]
@@ -170,13 +170,13 @@ def _find_agent(cli: CommandContext, options: argparse.Namespace) -> Agent | Non
 def _serialize_definition(definition: SnapshotDefinition) -> dict[str, Any]:
     schema = definition.argument_schema if definition.facts.kind == "prompt" else {}
     required = schema.get("required", ())
-    about = " – ".join(part for part in (definition.title, definition.description) if part)
+    summary = " – ".join(part for part in (definition.title, definition.description) if part)
     return {
         "kind": definition.facts.kind,
         "name": definition.name,
         "title": definition.title,
         "description": definition.description,
-        "about": " ".join(about.split())[:MAX_TEXT_SHOWN],
+        "summary": " ".join(summary.split())[:MAX_TEXT_SHOWN],
         "mime_type": definition.declaration.get("mimeType") or "",
         "arguments": [
             {"name": name, "description": argument["description"], "required": name in required}
@@ -248,35 +248,38 @@ VERBS = (
         "test-tool",
         "Call a tool without an agent. Policies, limits, and the audit log apply.",
         _test_tool,
-        _TEST_TOOL_ARGUMENTS,
-        ("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
+        arguments=_TEST_TOOL_ARGUMENTS,
+        examples=("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
     ),
     CommandVerb(
         "resources",
         "List a server's resources and templates, and whether they can be read",
         _list_resources,
-        _LISTING_ARGUMENTS,
-        ("mcp resources docs", "mcp resources docs --agent demo --json"),
+        arguments=_LISTING_ARGUMENTS,
+        examples=("mcp resources docs", "mcp resources docs --agent demo --json"),
     ),
     CommandVerb(
         "prompts",
         "List a server's prompts with their arguments",
         _list_prompts,
-        _LISTING_ARGUMENTS,
-        ("mcp prompts docs", "mcp prompts docs --agent demo"),
+        arguments=_LISTING_ARGUMENTS,
+        examples=("mcp prompts docs", "mcp prompts docs --agent demo"),
     ),
     CommandVerb(
         "read",
         "Read a resource. Policies, limits, and the audit log apply.",
         _read_resource,
-        _READ_ARGUMENTS,
-        ("mcp read docs docs://intro", "mcp read docs docs://pages/7 --agent demo --json"),
+        arguments=_READ_ARGUMENTS,
+        examples=("mcp read docs docs://intro", "mcp read docs docs://pages/7 --agent demo --json"),
     ),
     CommandVerb(
         "prompt",
         "Get the messages of a prompt. Policies, limits, and the audit log apply.",
         _get_prompt,
-        _PROMPT_ARGUMENTS,
-        ("mcp prompt docs review book=Emma tone=kindly", "mcp prompt docs plain --agent demo"),
+        arguments=_PROMPT_ARGUMENTS,
+        examples=(
+            "mcp prompt docs review book=Emma tone=kindly",
+            "mcp prompt docs plain --agent demo",
+        ),
     ),
 )

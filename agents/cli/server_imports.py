@@ -39,8 +39,6 @@ from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.installed_programs import InstalledProgram, list_installed_programs
 
 BUNDLE_SUFFIXES = (".mcpb", ".dxt")
-# How the actions of entries are shown.
-_ENTRY_ACTIONS = {"refuse": "invalid", "leave out": "skip"}
 
 
 @dataclass(kw_only=True)
@@ -230,7 +228,7 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         return
     rows = [
         (
-            _ENTRY_ACTIONS.get(action := planned_server.as_dict()["action"], action),
+            planned_server.as_dict()["action"],
             planned_server.entry.name,
             planned_server.entry.transport_type,
             _format_endpoint(planned_server),
@@ -242,9 +240,11 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
     )
     for share in report.shares:
         tools = ", ".join(share.share.allowed) or "all tools"
-        without = f" except {', '.join(share.share.denied)}" if share.share.denied else ""
+        exception_text = f" except {', '.join(share.share.denied)}" if share.share.denied else ""
         cli.print_message(
-            make_visible(f"{share.action} {share.share.server} → {share.agent}: {tools}{without}")
+            make_visible(
+                f"{share.action} {share.share.server} → {share.agent}: {tools}{exception_text}"
+            )
         )
     for planned_server in report.planned:
         for problem in planned_server.problems:
@@ -259,8 +259,8 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         for planned_server in report.planned
         for problem in planned_server.problems
     ):
-        places = "in the environment or with" if report.uses_environment else "with"
-        cli.print_message(f"→ Set the values {places} --set NAME=VALUE.")
+        sources = "in the environment or with" if report.uses_environment else "with"
+        cli.print_message(f"→ Set the values {sources} --set NAME=VALUE.")
     if any(planned_server.private and planned_server.problems for planned_server in report.planned):
         cli.print_message("→ To allow these private addresses, use --allow-private.")
 
@@ -317,8 +317,8 @@ VERBS = (
         "import",
         "Import servers from a client, a registry, or this machine. Shows a plan first.",
         _import_servers,
-        _IMPORT_ARGUMENTS,
-        (
+        arguments=_IMPORT_ARGUMENTS,
+        examples=(
             "mcp import --from claude-desktop --dry-run",
             "mcp import servers.yaml --set API_TOKEN='${MY_TOKEN}'",
             "mcp import weather.mcpb --set WEATHER_API_KEY='${MY_KEY}'",

@@ -49,8 +49,8 @@ VERBS = (
         "import-session",
         "Import an exported session as a finished session of an agent",
         _handle_import,
-        _IMPORT_ARGUMENTS,
-        (
+        arguments=_IMPORT_ARGUMENTS,
+        examples=(
             "agents import-session demo session.json",
             "agents import-session demo - < session.json",
         ),

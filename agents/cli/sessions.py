@@ -90,7 +90,7 @@ class SessionRenderer:
                 step["text"] = step.get("text", "")[: data["at"]] + data["text"]
         elif event.kind == PROGRESS:
             self._open_steps.get(data["seq"], {})["progress"] = data
-        elif "seq" in data and event.kind != THINKING:  # a spinner stands for thinking
+        elif "seq" in data and event.kind != THINKING:  # a spinner is shown instead of thinking
             self._handle_step(event)
 
     def _handle_step(self, event: SessionEvent) -> None:
@@ -374,7 +374,7 @@ def _cancel_live_requests(cli: CommandContext, session: Session) -> bool:
     """
     from agents.sessions.worker import get_session_runner
 
-    requests = ElicitationRequest.objects.waiting().filter(session_id=session.pk, pending_call=None)
+    requests = ElicitationRequest.objects.pending().filter(session_id=session.pk, pending_call=None)
     names = {make_visible(request.server_name, 120) for request in requests}
     if not names or not get_runtime().call(get_session_runner().cancel_live_requests, session.pk):
         return False
@@ -455,14 +455,14 @@ def _is_blocked(session_id: UUID, can_ask: bool) -> bool:
 
     A request on a live connection blocks it, too: it can only be answered while its call runs.
     """
-    requests = ElicitationRequest.objects.waiting().filter(session_id=session_id)
+    requests = ElicitationRequest.objects.pending().filter(session_id=session_id)
     if can_ask:
         return bool(requests.exists())
     open_steps = Step.objects.filter(session_id=session_id, state=Step.State.INTENT)
-    waits = Q(payload__has_key="questions") | Q(payload__has_key="approval")
+    is_waiting = Q(payload__has_key="questions") | Q(payload__has_key="approval")
     return requests.filter(pending_call=None).exists() or (
         requests.filter(pending_call__isnull=False).exists()
-        and not open_steps.exclude(waits).exists()
+        and not open_steps.exclude(is_waiting).exists()
     )
 
 
@@ -539,22 +539,22 @@ VERBS = (
         "sessions",
         f"List the latest {MAX_LISTED} sessions",
         _list_sessions,
-        _LIST_ARGUMENTS,
-        ("agents sessions", "agents sessions demo --status waiting --json"),
+        arguments=_LIST_ARGUMENTS,
+        examples=("agents sessions", "agents sessions demo --status waiting --json"),
     ),
     CommandVerb(
         "cancel",
         "Cancel the current turn of a session. The session accepts new messages.",
         _cancel_session,
-        _SESSION_ARGUMENT,
-        ("agents cancel 0198c0de-…",),
+        arguments=_SESSION_ARGUMENT,
+        examples=("agents cancel 0198c0de-…",),
     ),
     CommandVerb(
         "release",
         "Release a session that was quarantined because its worker died repeatedly",
         _release_session,
-        _SESSION_ARGUMENT,
-        ("agents release 0198c0de-…",),
+        arguments=_SESSION_ARGUMENT,
+        examples=("agents release 0198c0de-…",),
     ),
 )
 
@@ -597,15 +597,17 @@ SESSION_APPROVAL_VERBS = (
         "session-approvals",
         "List the approvals for a whole session",
         _list_session_approvals,
-        (Argument("SESSION", "ID of the session"),),
-        ("agents session-approvals 0198c0de-…",),
+        arguments=(Argument("SESSION", "ID of the session"),),
+        examples=("agents session-approvals 0198c0de-…",),
     ),
     CommandVerb(
         "revoke-session-approval",
         "Revoke a session approval",
         _revoke_session_approval,
-        (Argument("APPROVAL", "ID, as shown by `agents session-approvals`", dest="grant"),),
-        ("agents revoke-session-approval 0198c0df-…",),
+        arguments=(
+            Argument("APPROVAL", "ID, as shown by `agents session-approvals`", dest="grant"),
+        ),
+        examples=("agents revoke-session-approval 0198c0df-…",),
     ),
 )
 

@@ -196,18 +196,22 @@ VERBS = (
         "list",
         "List skills",
         _list_skills,
-        (Argument("--agent SLUG", "Only skills attached to this agent"),),
-        ("skills list", "skills list --agent helper --json"),
+        arguments=(Argument("--agent SLUG", "Only skills attached to this agent"),),
+        examples=("skills list", "skills list --agent helper --json"),
     ),
     CommandVerb(
-        "show", "Show a skill", _show_skill_text, NAME_ARGUMENT, ("skills show release-notes",)
+        "show",
+        "Show a skill",
+        _show_skill_text,
+        arguments=NAME_ARGUMENT,
+        examples=("skills show release-notes",),
     ),
     CommandVerb(
         "add",
         "Create a skill",
         _create_skill,
-        (_add_write_arguments,),
-        (
+        arguments=(_add_write_arguments,),
+        examples=(
             "skills add release-notes --text 'Write notes for ${version}.' --argument version!",
             "skills add triage --file triage.md --agent helper",
         ),
@@ -216,15 +220,15 @@ VERBS = (
         "set",
         "Update a skill. A change of its text or arguments creates a new version.",
         _update_skill,
-        (_add_write_arguments,),
-        ("skills set triage --file triage.md", "skills set triage --agent helper --off"),
+        arguments=(_add_write_arguments,),
+        examples=("skills set triage --file triage.md", "skills set triage --agent helper --off"),
     ),
     CommandVerb(
         "run",
         "Run a skill with an agent and wait for the answer",
         _run_skill,
-        (_add_run_arguments,),
-        (
+        arguments=(_add_run_arguments,),
+        examples=(
             "skills run release-notes version=1.4 --agent helper",
             "skills run release-notes version=1.4 --dry-run",
         ),
@@ -233,8 +237,8 @@ VERBS = (
         "remove",
         "Delete a skill",
         _delete_skill,
-        NAME_ARGUMENT,
-        ("skills remove triage",),
-        "Delete the skill {name}?",
+        arguments=NAME_ARGUMENT,
+        examples=("skills remove triage",),
+        confirmation="Delete the skill {name}?",
     ),
 )

@@ -57,8 +57,8 @@ VERBS = (
         "list",
         "List the built-in tools and the tools of all servers",
         _list_tools,
-        (Argument("--mcp", "Only tools of MCP servers"),),
-        ("tools list", "tools list --mcp --json"),
+        arguments=(Argument("--mcp", "Only tools of MCP servers"),),
+        examples=("tools list", "tools list --mcp --json"),
     ),
 )
 
@@ -92,39 +92,42 @@ def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.services import AgentSpec, update_agent
 
     agent = _get_agent(cli, options.slug)
-    kits = {name: dict(kit_options) for name, kit_options in agent.builtin_tools.items()}
+    toolsets = {name: dict(values) for name, values in agent.builtin_tools.items()}
     for name in options.enable:
-        kits.setdefault(name, {})
+        toolsets.setdefault(name, {})
     for name in options.disable:
-        kits.pop(name, None)
+        toolsets.pop(name, None)
     for text in options.set:
         name, option, value = _parse_option(text)
-        kits.setdefault(name, {})[option] = value
-    if kits != agent.builtin_tools:
-        update_agent(cli.principal, agent, AgentSpec(name=agent.name, builtin_tools=kits))
-    enabled_kits = apply_defaults(agent.builtin_tools)
-    serialized = [
+        toolsets.setdefault(name, {})[option] = value
+    if toolsets != agent.builtin_tools:
+        update_agent(cli.principal, agent, AgentSpec(name=agent.name, builtin_tools=toolsets))
+    enabled_toolsets = apply_defaults(agent.builtin_tools)
+    serialized: list[dict[str, Any]] = [
         {
-            "kit": kit.name,
-            "on": kit.name in enabled_kits,
-            "options": dict(enabled_kits.get(kit.name, kit.defaults)),
-            "about": kit.about,
+            "toolset": toolset.name,
+            "enabled": toolset.name in enabled_toolsets,
+            "options": dict(enabled_toolsets.get(toolset.name, toolset.defaults)),
+            "description": toolset.description,
         }
-        for kit in TOOLSETS.values()
+        for toolset in TOOLSETS.values()
     ]
     rows = [
-        (f["kit"], "enabled" if f["on"] else "disabled", _format_options(f), f["about"])
-        for f in serialized
+        (
+            toolset["toolset"],
+            "enabled" if toolset["enabled"] else "disabled",
+            _format_options(toolset["options"]),
+            toolset["description"],
+        )
+        for toolset in serialized
     ]
     cli.emit(
         serialized, build_table("TOOLSET", "STATUS", "OPTIONS", "DESCRIPTION", rows=rows, empty="")
     )
 
 
-def _format_options(kit: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={_format_option_value(value)}" for name, value in kit["options"].items()
-    )
+def _format_options(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={_format_option_value(value)}" for name, value in options.items())
 
 
 def _format_option_value(value: Any) -> str:
@@ -132,7 +135,7 @@ def _format_option_value(value: Any) -> str:
 
 
 def _parse_option(text: str) -> tuple[str, str, Any]:
-    """Return the kit, the option and its value; raises `InvalidInput`."""
+    """Return the toolset, the option and its value; raises `InvalidInput`."""
     target, equals, raw_value = text.partition("=")
     name, dot, option = target.partition(".")
     if not equals or not dot or name not in TOOLSETS:
@@ -204,8 +207,8 @@ WORKSPACE_VERBS = (
         "tools",
         "Show or change an agent's built-in tools",
         _handle_toolsets,
-        (_add_toolset_arguments,),
-        (
+        arguments=(_add_toolset_arguments,),
+        examples=(
             "agents tools demo",
             "agents tools demo --enable filesystem --enable search --set filesystem.read_only=true",
             "agents tools demo --enable fetch --set fetch.hosts=docs.example.com,*.example.org",
@@ -216,8 +219,8 @@ WORKSPACE_VERBS = (
         "workspace",
         "Show or change an agent's workspace",
         _handle_workspace,
-        (_add_workspace_arguments,),
-        (
+        arguments=(_add_workspace_arguments,),
+        examples=(
             "agents workspace demo",
             "agents workspace demo --attach /srv/project",
             "agents workspace demo --detach --mib 512",

@@ -145,15 +145,15 @@ VERBS = (
         "triggers",
         "List the triggers of a workflow",
         _list_triggers,
-        _WORKFLOW_ARGUMENT,
-        ("workflows triggers triage",),
+        arguments=_WORKFLOW_ARGUMENT,
+        examples=("workflows triggers triage",),
     ),
     CommandVerb(
         "add-trigger",
         "Create a schedule or webhook for a workflow. A webhook's secret is shown once.",
         _create_trigger,
-        _CREATE_ARGUMENTS,
-        (
+        arguments=_CREATE_ARGUMENTS,
+        examples=(
             'workflows add-trigger report nightly --cron "0 3 * * *" --time-zone Europe/Berlin',
             "workflows add-trigger triage alerts --webhook"
             """ --inputs '{"title": "${/body/alerts/0/labels/alertname}"}'""",
@@ -163,22 +163,25 @@ VERBS = (
         "set-trigger",
         "Update, enable, or disable a trigger",
         _update_trigger,
-        (_add_trigger_arguments,),
-        ("workflows set-trigger report nightly --every 3600", "workflows set-trigger a b --off"),
+        arguments=(_add_trigger_arguments,),
+        examples=(
+            "workflows set-trigger report nightly --every 3600",
+            "workflows set-trigger a b --off",
+        ),
     ),
     CommandVerb(
         "replace-secret",
         "Replace the secret of a webhook. The new secret is shown once.",
         _replace_secret,
-        _NAME_ARGUMENTS,
-        ("workflows replace-secret triage alerts",),
+        arguments=_NAME_ARGUMENTS,
+        examples=("workflows replace-secret triage alerts",),
     ),
     CommandVerb(
         "remove-trigger",
         "Delete a trigger. Runs it started are kept.",
         _delete_trigger,
-        _NAME_ARGUMENTS,
-        ("workflows remove-trigger triage alerts",),
-        "Delete the trigger {trigger}?",
+        arguments=_NAME_ARGUMENTS,
+        examples=("workflows remove-trigger triage alerts",),
+        confirmation="Delete the trigger {trigger}?",
     ),
 )

@@ -185,14 +185,14 @@ VERBS = (
         "export",
         "Export the configuration without secrets, to apply it elsewhere",
         _handle_export,
-        _EXPORT_ARGUMENTS,
-        ("mcp export > bonobot.yaml", "mcp export --agent demo --format mcpServers"),
+        arguments=_EXPORT_ARGUMENTS,
+        examples=("mcp export > bonobot.yaml", "mcp export --agent demo --format mcpServers"),
     ),
     CommandVerb(
         "apply",
         "Apply servers, agents, policies, and budgets from a file. Shows a plan first.",
         _handle_apply,
-        _APPLY_ARGUMENTS,
-        ("mcp apply bonobot.yaml --dry-run", "mcp apply bonobot.yaml --prune --yes"),
+        arguments=_APPLY_ARGUMENTS,
+        examples=("mcp apply bonobot.yaml --dry-run", "mcp apply bonobot.yaml --prune --yes"),
     ),
 )

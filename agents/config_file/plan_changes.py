@@ -289,12 +289,12 @@ class _ConfigPlanner:
         self, entry: WantedAgent, row: Agent | None
     ) -> Iterator[ConfigPlanStep]:
         if entry.policy is not None:
-            same = row is not None and _is_same_policy(row, entry.policy)
-            changed_names = [] if same else ["policy"]
+            is_unchanged = row is not None and _is_same_policy(row, entry.policy)
+            changed_names = [] if is_unchanged else ["policy"]
             yield _build_step("policy", entry.slug, changed_names, entry, row)
         if entry.draft is not None:
-            same = row is not None and _is_same_draft(row, entry.draft)
-            changed_names = [] if same else ["policy_draft"]
+            is_unchanged = row is not None and _is_same_draft(row, entry.draft)
+            changed_names = [] if is_unchanged else ["policy_draft"]
             yield _build_step("policy_draft", entry.slug, changed_names, entry, row)
         if entry.budgets is not None:
             stored_values = {build_line(budget) for budget in row.budgets.all()} if row else set()

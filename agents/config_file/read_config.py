@@ -37,37 +37,6 @@ from mcp_servers.server_prices import PRICE_FIELDS
 from mcp_servers.tool_names import check_name
 
 TOOLS = ("builtin_tools", "workspace")
-
-
-def read_builtin_tools(agent: FieldReader) -> dict[str, Any]:
-    """Read an agent's built-in tools and workspace as fields of AgentSpec, collecting problems."""
-    values: dict[str, Any] = {}
-    if (kits := agent.read_value("builtin_tools")) is not None:
-        try:
-            values["builtin_tools"] = clean_toolsets(kits)
-        except InvalidInput as problem:
-            agent.reject_field("builtin_tools", problem.code, f"{problem} {problem.remedy}")
-    if (workspace := agent.read_nested_fields("workspace")) is not None:
-        workspace.reject_unknown_fields(("folder", "mib", "files"))
-        values["workspace_folder"] = workspace.read_text("folder")
-        values["workspace_mib"] = workspace.read_integer("mib")
-        values["workspace_files"] = workspace.read_integer("files")
-    return values
-
-
-def export_builtin_tools(row: Agent) -> dict[str, Any]:
-    """Return an agent's built-in tools and non-default workspace in the file's format."""
-    workspace_values: dict[str, Any] = {"folder": row.workspace_folder}
-    workspace_values["mib"] = (
-        row.workspace_mib if row.workspace_mib != DEFAULT_WORKSPACE_MIB else None
-    )
-    workspace_values["files"] = (
-        row.workspace_files if row.workspace_files != DEFAULT_WORKSPACE_FILES else None
-    )
-    workspace = {name: value for name, value in workspace_values.items() if value}
-    return {"builtin_tools": row.builtin_tools, **({"workspace": workspace} if workspace else {})}
-
-
 VERSION = 1
 _ENDPOINT_TEXTS = (
     *("name", "kind", "base_url", "model", "api_key", "region", "access_key_id", "api_version"),
@@ -97,6 +66,35 @@ _EXTRA_SERVER_FIELDS = (
     *("description", "approval", "allow_private", "sandbox", "network"),
     *("env_exceptions", "allowed_tools", "budgets", *PRICE_FIELDS, *CAPABILITY_FIELDS),
 )
+
+
+def read_builtin_tools(agent: FieldReader) -> dict[str, Any]:
+    """Read an agent's built-in tools and workspace as fields of AgentSpec, collecting problems."""
+    values: dict[str, Any] = {}
+    if (toolsets := agent.read_value("builtin_tools")) is not None:
+        try:
+            values["builtin_tools"] = clean_toolsets(toolsets)
+        except InvalidInput as problem:
+            agent.reject_field("builtin_tools", problem.code, f"{problem} {problem.remedy}")
+    if (workspace := agent.read_nested_fields("workspace")) is not None:
+        workspace.reject_unknown_fields(("folder", "mib", "files"))
+        values["workspace_folder"] = workspace.read_text("folder")
+        values["workspace_mib"] = workspace.read_integer("mib")
+        values["workspace_files"] = workspace.read_integer("files")
+    return values
+
+
+def export_builtin_tools(row: Agent) -> dict[str, Any]:
+    """Return an agent's built-in tools and non-default workspace in the file's format."""
+    workspace_values: dict[str, Any] = {"folder": row.workspace_folder}
+    workspace_values["mib"] = (
+        row.workspace_mib if row.workspace_mib != DEFAULT_WORKSPACE_MIB else None
+    )
+    workspace_values["files"] = (
+        row.workspace_files if row.workspace_files != DEFAULT_WORKSPACE_FILES else None
+    )
+    workspace = {name: value for name, value in workspace_values.items() if value}
+    return {"builtin_tools": row.builtin_tools, **({"workspace": workspace} if workspace else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +356,11 @@ class _ConfigReader:
             )
             servers = tuple(
                 WantedAgentServer(
-                    item.server, location, not item.removed, item.allowed or (), item.denied or ()
+                    item.server,
+                    place=location,
+                    enabled=not item.removed,
+                    allowed_tools=item.allowed or (),
+                    denied_tools=item.denied or (),
                 )
                 for item in override.server_overrides
             )

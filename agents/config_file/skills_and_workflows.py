@@ -21,6 +21,7 @@ WORKFLOW_SETTINGS = ("enabled", "agents", "triggers")
 _TRIGGER_TEXTS = ("kind", "cron", "time_zone")
 _TRIGGER_NUMBERS = ("every_s", "per_minute")
 _TRIGGER_FIELDS = (*_TRIGGER_TEXTS, *_TRIGGER_NUMBERS, "enabled", "inputs")
+_ARGUMENT_FIELDS = ("name", "description", "required", "default", "choices")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +121,6 @@ def _export_trigger(row: Trigger) -> dict[str, Any]:
         if (value := getattr(row, name)) != getattr(defaults, name):
             exported[name] = value
     return exported
-
-
-_ARGUMENT_FIELDS = ("name", "description", "required", "default", "choices")
 
 
 @dataclass(frozen=True, kw_only=True)

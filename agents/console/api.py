@@ -25,7 +25,7 @@ class OnboardingStepSerializer(StrictSerializer):
 
     slug = serializers.CharField()
     title = serializers.CharField()
-    about = serializers.CharField()
+    description = serializers.CharField()
     done = serializers.BooleanField(help_text="Computed from the organization's data.")
     skipped = serializers.BooleanField()
 

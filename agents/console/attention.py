@@ -49,12 +49,13 @@ def describe_approvals(
     expiry = _("next expires in %(time)s") % {"time": timeuntil(pending[0].expires_at, depth=1)}
     yield AttentionItem(
         "inbox",
-        "warn",
-        ngettext("%(n)s pending approval", "%(n)s pending approvals", count) % {"n": f"{count:,}"},
-        _join_parts([*parts, expiry]),
-        reverse("admin:agents_approval_changelist"),
-        _("Open inbox") if may_answer else _("View approvals"),
-        min(row.created_at for row in pending),
+        tone="warn",
+        title=ngettext("%(n)s pending approval", "%(n)s pending approvals", count)
+        % {"n": f"{count:,}"},
+        detail=_join_parts([*parts, expiry]),
+        url=reverse("admin:agents_approval_changelist"),
+        button=_("Open inbox") if may_answer else _("View approvals"),
+        since=min(row.created_at for row in pending),
     )
 
 
@@ -63,12 +64,12 @@ def describe_elicitations(count: int) -> Iterator[AttentionItem]:
     if count:
         yield AttentionItem(
             "contact_support",
-            "warn",
-            ngettext("%(n)s elicitation request", "%(n)s elicitation requests", count)
+            tone="warn",
+            title=ngettext("%(n)s elicitation request", "%(n)s elicitation requests", count)
             % {"n": f"{count:,}"},
-            _("Servers wait for an answer."),
-            reverse("admin:agents_elicitationrequest_changelist"),
-            _("View requests"),
+            detail=_("Servers wait for an answer."),
+            url=reverse("admin:agents_elicitationrequest_changelist"),
+            button=_("View requests"),
         )
 
 
@@ -80,12 +81,13 @@ def describe_access_requests(
         return
     yield AttentionItem(
         "key",
-        "warn",
-        ngettext("%(n)s access request", "%(n)s access requests", count) % {"n": f"{count:,}"},
-        _join_names(f"{row.target} ({row.requested_by})" for row in pending),
-        reverse("admin:agents_accessrequest_changelist") + "?state=waiting",
-        _("View requests"),
-        pending[0].created_at,
+        tone="warn",
+        title=ngettext("%(n)s access request", "%(n)s access requests", count)
+        % {"n": f"{count:,}"},
+        detail=_join_names(f"{row.target} ({row.requested_by})" for row in pending),
+        url=reverse("admin:agents_accessrequest_changelist") + "?state=waiting",
+        button=_("View requests"),
+        since=pending[0].created_at,
     )
 
 
@@ -95,13 +97,13 @@ def describe_logins(logins: Iterable[tuple[Server, Any]]) -> Iterator[AttentionI
         name = make_visible(server.name, MAX_NAME)
         yield AttentionItem(
             "login",
-            "warn",
-            _("Sign in to %(name)s") % {"name": name},
-            _("Sign in to use its tools.")
+            tone="warn",
+            title=_("Sign in to %(name)s") % {"name": name},
+            detail=_("Sign in to use its tools.")
             if login.per == "user"
             else _("Its tools can't be called until someone signs in for the organization."),
-            reverse("oauth:start", args=[server.pk]),
-            _("Sign in"),
+            url=reverse("oauth:start", args=[server.pk]),
+            button=_("Sign in"),
         )
 
 
@@ -114,11 +116,11 @@ def describe_servers(servers: Iterable[Any], count: int, url: str) -> Iterator[A
     if count > MAX_SERVERS:
         yield AttentionItem(
             "cancel",
-            "bad",
-            _("%(n)s servers are failing or need credentials") % {"n": f"{count:,}"},
-            _join_names((server.name for server in listed), count),
-            url,
-            _("View servers"),
+            tone="bad",
+            title=_("%(n)s servers are failing or need credentials") % {"n": f"{count:,}"},
+            detail=_join_names((server.name for server in listed), count),
+            url=url,
+            button=_("View servers"),
         )
         return
     for server in listed:
@@ -128,14 +130,14 @@ def describe_servers(servers: Iterable[Any], count: int, url: str) -> Iterator[A
         ongoing = [outage for outage in server.latest_outages if outage.ended_at is None]
         yield AttentionItem(
             "key_off" if needs_credentials else "cancel",
-            "warn" if needs_credentials else "bad",
-            _("%(name)s needs new credentials") % {"name": name}
+            tone="warn" if needs_credentials else "bad",
+            title=_("%(name)s needs new credentials") % {"name": name}
             if needs_credentials
             else _("%(name)s is failing") % {"name": name},
-            make_visible(localize_text(server.status_detail).replace("`", ""), MAX_DETAIL),
-            reverse(f"admin:mcp_servers_server_{page}", args=[server.pk]),
-            button,
-            ongoing[0].began_at if ongoing else None,
+            detail=make_visible(localize_text(server.status_detail).replace("`", ""), MAX_DETAIL),
+            url=reverse(f"admin:mcp_servers_server_{page}", args=[server.pk]),
+            button=button,
+            since=ongoing[0].began_at if ongoing else None,
         )
 
 
@@ -154,12 +156,12 @@ def describe_reviews(
     changelist = reverse("admin:mcp_servers_server_changelist")
     yield AttentionItem(
         "rule",
-        "review",
-        ngettext("%(n)s definition to review", "%(n)s definitions to review", count)
+        tone="review",
+        title=ngettext("%(n)s definition to review", "%(n)s definitions to review", count)
         % {"n": f"{count:,}"},
-        _join_parts(parts),
-        f"{url}?state=waiting" if len(reviews) == 1 else f"{changelist}?waiting=yes",
-        _("Review") if may_review else _("View definitions"),
+        detail=_join_parts(parts),
+        url=f"{url}?state=waiting" if len(reviews) == 1 else f"{changelist}?waiting=yes",
+        button=_("Review") if may_review else _("View definitions"),
     )
 
 
@@ -176,12 +178,12 @@ def describe_budgets(budgets: Iterable[tuple[Budget, BudgetUse]]) -> Iterator[At
         }
         yield AttentionItem(
             "account_balance_wallet",
-            "bad" if use.percent >= 100 else "warn",
-            _("%(name)s at %(percent)s of budget")
+            tone="bad" if use.percent >= 100 else "warn",
+            title=_("%(name)s at %(percent)s of budget")
             % {"name": make_visible(owner, MAX_NAME), "percent": f"{use.percent}%"},
-            _("%(spent)s of %(limit)s %(period)s") % numbers,
-            reverse("admin:agents_budget_change", args=[row.pk]),
-            _("View budget"),
+            detail=_("%(spent)s of %(limit)s %(period)s") % numbers,
+            url=reverse("admin:agents_budget_change", args=[row.pk]),
+            button=_("View budget"),
         )
 
 
@@ -191,12 +193,12 @@ def describe_quarantine(sessions: Iterable[Session]) -> Iterator[AttentionItem]:
         parts = [str(session), str(session.agent), _("Its worker ended repeatedly while it ran.")]
         yield AttentionItem(
             "report",
-            "bad",
-            _("Quarantined session"),
-            _join_parts(parts),
-            reverse("admin:agents_session_change", args=[session.pk]),
-            _("Open session"),
-            session.quarantined_at,
+            tone="bad",
+            title=_("Quarantined session"),
+            detail=_join_parts(parts),
+            url=reverse("admin:agents_session_change", args=[session.pk]),
+            button=_("Open session"),
+            since=session.quarantined_at,
         )
 
 
@@ -205,12 +207,14 @@ def describe_notifications(failed: int) -> Iterator[AttentionItem]:
     if failed:
         yield AttentionItem(
             "notifications_off",
-            "bad",
-            ngettext("%(n)s undelivered notification", "%(n)s undelivered notifications", failed)
+            tone="bad",
+            title=ngettext(
+                "%(n)s undelivered notification", "%(n)s undelivered notifications", failed
+            )
             % {"n": f"{failed:,}"},
-            _("Check the receiver's response, fix the notification channel, then retry."),
-            f"{reverse('admin:notices_notification_changelist')}?state__in=failed",
-            _("View notifications"),
+            detail=_("Check the receiver's response, fix the notification channel, then retry."),
+            url=f"{reverse('admin:notices_notification_changelist')}?state__in=failed",
+            button=_("View notifications"),
         )
 
 
@@ -219,16 +223,16 @@ def describe_account_emails(count: int) -> Iterator[AttentionItem]:
     if count:
         yield AttentionItem(
             "notifications_off",
-            "bad",
-            ngettext(
+            tone="bad",
+            title=ngettext(
                 "%(n)s undelivered email about an account",
                 "%(n)s undelivered emails about accounts",
                 count,
             )
             % {"n": f"{count:,}"},
-            _("Check the mail server."),
-            reverse("admin:settings_check"),
-            _("Check settings"),
+            detail=_("Check the mail server."),
+            url=reverse("admin:settings_check"),
+            button=_("Check settings"),
         )
 
 
@@ -242,12 +246,12 @@ def describe_processes(processes: Iterable[ProcessStatus]) -> Iterator[Attention
         title = titles.get(process.state) or _("Process %(name)s ended and was restarted")
         yield AttentionItem(
             "restart_alt",
-            "warn" if process.state == "running" else "bad",
-            title % {"name": process.name},
-            _("Last end: %(end)s. Restarts: %(restarts)s.")
+            tone="warn" if process.state == "running" else "bad",
+            title=title % {"name": process.name},
+            detail=_("Last end: %(end)s. Restarts: %(restarts)s.")
             % {"end": process.last_end, "restarts": process.restarts},
-            reverse("admin:settings_check"),
-            _("Check settings"),
+            url=reverse("admin:settings_check"),
+            button=_("Check settings"),
         )
 
 
@@ -263,9 +267,13 @@ def _suggest_remedy(server: Server) -> tuple[str, str]:
 def _join_names(names: Iterable[str], count: int | None = None) -> str:
     """Return the first names, and how many more there are (of `count`, if not all are given)."""
     distinct = list(dict.fromkeys(make_visible(name, MAX_NAME) for name in names))
-    shown = ", ".join(distinct[:MAX_NAMES])
+    shown_names = ", ".join(distinct[:MAX_NAMES])
     more = (count or len(distinct)) - MAX_NAMES
-    return _("%(names)s, and %(n)d more") % {"names": shown, "n": more} if more > 0 else shown
+    return (
+        _("%(names)s, and %(n)d more") % {"names": shown_names, "n": more}
+        if more > 0
+        else shown_names
+    )
 
 
 def _join_parts(parts: Iterable[str]) -> str:

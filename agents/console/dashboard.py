@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.urls import reverse
 
-from agents.access_requests.services import NEEDS_TO_ANSWER
+from agents.access_requests.services import ANSWER_PERMISSIONS
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
 from agents.console import attention
@@ -103,7 +103,7 @@ def _list_attention(
             quarantined.select_related("agent").order_by("-quarantined_at")[:MAX_ITEMS]
         ),
         attention.describe_notifications(
-            progress.untold if principal.may(Action.VIEW_AUDIT) else 0
+            progress.undelivered if principal.may(Action.VIEW_AUDIT) else 0
         ),
         attention.describe_reviews(
             _list_pending_reviews(organization_id),
@@ -116,9 +116,9 @@ def _list_attention(
 
 def _list_access_requests(principal: Principal) -> list[AccessRequest]:
     """Return the oldest pending access requests for people who can answer them."""
-    if not any(map(principal.may, NEEDS_TO_ANSWER)):
+    if not any(map(principal.may, ANSWER_PERMISSIONS)):
         return []
-    rows = AccessRequest.objects.for_organization(principal.organization_id).waiting()
+    rows = AccessRequest.objects.for_organization(principal.organization_id).pending()
     return list(rows.order_by("created_at")[:MAX_ITEMS])
 
 
@@ -165,7 +165,7 @@ def _list_pending_approvals(organization_id: UUID) -> list[Approval]:
 def _filter_pending_approvals(organization_id: UUID) -> PersonRequestQuerySet:
     pending_approvals: PersonRequestQuerySet = Approval.objects.for_organization(
         organization_id
-    ).waiting()
+    ).pending()
     return pending_approvals
 
 

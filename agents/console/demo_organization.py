@@ -94,7 +94,13 @@ def create_demo_organization() -> DemoOrganization:
     servers = agent.agent_servers.filter(server__slug__in=OPEN_SERVERS)
     defaults = dict.fromkeys(servers.values_list("server", flat=True), Setting.ALLOW)
     save_settings(principal, agent, {}, defaults)
-    return DemoOrganization(user.username, password, organization.slug, agent.slug, tuple(problems))
+    return DemoOrganization(
+        user.username,
+        password=password,
+        organization=organization.slug,
+        agent=agent.slug,
+        problems=tuple(problems),
+    )
 
 
 def _create_organization_and_user(password: str) -> tuple[Organization, User]:
@@ -131,7 +137,14 @@ def _list_servers() -> list[_DemoServer]:
         arguments = ("--repository", str(repository))
         description = f"The history of {repository}"
         demo_servers.insert(
-            1, _DemoServer("git", "mcp_server_git", description, arguments, str(repository))
+            1,
+            _DemoServer(
+                "git",
+                module="mcp_server_git",
+                description=description,
+                args=arguments,
+                folder=str(repository),
+            ),
         )
     return demo_servers
 

@@ -46,6 +46,18 @@ from mcp_servers.subscriptions.leases import (
 )
 
 State = Literal["ok", "warning", "failed"]
+PING_S = 1
+SWEEP_TASK = "agents.tasks.sweep"
+SWEEP_EVERY_S = 10
+MAX_CLOCK_SKEW_S = 2.0
+# The fewest processes that share a database: two web, two workers and the scheduler.
+MIN_PROCESSES = 5
+START_SCHEDULER = format_message(
+    "Start a scheduler with `bonobot up` or `bonobot beat`. A second scheduler stays on standby."
+)
+OLDEST_PYTHON = (3, 11)
+STDIO_SANDBOX = "stdio sandbox"
+SANDBOX_KINDS: tuple[Kind, ...] = ("namespaces", "bubblewrap")
 
 
 @dataclass(frozen=True)
@@ -60,17 +72,6 @@ class SettingsFinding:
     def as_dict(self) -> dict[str, str]:
         """Return the finding for JSON."""
         return asdict(self)
-
-
-PING_S = 1
-SWEEP_TASK = "agents.tasks.sweep"
-SWEEP_EVERY_S = 10
-MAX_CLOCK_SKEW_S = 2.0
-# The fewest processes that share a database: two web, two workers and the scheduler.
-MIN_PROCESSES = 5
-START_SCHEDULER = format_message(
-    "Start a scheduler with `bonobot up` or `bonobot beat`. A second scheduler stays on standby."
-)
 
 
 def inspect_database() -> Iterator[SettingsFinding]:
@@ -359,11 +360,6 @@ def inspect_external_issuers() -> Iterator[SettingsFinding]:
             )
 
 
-OLDEST_PYTHON = (3, 11)
-STDIO_SANDBOX = "stdio sandbox"
-SANDBOX_KINDS: tuple[Kind, ...] = ("namespaces", "bubblewrap")
-
-
 def inspect_python() -> Iterator[SettingsFinding]:
     """Check the Python version."""
     version = f"{platform.python_implementation()} {platform.python_version()}"
@@ -550,8 +546,8 @@ def inspect_command_sandbox() -> Iterator[SettingsFinding]:
         )
         return
     try:
-        kits = Agent.objects.enabled().values_list("builtin_tools", flat=True)
-        agent_count = sum(not SANDBOXED_TOOLSETS.isdisjoint(kit_names) for kit_names in kits)
+        enabled_toolsets = Agent.objects.enabled().values_list("builtin_tools", flat=True)
+        agent_count = sum(not SANDBOXED_TOOLSETS.isdisjoint(names) for names in enabled_toolsets)
     except DatabaseError:
         agent_count = 0  # which `database` tells
     detail = format_message(

@@ -50,12 +50,12 @@ def _read_counts(organization_id: UUID) -> str:
 
 
 def _read_approvals(organization_id: UUID) -> str:
-    rows = Approval.objects.for_organization(organization_id).waiting()
+    rows = Approval.objects.for_organization(organization_id).pending()
     return _hash_rows(rows.order_by("-created_at").values_list("pk", flat=True)[:MAX_ROWS])
 
 
 def _read_elicitations(organization_id: UUID) -> str:
-    rows = ElicitationRequest.objects.for_organization(organization_id).waiting()
+    rows = ElicitationRequest.objects.for_organization(organization_id).pending()
     return _hash_rows(rows.order_by("-created_at").values_list("pk", flat=True)[:MAX_ROWS])
 
 
@@ -101,7 +101,7 @@ class LiveTopic:
     """How to read a topic's version, which action it needs, and how often it is read."""
 
     read_version: Callable[[UUID], str]
-    needs: Action = Action.VIEW
+    required_action: Action = Action.VIEW
     poll_s: float = POLL_S
 
 
@@ -125,7 +125,7 @@ def select_topics(principal: Principal, names: Iterable[str]) -> frozenset[str]:
 
 
 def _may_follow(principal: Principal, topic: LiveTopic) -> bool:
-    return principal.may(topic.needs) or principal.may(Action.VIEW)
+    return principal.may(topic.required_action) or principal.may(Action.VIEW)
 
 
 def read_versions(organization_id: UUID, names: Collection[str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ OAUTH_CLIENTS = "oauth_clients"
 
 
 @dataclass(frozen=True)
-class Entry:
+class NavigationEntry:
     """A page that the navigation leads to, with the action that opening it needs.
 
     Pages below its URL belong to it, and so do those of `children`, which aren't in the sidebar.
@@ -33,35 +33,35 @@ class Entry:
     title: Any
     icon: str
     url_name: str
-    needs: Action = Action.VIEW
-    about: Any = ""
+    required_action: Action = Action.VIEW
+    description: Any = ""
     is_platform_only: bool = False
-    children: tuple["Entry", ...] = ()
+    children: tuple["NavigationEntry", ...] = ()
     live_count: str = ""  # attribute of `PendingCounts` that the entry shows
 
 
-Groups = tuple[tuple[Any, tuple[Entry, ...]], ...]
+Groups = tuple[tuple[Any, tuple[NavigationEntry, ...]], ...]
 
-FIRST_STEPS = Entry(_("First steps"), "flag", "first_run", Action.MANAGE_SERVERS)
+FIRST_STEPS = NavigationEntry(_("First steps"), "flag", "first_run", Action.MANAGE_SERVERS)
 SIDEBAR: Groups = (
     (
         "",
         (
-            Entry(_("Dashboard"), "dashboard", DASHBOARD, children=(FIRST_STEPS,)),
-            Entry(
+            NavigationEntry(_("Dashboard"), "dashboard", DASHBOARD, children=(FIRST_STEPS,)),
+            NavigationEntry(
                 _("Approvals"),
                 "inbox",
                 APPROVALS,
                 Action.RUN_AGENTS,
                 live_count="inbox",
                 children=(
-                    Entry(
+                    NavigationEntry(
                         _("Elicitation requests"),
                         "contact_support",
                         ELICITATIONS,
                         Action.RUN_AGENTS,
                     ),
-                    Entry(
+                    NavigationEntry(
                         _("Access requests"),
                         "key",
                         ACCESS_REQUESTS,
@@ -74,26 +74,30 @@ SIDEBAR: Groups = (
     (
         _("Build"),
         (
-            Entry(_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS),
-            Entry(_("Servers"), "dns", SERVERS, live_count="definitions"),
-            Entry(_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS),
-            Entry(_("Workflows"), "account_tree", "agents_workflow_changelist", Action.RUN_AGENTS),
+            NavigationEntry(_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS),
+            NavigationEntry(_("Servers"), "dns", SERVERS, live_count="definitions"),
+            NavigationEntry(_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS),
+            NavigationEntry(
+                _("Workflows"), "account_tree", "agents_workflow_changelist", Action.RUN_AGENTS
+            ),
         ),
     ),
     (
         _("Govern"),
         (
-            Entry(_("Policies"), "policy", "organization_policy"),
-            Entry(_("Budgets"), "account_balance_wallet", "agents_budget_changelist"),
-            Entry(_("Kill switch"), "power_settings_new", "organization_kill_switch"),
+            NavigationEntry(_("Policies"), "policy", "organization_policy"),
+            NavigationEntry(_("Budgets"), "account_balance_wallet", "agents_budget_changelist"),
+            NavigationEntry(_("Kill switch"), "power_settings_new", "organization_kill_switch"),
         ),
     ),
     (
         _("Observe"),
         (
-            Entry(_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS),
-            Entry(_("Audit log"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT),
-            Entry(_("Usage"), "bar_chart", "usage", Action.VIEW_AUDIT),
+            NavigationEntry(_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS),
+            NavigationEntry(
+                _("Audit log"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT
+            ),
+            NavigationEntry(_("Usage"), "bar_chart", "usage", Action.VIEW_AUDIT),
         ),
     ),
 )
@@ -101,20 +105,20 @@ SETTINGS_AREA: Groups = (
     (
         _("General"),
         (
-            Entry(
+            NavigationEntry(
                 _("Organization"),
-                "domain",
-                "tenancy_organization_changelist",
-                Action.MANAGE_ORGANIZATION,
-                _("Name, time zone, and retention"),
+                icon="domain",
+                url_name="tenancy_organization_changelist",
+                required_action=Action.MANAGE_ORGANIZATION,
+                description=_("Name, time zone, and retention"),
             ),
-            Entry(
+            NavigationEntry(
                 _("Members"),
                 "group",
                 "tenancy_membership_changelist",
-                about=_("People, roles, and invitations"),
+                description=_("People, roles, and invitations"),
                 children=(
-                    Entry(
+                    NavigationEntry(
                         _("Invitations"),
                         "mail",
                         "tenancy_invitation_changelist",
@@ -122,35 +126,35 @@ SETTINGS_AREA: Groups = (
                     ),
                 ),
             ),
-            Entry(
+            NavigationEntry(
                 _("Sign-in"),
-                "login",
-                "tenancy_provider_changelist",
-                Action.MANAGE_ORGANIZATION,
-                _("Identity providers for single sign-on"),
+                icon="login",
+                url_name="tenancy_provider_changelist",
+                required_action=Action.MANAGE_ORGANIZATION,
+                description=_("Identity providers for single sign-on"),
             ),
-            Entry(
+            NavigationEntry(
                 _("Tokens"),
-                "key",
-                "tenancy_token_changelist",
-                Action.MANAGE_TOKENS,
-                _("Access to MCP and REST"),
+                icon="key",
+                url_name="tenancy_token_changelist",
+                required_action=Action.MANAGE_TOKENS,
+                description=_("Access to MCP and REST"),
             ),
-            Entry(
+            NavigationEntry(
                 _("OAuth clients"),
-                "apps",
-                OAUTH_CLIENTS,
-                Action.MANAGE_TOKENS,
-                _("Clients that members authorized"),
+                icon="apps",
+                url_name=OAUTH_CLIENTS,
+                required_action=Action.MANAGE_TOKENS,
+                description=_("Clients that members authorized"),
             ),
-            Entry(
+            NavigationEntry(
                 _("Notifications"),
-                "notifications",
-                "notices_notification_changelist",
-                Action.VIEW_AUDIT,
-                _("Channels, and sent notifications"),
+                icon="notifications",
+                url_name="notices_notification_changelist",
+                required_action=Action.VIEW_AUDIT,
+                description=_("Channels, and sent notifications"),
                 children=(
-                    Entry(
+                    NavigationEntry(
                         _("Channels"),
                         "campaign",
                         "notices_notificationchannel_changelist",
@@ -163,30 +167,30 @@ SETTINGS_AREA: Groups = (
     (
         _("Agents and servers"),
         (
-            Entry(
+            NavigationEntry(
                 _("Models"),
                 "psychology",
                 "agents_modelendpoint_changelist",
-                about=_("Model providers and their keys"),
+                description=_("Model providers and their keys"),
             ),
-            Entry(
+            NavigationEntry(
                 _("Presets"),
                 "extension",
                 "mcp_servers_preset_changelist",
-                about=_("Templates for servers"),
+                description=_("Templates for servers"),
             ),
-            Entry(
+            NavigationEntry(
                 _("Recently deleted"),
-                "restore_from_trash",
-                "tenancy_deletion_changelist",
-                Action.MANAGE_AGENTS,
-                _("Objects that can be restored"),
+                icon="restore_from_trash",
+                url_name="tenancy_deletion_changelist",
+                required_action=Action.MANAGE_AGENTS,
+                description=_("Objects that can be restored"),
             ),
-            Entry(
+            NavigationEntry(
                 _("Launchers"),
                 "terminal",
                 "mcp_servers_launcher_changelist",
-                about=_("Commands that local servers may use"),
+                description=_("Commands that local servers may use"),
                 is_platform_only=True,
             ),
         ),
@@ -194,8 +198,8 @@ SETTINGS_AREA: Groups = (
     (
         _("Platform"),
         tuple(
-            Entry(title, icon, url_name, about=about, is_platform_only=True)
-            for title, icon, url_name, about in (
+            NavigationEntry(title, icon, url_name, description=description, is_platform_only=True)
+            for title, icon, url_name, description in (
                 (_("Users"), "badge", "tenancy_user_changelist", _("Accounts of all members")),
                 (
                     _("External issuers"),
@@ -231,7 +235,7 @@ class NavigationItem:
     title: Any
     icon: str
     link: str
-    about: Any = ""
+    description: Any = ""
     live_count: str = ""
     badge: str = ""
     active: bool = False
@@ -295,15 +299,15 @@ def build_navigation(principal: Principal, path: str, pending: PendingCounts) ->
     )
 
 
-def can_open(principal: Principal, entry: Entry) -> bool:
+def can_open(principal: Principal, entry: NavigationEntry) -> bool:
     """Return whether the navigation shows an entry to the principal."""
     if entry.url_name == OAUTH_CLIENTS and not settings.BONOBOT_OAUTH:
         return False
     if entry.is_platform_only:
         return principal.platform_admin
     # Auditors and reviewers can't run agents, but can view them.
-    return principal.may(entry.needs) or (
-        entry.needs == Action.RUN_AGENTS and principal.may(Action.VIEW)
+    return principal.may(entry.required_action) or (
+        entry.required_action == Action.RUN_AGENTS and principal.may(Action.VIEW)
     )
 
 
@@ -316,18 +320,18 @@ def _build_groups(
 
 
 def _build_items(
-    principal: Principal, entries: Iterable[Entry], pending: PendingCounts
+    principal: Principal, entries: Iterable[NavigationEntry], pending: PendingCounts
 ) -> Iterator[NavigationItem]:
     for entry in entries:
         if can_open(principal, entry):
             count = getattr(pending, entry.live_count) if entry.live_count else 0
             yield NavigationItem(
                 entry.title,
-                entry.icon,
-                _reverse(entry.url_name),
-                entry.about,
-                entry.live_count,
-                counted(count) if count else "",
+                icon=entry.icon,
+                link=_reverse(entry.url_name),
+                description=entry.description,
+                live_count=entry.live_count,
+                badge=counted(count) if count else "",
                 children=tuple(_build_items(principal, entry.children, pending)),
             )
 

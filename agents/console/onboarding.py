@@ -1,6 +1,6 @@
 """Onboarding steps of an organization: progress, skip and close.
 
-Whether a step is done is derived from existing rows, whichever way they were created. `FirstRun`
+Whether a step is done is derived from existing rows, however they were created. `FirstRun`
 only stores which steps were skipped and whether the checklist was closed. Skipped steps can be
 resumed.
 """
@@ -23,7 +23,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notification
 from mcp_servers.models import Definition
 
-# (slug, title, description), in order. Whoever sees the steps has an account.
+# (slug, title, description), in order. Users who see the steps have an account.
 STEPS = (
     ("account", _("Create your account"), _("The owner of the organization.")),
     (
@@ -37,7 +37,7 @@ STEPS = (
         _("Each call is decided by a policy, limited by a budget and recorded in the audit log."),
     ),
 )
-SLUGS = tuple(slug for slug, _title, _about in STEPS)
+SLUGS = tuple(slug for slug, _title, _description in STEPS)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class OnboardingStep:
 
     slug: str
     title: Any
-    about: Any
+    description: Any
     done: bool
     skipped: bool
 
@@ -58,11 +58,11 @@ class OnboardingStep:
 
 @dataclass(frozen=True)
 class OnboardingProgress:
-    """An organization's progress; `untold` counts notifications that failed in the last day."""
+    """An organization's progress; `undelivered` notifications failed in the last day."""
 
     steps: tuple[OnboardingStep, ...]
     closed: bool
-    untold: int
+    undelivered: int
 
     @property
     def next(self) -> OnboardingStep | None:
@@ -89,7 +89,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         .order_by()
         .values("organization_id")
     )
-    [(untold, skipped, closed_at, *done)] = Organization.objects.filter(
+    [(undelivered, skipped, closed_at, *done)] = Organization.objects.filter(
         pk=organization_id
     ).values_list(
         Coalesce(Subquery(failed_notifications.annotate(n=Count("pk")).values("n")), 0),
@@ -99,10 +99,16 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         Exists(AuditRow.objects.filter(**in_organization, tool_name__gt="")),
     )
     steps = (
-        OnboardingStep(slug, title, about, is_done, slug in (skipped or ()))
-        for (slug, title, about), is_done in zip(STEPS, (True, *done), strict=True)
+        OnboardingStep(
+            slug,
+            title=title,
+            description=description,
+            done=is_done,
+            skipped=slug in (skipped or ()),
+        )
+        for (slug, title, description), is_done in zip(STEPS, (True, *done), strict=True)
     )
-    return OnboardingProgress(tuple(steps), closed_at is not None, untold)
+    return OnboardingProgress(tuple(steps), closed_at is not None, undelivered)
 
 
 def set_step_skipped(principal: Principal, slug: str, *, is_skipped: bool = True) -> None:

@@ -16,6 +16,8 @@ from bonobot.accounts.roles import Action
 from bonobot.core.process_cache import compute_once
 from mcp_servers.models import Definition
 
+_counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary()
+
 
 @dataclass(frozen=True)
 class PendingCounts:
@@ -37,9 +39,6 @@ class PendingCounts:
         return asdict(self) | {"inbox": self.inbox}
 
 
-_counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary()
-
-
 def count_pending(request: HttpRequest) -> PendingCounts:
     """Return the counts for the user (one query per request); zeros without permission."""
     if (counts := _counts_by_request.get(request)) is None:
@@ -51,7 +50,7 @@ def count_pending(request: HttpRequest) -> PendingCounts:
 
 
 class QueryParameter(Value):
-    """Stand for a value that is filled in each time a compiled query is executed."""
+    """Represent a value that is filled in each time a compiled query is executed."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         """Return a placeholder and, as its parameter, this object."""
@@ -88,9 +87,9 @@ def _compile_counts() -> tuple[str, tuple[Any, ...]]:
         rows.filter(organization_id=ORGANIZATION).build_capped_count(name)
         for name, rows in {
             "definitions": Definition.objects.all().awaiting_review(),
-            "calls": Approval.objects.all().waiting(NOW),
-            "questions": ElicitationRequest.objects.all().waiting(NOW),
-            "access_requests": AccessRequest.objects.all().waiting(NOW),
+            "calls": Approval.objects.all().pending(NOW),
+            "questions": ElicitationRequest.objects.all().pending(NOW),
+            "access_requests": AccessRequest.objects.all().pending(NOW),
             "sessions": Session.objects.all().unfinished(),
         }.items()
     ]

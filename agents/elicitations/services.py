@@ -169,26 +169,30 @@ def complete_url_elicitation(session_id: UUID, server_id: UUID, elicitation_id: 
 
 def withdraw_requests(session_id: UUID) -> int:
     """Withdraw the pending requests of an ended session; return how many."""
-    waiting = ElicitationRequest.objects.filter(
+    pending_requests = ElicitationRequest.objects.filter(
         session_id=session_id, state=ElicitationRequest.State.WAITING
     )
-    return int(waiting.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now()))
+    return int(
+        pending_requests.update(
+            state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now()
+        )
+    )
 
 
 def withdraw_live_requests(session_id: UUID) -> None:
     """Withdraw the pending requests on the connections of a session's dead process."""
-    waiting = ElicitationRequest.objects.filter(
+    pending_requests = ElicitationRequest.objects.filter(
         session_id=session_id, pending_call=None, state=ElicitationRequest.State.WAITING
     )
-    waiting.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now())
+    pending_requests.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now())
 
 
 def withdraw_request(request_id: UUID) -> None:
     """Withdraw a request that the server no longer waits for."""
-    waiting = ElicitationRequest.objects.filter(
+    pending_requests = ElicitationRequest.objects.filter(
         pk=request_id, state=ElicitationRequest.State.WAITING
     )
-    waiting.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now())
+    pending_requests.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now())
 
 
 def clear_content(request_id: UUID) -> None:

@@ -1,7 +1,7 @@
 """Transcripts of recorded and replayed sessions, and their differences. Pure.
 
-Calls of one message are paired by tool and arguments, in order, whatever their turn. The rest is
-paired by tool alone (arguments changed); what remains was added or is missing.
+Calls of one message are paired by tool and arguments, in order, regardless of their turn. The rest
+is paired by tool alone (arguments changed); what remains was added or is missing.
 """
 
 from collections import defaultdict, deque
@@ -21,9 +21,16 @@ from bonobot.core.text.canonical_json import to_canonical_json
 
 # The code of a call that the recording has no result for.
 NOT_RECORDED = "not_recorded"
-# Fields of a message and of a call that are kept besides the text.
+# Fields of a message and of a call that are kept in addition to the text.
 MESSAGE_FIELDS = ("images", "files", "by", "output_schema")
 CALL_FIELDS = ("frame", "found", "images")
+DifferenceKind = Literal[
+    "call_added", "call_missing", "arguments_changed", "decision_changed", "result_missing",
+    "answer_changed", "ending_changed",
+]  # fmt: skip
+# Characters; longer texts are not compared line by line.
+MAX_COMPARED_LENGTH = 64 * 1024
+MaskFunction = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +200,6 @@ def _build_call(step: Step, decisions: Mapping[str, RecordedDecision]) -> Record
     )
 
 
-DifferenceKind = Literal[
-    "call_added", "call_missing", "arguments_changed", "decision_changed", "result_missing",
-    "answer_changed", "ending_changed",
-]  # fmt: skip
-# Characters; longer texts are not compared line by line.
-MAX_COMPARED_LENGTH = 64 * 1024
-
 NumberedCall = tuple[int, RecordedCall]
 CallPair = tuple[NumberedCall, NumberedCall]
 
@@ -292,11 +292,11 @@ def _compare_entries(
     for (_, old), (turn, new) in matches.altered:
         yield TranscriptDifference(
             "arguments_changed",
-            message_number,
-            turn,
-            new.tool,
-            format_arguments(old),
-            format_arguments(new),
+            message=message_number,
+            turn=turn,
+            tool=new.tool,
+            before=format_arguments(old),
+            after=format_arguments(new),
             code=new.code,
         )
     for (_, old), (turn, new) in (*matches.same, *matches.altered):
@@ -308,13 +308,13 @@ def _compare_entries(
     for turn, call in matches.added:
         yield TranscriptDifference(
             "call_added",
-            message_number,
-            turn,
-            call.tool,
-            "",
-            format_arguments(call),
-            call.rule,
-            call.code,
+            message=message_number,
+            turn=turn,
+            tool=call.tool,
+            before="",
+            after=format_arguments(call),
+            rule=call.rule,
+            code=call.code,
         )
     if before.code != after.code:
         yield TranscriptDifference(
@@ -371,9 +371,6 @@ def summarize_transcripts(before: Transcript, after: Transcript) -> dict[str, An
     }
 
 
-MaskFunction = Callable[[Any], Any]
-
-
 def apply_policy(snapshot: CallSnapshot, policy: Policy | None) -> CallSnapshot:
     """Return an agent's snapshot under another tool policy; None keeps the current one."""
     if policy is None:
@@ -394,7 +391,9 @@ def _decide_tool(tool: SnapshotTool, effective_policy: EffectivePolicy) -> Snaps
 
 def _deny_unknown_tool(snapshot: CallSnapshot, name: str) -> PolicyDecision:
     problem = build_unknown_name_error(f"The agent `{snapshot.agent_name}`", "tool", name)
-    return PolicyDecision("deny", problem.rule, problem.code, str(problem), problem.remedy)
+    return PolicyDecision(
+        "deny", rule=problem.rule, code=problem.code, reason=str(problem), remedy=problem.remedy
+    )
 
 
 class RecordedResults:

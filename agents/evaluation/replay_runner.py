@@ -55,6 +55,7 @@ from bonobot.ledger.admission_refusals import AuditUnavailable
 from bonobot.ledger.types import Actor, ActorKind, Opening
 
 AUDIT_ACTION = "agent_evaluation"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -270,10 +271,10 @@ async def _request_turn(
     call_id = uuid4()
     reservation_request = ReservationRequest(
         context.replay_id,
-        endpoint,
-        estimate_tokens(messages, instructions, tool_specs),
-        partial(_build_opening, context, call_id, history.turn + 1, endpoint),
-        history.last_turn,
+        endpoint=endpoint,
+        estimate=estimate_tokens(messages, instructions, tool_specs),
+        build_opening=partial(_build_opening, context, call_id, history.turn + 1, endpoint),
+        last_turn=history.last_turn,
     )
     reservation = await reserve_model_request(reservation_request, snapshot)
     request = partial(
@@ -327,7 +328,7 @@ async def _fetch_reply(
         organization_id,
         endpoint,
         reservation.reservations,
-        began=started_at,
+        started_at=started_at,
     )
     try:
         reply = await request()
@@ -375,9 +376,6 @@ def _build_opening(
         actor=context.actor,
         rule="turn",
     )
-
-
-logger = logging.getLogger(__name__)
 
 
 async def run_replay(replay_id: UUID) -> None:

@@ -46,6 +46,10 @@ MAX_OPEN_REPLAYS = 10
 # A replay that was claimed this often without finishing has failed.
 MAX_ATTEMPTS = 10
 MAX_INSTRUCTIONS_LENGTH = 100_000
+# Bytes of a recording as JSON, and recordings per agent.
+MAX_RECORDING_BYTES = 1024 * 1024
+MAX_RECORDINGS = 200
+FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -249,10 +253,6 @@ def _build_abandoned_filter() -> Q:
     )
 
 
-# Bytes of a recording as JSON, and recordings per agent.
-MAX_RECORDING_BYTES = 1024 * 1024
-MAX_RECORDINGS = 200
-FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 # Codes of denials by policy, disabled objects or definitions. Other errors (limits, bad arguments)
 # are results of allowed calls, and are replayed from the recording.
 DECISION_CODES = POLICY_DENIAL_CODES | add_old_codes(
@@ -402,7 +402,7 @@ def _load_decisions(steps: Iterable[Step]) -> dict[str, RecordedDecision]:
 
 def _build_decision(decision: str, rule: str, code: str) -> RecordedDecision:
     if code.startswith("approval_"):
-        return RecordedDecision("ask", rule)  # whatever the person answered
+        return RecordedDecision("ask", rule)  # regardless of the person's answer
     if decision == AuditRow.Decision.DENY and code not in DECISION_CODES:
         return RecordedDecision("allow", rule)
     return RecordedDecision(decision, rule)

@@ -134,8 +134,8 @@ def add_cell_labels(
     lock_rows(rows)  # or labels that others add at the same time would be lost
     for cell in rows.order_by("pk"):
         now, flow = _get_now_us(), FlowLabelEffect(cell.key, idle_s=idle_s)
-        held = compute_held_labels(CallerFlowLabels(cell.labels, cell.touched), flow, now)
-        FlowCell.objects.filter(pk=cell.key).update(labels=held | labels, touched=now)
+        current_labels = compute_held_labels(CallerFlowLabels(cell.labels, cell.touched), flow, now)
+        FlowCell.objects.filter(pk=cell.key).update(labels=current_labels | labels, touched=now)
 
 
 def _is_missing_labels(labels: int, keys: Iterable[str], idle_s: int | None) -> bool:

@@ -27,7 +27,9 @@ from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Server
 
 
-@AgentAdmin.add_page("clients", _("Connect"), order=80, needs=(Action.VIEW, Action.RUN_AGENTS))
+@AgentAdmin.add_page(
+    "clients", _("Connect"), order=80, required_actions=(Action.VIEW, Action.RUN_AGENTS)
+)
 def show_agent_snippets(visit: ObjectRequest) -> HttpResponseBase:
     """Show client configurations for the agent's tools."""
     agent: Agent = visit.object

@@ -33,6 +33,9 @@ APPROVAL_REQUEST_KEY = "bonobot-approval"
 ELICITATION_METHOD = "elicitation/create"
 # A modern client's request is answered within this time, if necessary with a new elicitation.
 MAX_WAIT_S = 20.0
+DEFERRED_CALL_KEY = "promise"
+POLL_INTERVAL_MS = 2_000
+State = DeferredCall.State
 
 
 def can_show_url(capabilities: Mapping[str, Any]) -> bool:
@@ -113,12 +116,7 @@ async def _require_not_ended(approval_id: UUID) -> None:
 
 
 def _is_pending(approval_id: UUID) -> bool:
-    return Approval.objects.waiting().filter(pk=approval_id).exists()
-
-
-DEFERRED_CALL_KEY = "promise"
-POLL_INTERVAL_MS = 2_000
-State = DeferredCall.State
+    return Approval.objects.pending().filter(pk=approval_id).exists()
 
 
 async def start_deferred_call(

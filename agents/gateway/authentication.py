@@ -30,6 +30,8 @@ from bonobot.ledger.queries import load_policy_generation
 
 MAX_CACHED_CLIENTS = 10_000
 MAX_CACHED_MASKERS = 1_000
+# The scopes advertised for MCP; REST has others.
+SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,6 @@ def _build_token_masker(token: str) -> Masker:
 
 def _build_cache_key(token: str, address: GatewayAddress) -> tuple[str, ...]:
     return token, address.kind, address.slug, address.view
-
-
-# The scopes advertised for MCP; REST has others.
-SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 def build_resource_metadata(resource_url: str, *, issuers: Sequence[str] = ()) -> dict[str, Any]:

@@ -44,6 +44,11 @@ Rename = Callable[[str], str]
 PREFIX_SEPARATOR = "+"
 # Prepended to slugs that don't start with a letter, as a scheme must.
 _PREFIX_LETTER = "s"
+PAGE_SIZE = 500
+CATALOG_KEY = "gateway shelf"
+# Fields of a result that may have URIs, in addition to `content`.
+_FIELDS_WITH_URIS = frozenset({"contents", "messages", "_meta"})
+Declaration = dict[str, Any]
 
 
 def build_uri_prefix(slug: str) -> str:
@@ -143,13 +148,6 @@ def _rename_message(message: Any, rename: Rename) -> Any:
     if isinstance(content, list):
         return {**message, "content": [_rename_block(block, rename) for block in content]}
     return {**message, "content": _rename_block(content, rename)}
-
-
-PAGE_SIZE = 500
-CATALOG_KEY = "gateway shelf"
-# Fields of a result that may have URIs, beside `content`.
-_FIELDS_WITH_URIS = frozenset({"contents", "messages", "_meta"})
-Declaration = dict[str, Any]
 
 
 class DeclarationPage(list[Declaration]):

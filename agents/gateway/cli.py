@@ -94,8 +94,8 @@ SNIPPET_VERBS = (
         "snippet",
         "Print the configuration for an MCP client",
         _show_snippet,
-        (_add_snippet_arguments,),
-        (
+        arguments=(_add_snippet_arguments,),
+        examples=(
             "mcp snippet --agent helper --client claude-code --token '${TOKEN}'",
             "mcp snippet --server time --client cursor",
         ),
@@ -156,8 +156,8 @@ SERVE_VERBS = (
         "serve",
         "Serve MCP to one client over standard input and output",
         _serve,
-        (_add_serve_arguments,),
-        (
+        arguments=(_add_serve_arguments,),
+        examples=(
             "mcp serve --stdio --agent helper      # BONOBOT_TOKEN=bnb_… in the environment",
             "mcp serve --stdio --server github",
             "mcp serve --check --agent helper",

@@ -22,6 +22,17 @@ PROTOCOL_VERSION = "2026-07-28"
 ROOT_PATH = "/mcp"
 # Clients that can't sign in with OAuth.
 TOKEN_ONLY = frozenset({"curl"})
+_PROMPT_NOTE = format_message(
+    "Without a token in the configuration, the client asks for one on start and stores it securely."
+)
+_VARIABLE_NOTE = f"Without a token in the configuration, Codex reads it from {BEARER_VARIABLE}."
+_OAUTH_NOTE = format_message(
+    "The client opens a page here for you to authorize it and gets a token automatically. "
+    "If the client can't, add a token to the configuration."
+)
+_BRIDGE_NOTE = format_message(
+    "This client only starts local programs, so mcp-remote (Node.js) connects it to the server."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +120,12 @@ def build_snippet(client: str, target: SnippetTarget) -> ClientConfigSnippet:
         )
     return ClientConfigSnippet(
         client,
-        client_format.title,
-        client_format.render(target),
-        client_format.language,
-        client_format.file,
-        note,
-        client_format.build_link(replace(target, token=BEARER_PLACEHOLDER))
+        title=client_format.title,
+        text=client_format.render(target),
+        language=client_format.language,
+        file=client_format.file,
+        note=note,
+        link=client_format.build_link(replace(target, token=BEARER_PLACEHOLDER))
         if client_format.build_link
         else "",
     )
@@ -200,10 +211,10 @@ def _build_vs_code_entry(target: SnippetTarget) -> tuple[dict[str, Any], dict[st
 
 def _render_claude_code(target: SnippetTarget) -> str:
     header = shlex.quote(f"Authorization: {target.authorization}")
-    words = ["claude", "mcp", "add", "--transport", "http", target.name, target.url]
+    command_line = ["claude", "mcp", "add", "--transport", "http", target.name, target.url]
     if target.uses_oauth:
-        return f"{shlex.join(words)}\n"
-    return f"{shlex.join(words)} \\\n  --header {header}\n"
+        return f"{shlex.join(command_line)}\n"
+    return f"{shlex.join(command_line)} \\\n  --header {header}\n"
 
 
 def _render_codex(target: SnippetTarget) -> str:
@@ -234,18 +245,6 @@ def _render_curl(target: SnippetTarget) -> str:
     lines += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
     return " \\\n  ".join([*lines, f"-d {shlex.quote(json.dumps(request_body))}"]) + "\n"
 
-
-_PROMPT_NOTE = format_message(
-    "Without a token in the configuration, the client asks for one on start and stores it securely."
-)
-_VARIABLE_NOTE = f"Without a token in the configuration, Codex reads it from {BEARER_VARIABLE}."
-_OAUTH_NOTE = format_message(
-    "The client opens a page here for you to authorize it and gets a token automatically. "
-    "If the client can't, add a token to the configuration."
-)
-_BRIDGE_NOTE = format_message(
-    "This client only starts local programs, so mcp-remote (Node.js) connects it to the server."
-)
 
 CLIENTS: dict[str, _ClientFormat] = {
     "claude-code": _ClientFormat(

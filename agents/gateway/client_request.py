@@ -27,6 +27,7 @@ LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 MAX_CLIENT_NAME_LENGTH = 120
 MAX_KEPT_META_LENGTH = 4_096
+Context = ServerRequestContext[Any, Any]
 
 
 class _RawMessage(BaseModel):
@@ -40,9 +41,6 @@ class _RawMessage(BaseModel):
 
 class _RawResult(RootModel[dict[str, Any]]):
     """A result as received."""
-
-
-Context = ServerRequestContext[Any, Any]
 
 
 @dataclass(slots=True)
@@ -171,12 +169,12 @@ def get_client_profile(caller: AuthenticatedClient, meta: Mapping[str, Any]) -> 
         forwarded_meta = build_forwarded_meta(caller, meta, log_level)
         profile = ClientProfile(
             text,
-            holder,
-            capabilities,
-            read_client_name(meta),
-            log_level,
-            forwarded_meta,
-            RelayOptions(
+            holder=holder,
+            capabilities=capabilities,
+            client_name=read_client_name(meta),
+            log_level=log_level,
+            forwarded_meta=forwarded_meta,
+            relay=RelayOptions(
                 meta=forwarded_meta,
                 allowed_requests=list_supported_requests(capabilities),
                 log_subscriber=holder,

@@ -1,7 +1,7 @@
 """Handlers of MCP methods that are forwarded to an agent's servers, or to one server.
 
 Unknown fields, structured content, error codes and data are kept; hidden characters and our secrets
-are removed. Servers' requests are forwarded to the client, whichever era either is of.
+are removed. Servers' requests are forwarded to the client, also between eras.
 
 The organization's own tools are in `organization_server`.
 """
@@ -70,6 +70,7 @@ INPUT_REQUIRED = "input_required"
 INCOMPLETE_CODES = (INPUT_REQUIRED, request_state.TASK)
 # Larger results are processed outside the event loop.
 LARGE_RESULT_SIZE = 16_384
+Kind = Literal["tools", "resources", "templates", "skills", "prompts"]
 
 
 @record()
@@ -113,10 +114,10 @@ class UpstreamCallHandlers:
         server_id = tool.facts.server_id if tool else inbound.caller.target.server_id
         upstream_request = UpstreamRequest(
             "tools/call",
-            name,
-            name,
-            inbound.get_object("arguments"),
-            server_id,
+            name=name,
+            exposed_name=name,
+            arguments=inbound.get_object("arguments"),
+            server_id=server_id,
             is_by_model=is_by_model,
         )
         try:
@@ -144,7 +145,12 @@ class UpstreamCallHandlers:
             raise build_unknown_name_error("resource", uri)
         server_id, own_uri = resource
         upstream_request = UpstreamRequest(
-            "resources/read", own_uri, uri, {}, server_id, "resource"
+            "resources/read",
+            name=own_uri,
+            exposed_name=uri,
+            arguments={},
+            server_id=server_id,
+            noun="resource",
         )
         return await self._call_or_raise_error(inbound, upstream_request)
 
@@ -160,7 +166,12 @@ class UpstreamCallHandlers:
         arguments = inbound.get_object("arguments")
         server_id = prompt.facts.server_id
         upstream_request = UpstreamRequest(
-            "prompts/get", prompt.name, name, arguments, server_id, "prompt"
+            "prompts/get",
+            name=prompt.name,
+            exposed_name=name,
+            arguments=arguments,
+            server_id=server_id,
+            noun="prompt",
         )
         return await self._call_or_raise_error(inbound, upstream_request)
 
@@ -193,7 +204,12 @@ class UpstreamCallHandlers:
         return await self._call_or_raise_error(
             inbound,
             UpstreamRequest(
-                "completion/complete", own_name, exposed_name, arguments, server_id, noun
+                "completion/complete",
+                name=own_name,
+                exposed_name=exposed_name,
+                arguments=arguments,
+                server_id=server_id,
+                noun=noun,
             ),
         )
 
@@ -300,7 +316,7 @@ class UpstreamCallHandlers:
         self, inbound: GatewayRequest, upstream_request: UpstreamRequest, request: CallRequest
     ) -> dict[str, Any]:
         """Call for a handshake era client; forward a modern server's requests between rounds."""
-        assert request.relay is not None  # noqa: S101 - all of ours have one
+        assert request.relay is not None  # noqa: S101 - all requests here have one
         relay = request.relay
         for _ in range(MAX_ROUNDS):
             outcome = await pipeline.make_call(replace(request, relay=relay))
@@ -504,9 +520,6 @@ async def build_call_result(
         catalog = get_catalog(inbound.caller.target, await get_snapshot(inbound))
         result = rename_resources(result, catalog.build_uri_renamer(upstream_request.server_id))
     return result
-
-
-Kind = Literal["tools", "resources", "templates", "skills", "prompts"]
 
 
 @dataclass(frozen=True)

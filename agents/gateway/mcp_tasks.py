@@ -53,6 +53,10 @@ from mcp_servers.scanning.services import strip_result
 
 State = DeferredCall.State
 HEARTBEAT_INTERVAL_S = 5.0
+TASK_VIA = "gateway"
+NAME_HEADER = "mcp-name"
+COMPLETE_RESULT = {"resultType": "complete"}
+LARGE_RESULT_SIZE = 16_384
 
 
 class DeferredCallRunner:
@@ -129,7 +133,11 @@ class DeferredCallRunner:
             )
             return
         upstream_request = UpstreamRequest(
-            "tools/call", name, name, stored_request["arguments"], _parse_server_id(stored_request)
+            "tools/call",
+            name=name,
+            exposed_name=name,
+            arguments=stored_request["arguments"],
+            server_id=_parse_server_id(stored_request),
         )
         state, answer = await _resolve_outcome(inbound, upstream_request, outcome)
         await get_runtime().run_orm(deferred_calls.finish_deferred_call, row, state, answer)
@@ -209,12 +217,6 @@ async def _build_refusal(inbound: GatewayRequest, name: str, problem: Problem) -
 
 def _parse_server_id(stored_request: Mapping[str, Any]) -> UUID | None:
     return UUID(stored_request["server"]) if stored_request["server"] else None
-
-
-TASK_VIA = "gateway"
-NAME_HEADER = "mcp-name"
-COMPLETE_RESULT = {"resultType": "complete"}
-LARGE_RESULT_SIZE = 16_384
 
 
 class TaskHandlers:

@@ -30,6 +30,18 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
 MAX_STATE_LENGTH = 256 * 1024
+TASK = "task"
+# The fields of a task's status.
+TASK_STATUS_FIELDS = (
+    "status",
+    "statusMessage",
+    "createdAt",
+    "lastUpdatedAt",
+    "ttlMs",
+    "pollIntervalMs",
+)
+# Maximum lifetime of a task id, and the default if the server gives no TTL.
+MAX_TASK_TTL_MS = 30 * 24 * 3_600_000
 
 
 def encrypt_state(
@@ -82,20 +94,6 @@ def _is_canonical(text: str) -> bool:
 
 def _hash_subject(caller: AuthenticatedClient, subject: Any) -> str:
     return compute_digest(to_canonical_json({"visitor": caller.key, "subject": subject}))
-
-
-TASK = "task"
-# The fields of a task's status.
-TASK_STATUS_FIELDS = (
-    "status",
-    "statusMessage",
-    "createdAt",
-    "lastUpdatedAt",
-    "ttlMs",
-    "pollIntervalMs",
-)
-# Maximum lifetime of a task id, and the default if the server gives no TTL.
-MAX_TASK_TTL_MS = 30 * 24 * 3_600_000
 
 
 def build_task_result(

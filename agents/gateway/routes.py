@@ -147,7 +147,7 @@ def _find_agent_target(address: GatewayAddress, principal: Principal) -> Gateway
     agent = agents.only("pk", "slug", "name").first()
     if agent is None:
         return None
-    return GatewayTarget("agent", agent.pk, agent.slug, agent.name, address.view)
+    return GatewayTarget("agent", id=agent.pk, slug=agent.slug, name=agent.name, view=address.view)
 
 
 def _find_server_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:

@@ -85,6 +85,7 @@ CORS_HEADERS = {
     "Access-Control-Expose-Headers": "ETag, Retry-After, WWW-Authenticate",
     "Access-Control-Max-Age": "600",
 }
+_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,6 @@ def list_entries(organization: Organization, principal: Principal) -> Sequence[R
 _cached_lists: OrderedDict[tuple[UUID, Principal], tuple[int, Sequence[RegistryEntry]]] = (
     OrderedDict()
 )
-_lock = Lock()
 
 
 def _load_entries(organization: Organization, principal: Principal) -> Iterator[RegistryEntry]:
@@ -310,11 +310,25 @@ def _is_callable(
     """Tell whether the policy allows, perhaps after approval, any of a server's definitions."""
     return any(
         decide_tool_call(
-            ToolFacts("mcp", name, name, server.pk, server.name, server.enabled), effective_policy
+            ToolFacts(
+                "mcp",
+                own_name=name,
+                label=name,
+                server_id=server.pk,
+                server_name=server.name,
+                server_enabled=server.enabled,
+            ),
+            effective_policy,
         ).is_callable
         if kind == Definition.Kind.TOOL
         else decide_definition(
-            DefinitionFacts(cast(Kind, kind), name, server.pk, server.name, server.enabled),
+            DefinitionFacts(
+                cast(Kind, kind),
+                own_name=name,
+                server_id=server.pk,
+                server_name=server.name,
+                server_enabled=server.enabled,
+            ),
             effective_policy,
         ).is_callable
         for kind, name in names

@@ -1,4 +1,4 @@
-"""Continue a client's handshake session in whichever process its requests reach.
+"""Continue a client's handshake session in any process that receives its requests.
 
 The SDK keeps sessions in one process. So their state is stored (`session_states`), and a process
 that doesn't know a session opens one of its own with the stored parameters, under another ID that

@@ -44,6 +44,12 @@ ANSWERED, LEFT = CallHandoff.State.ANSWERED, CallHandoff.State.LEFT
 HOLDERS_CHANNEL = "held-calls"
 # Older rows belong to processes that crashed.
 ABANDONED_AFTER = timedelta(hours=1)
+# Poll intervals of both sides; the longer one applies while the bus is connected.
+POLL_INTERVAL_S = 0.25
+FALLBACK_POLL_INTERVAL_S = 5.0
+HEARTBEAT_INTERVAL_S = 2.0
+HOLDER_TIMEOUT_S = 15.0
+CallProgress = CallOutcome | dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +219,6 @@ class SuspendedCall:
 
 async def _run_call(call: Callable[[], Awaitable[CallOutcome]]) -> CallOutcome:
     return await call()
-
-
-# Poll intervals of both sides; the longer one applies while the bus is connected.
-POLL_INTERVAL_S = 0.25
-FALLBACK_POLL_INTERVAL_S = 5.0
-HEARTBEAT_INTERVAL_S = 2.0
-HOLDER_TIMEOUT_S = 15.0
-
-CallProgress = CallOutcome | dict[str, Any]
 
 
 class SuspendedCallRegistry:

@@ -63,6 +63,8 @@ MAX_TOKEN_LENGTH = 8_192
 NO_STORE_HEADERS = [(b"cache-control", b"no-store")]
 
 Scope = dict[str, Any]
+# A stdio client has no network address, so tokens restricted to networks are rejected.
+NO_ADDRESS = ""
 
 
 class MissingToken(Problem):
@@ -366,10 +368,6 @@ async def _send_json(
     start = {"type": "http.response.start", "status": status}
     await send(start | {"headers": [*base_headers, *NO_STORE_HEADERS, *(headers or ())]})
     await send({"type": "http.response.body", "body": content})
-
-
-# A stdio client has no network address, so tokens restricted to networks are rejected.
-NO_ADDRESS = ""
 
 
 async def count_declarations(token: str, address: GatewayAddress) -> dict[str, int]:

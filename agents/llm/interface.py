@@ -50,6 +50,14 @@ CACHE_POINT_KINDS = frozenset({"anthropic", "bedrock"})
 OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 # Vertex AI's URL without a region.
 VERTEX_GLOBAL_URL = "https://aiplatform.googleapis.com"
+Message = dict[str, Any]
+OnText = Callable[[str], Awaitable[Any]]
+Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
+RETRYABLE_CODES = frozenset(
+    {"model_unreachable", "model_rate_limited", "model_timeout", "provider_error"}
+)
+ADAPTER_MODULE = "agents.llm.pydantic_ai_adapter"
+_loaded_modules: dict[str, ModuleType] = {}
 
 
 @dataclass(frozen=True)
@@ -131,14 +139,6 @@ __all__ = [
     "close_models",
     "parse_call_index",
 ]
-
-Message = dict[str, Any]
-OnText = Callable[[str], Awaitable[Any]]
-Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
-
-RETRYABLE_CODES = frozenset(
-    {"model_unreachable", "model_rate_limited", "model_timeout", "provider_error"}
-)
 
 
 @dataclass(frozen=True)
@@ -315,11 +315,6 @@ async def close_models() -> None:
     """Close the connections of this event loop's models; called when the runtime closes."""
 
     await close_adapter()
-
-
-ADAPTER_MODULE = "agents.llm.pydantic_ai_adapter"
-
-_loaded_modules: dict[str, ModuleType] = {}
 
 
 class ProviderModel:

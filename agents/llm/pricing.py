@@ -24,6 +24,10 @@ from agents.llm.interface import (
 MILLION = 1_000_000
 # What providers that bill cache writes take for them, in percent of the input price.
 CACHE_WRITE_PERCENT = 125
+BYTES_PER_TOKEN = 4  # of English; other scripts have more bytes and more tokens a character
+TOKENS_PER_IMAGE = 1_600  # what most providers count for a large one
+TOKENS_PER_PAGE = 3_000  # of a PDF file: its text, and the page as an image
+TOKENS_PER_MESSAGE = 4  # of markup around a message or tool, about
 
 
 def calculate_price(endpoint: ModelEndpointConfig, usage: TokenUsage | None) -> int | None:
@@ -99,12 +103,6 @@ def _find_context_window(model: str, url: str) -> int | None:
     except (LookupError, ValueError):
         return None
     return model_info.context_window
-
-
-BYTES_PER_TOKEN = 4  # of English; other scripts have more bytes and more tokens a character
-TOKENS_PER_IMAGE = 1_600  # what most providers count for a large one
-TOKENS_PER_PAGE = 3_000  # of a PDF file: its text, and the page as an image
-TOKENS_PER_MESSAGE = 4  # of markup around a message or tool, about
 
 
 def estimate_tokens(

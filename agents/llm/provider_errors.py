@@ -74,6 +74,13 @@ PROVIDER_ERRORS = (
     Problem,
     UserError,
 )
+_TOO_LONG_REMEDY = format_message(
+    "Start a new session, select fewer tools for the agent, or choose a larger model."
+)
+_NOT_FOUND_REMEDY = format_message(
+    "Check the endpoint's model name, and that its URL ends as the provider documents it "
+    "(often `/v1`)."
+)
 
 
 @contextmanager
@@ -181,15 +188,6 @@ def _build_reported_error(error: ModelAPIError, endpoint: ModelEndpointConfig) -
         retry_after=error.retry_after,
         retryable=retryable,
     )
-
-
-_TOO_LONG_REMEDY = format_message(
-    "Start a new session, select fewer tools for the agent, or choose a larger model."
-)
-_NOT_FOUND_REMEDY = format_message(
-    "Check the endpoint's model name, and that its URL ends as the provider documents it "
-    "(often `/v1`)."
-)
 
 
 def _has_no_credit(error: ModelAPIError) -> bool:

@@ -84,6 +84,15 @@ MAX_POOLS = 64  # pools a loop keeps; a changed credential leaves its old one be
 MAX_READ_S = 0.005
 
 Key = tuple[object, ...]
+# The fields of a serialized response that are needed to send it back.
+KEPT_RESPONSE_FIELDS = (
+    "kind",
+    "parts",
+    "model_name",
+    "provider_name",
+    "canonical_system",
+    "timestamp",
+)
 
 
 @dataclass
@@ -177,16 +186,6 @@ async def _close_idle_connections(pool: ModelConnectionPool) -> None:
     for key in idle[: max(0, len(pool.connections) - MAX_POOLS)]:
         await pool.connections.pop(key).connection.close()
 
-
-# The fields of a serialized response that are needed to send it back.
-KEPT_RESPONSE_FIELDS = (
-    "kind",
-    "parts",
-    "model_name",
-    "provider_name",
-    "canonical_system",
-    "timestamp",
-)
 
 close = close_pools
 

@@ -296,7 +296,13 @@ def _parse_reply_calls(reply: ModelReply, turn: int, tools: Sequence[ToolSpec]) 
     if not block:
         return reply
     calls = tuple(
-        ToolCall(index, xml_call.name, xml_call.arguments, xml_call.raw, build_call_id(turn, index))
+        ToolCall(
+            index,
+            name=xml_call.name,
+            arguments=xml_call.arguments,
+            raw_arguments=xml_call.raw,
+            id=build_call_id(turn, index),
+        )
         for index, xml_call in enumerate(parse_block(block, tools))
     )
     extra: dict[str, Any] = {

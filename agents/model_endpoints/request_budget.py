@@ -16,8 +16,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from agents.budgets.admission_queue import (
-    AdmissionPatience,
     AdmissionTicket,
+    AdmissionTimeouts,
     get_admission_queue,
 )
 from agents.budgets.limits import BudgetLimit, build_reservations, select_limits
@@ -133,7 +133,7 @@ async def reserve_model_request(
     """
     wait_s = settings.BONOBOT_ADMISSION_WAIT_S if request.wait_s is None else request.wait_s
     queue = get_admission_queue()
-    ticket = AdmissionTicket(AdmissionPatience(0, wait_s))
+    ticket = AdmissionTicket(AdmissionTimeouts(0, wait_s))
     try:
         return await _reserve_request(request, snapshot, ticket)
     finally:
@@ -323,14 +323,14 @@ async def settle_model_request(
     reserved: Sequence[BudgetReservation],
     *,
     outcome: Outcome,
-    began: float,
+    started_at: float,
     usage: llm_interface.TokenUsage | None,
     code: str = "",
 ) -> int:
     """Settle the reservation and return the cost; unknown usage settles as reserved."""
     known_usage = usage or llm_interface.TokenUsage(0, 0)
     cost = (calculate_price(endpoint, usage) or 0) if usage else 0
-    duration_ms = round((perf_counter() - began) * 1000)
+    duration_ms = round((perf_counter() - started_at) * 1000)
     actual_usage = {
         "tokens": known_usage.input_tokens + known_usage.output_tokens,
         "microusd": cost,

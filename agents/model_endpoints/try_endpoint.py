@@ -100,14 +100,14 @@ async def _send_test_question(
         wait_s=0,
     )
     reservation = await reserve_model_request(request, snapshot)
-    began = perf_counter()
+    started_at = perf_counter()
     settle_test = partial(
         settle_model_request,
         call_id,
         snapshot.organization_id,
         endpoint,
         reservation.reservations,
-        began=began,
+        started_at=started_at,
     )
     try:
         reply = await llm_interface.build_model(endpoint).request(
@@ -119,7 +119,7 @@ async def _send_test_question(
     except asyncio.CancelledError:
         await asyncio.shield(settle_test(outcome="cancelled", usage=None, code="cancelled"))
         raise
-    duration_ms = round((perf_counter() - began) * 1000)
+    duration_ms = round((perf_counter() - started_at) * 1000)
     cost = await settle_test(outcome="ok", usage=reply.usage)
     return EndpointTestResult(
         make_visible(reply.text, MAX_ANSWER_SHOWN), duration_ms, reply.usage, cost

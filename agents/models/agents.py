@@ -293,7 +293,7 @@ class AgentAssignment(GovernedModel):
 def can_see_all_agents(principal: Principal) -> bool:
     """Tell whether a principal sees all agents of its organization, so that no filter is needed.
 
-    An OAuth client is also limited by the person who authorized it, whatever its role.
+    An OAuth client is also limited by the person who authorized it, regardless of its role.
     """
     is_restricted = principal.agent_ids or principal.granted_by_id is not None
     return principal.may(Action.VIEW) and not is_restricted

@@ -16,12 +16,14 @@ from bonobot.accounts.principals import Principal
 # The states of an unanswered request, before and after it expires.
 WAITING = "waiting"
 EXPIRED = "expired"
+# The code of an approval to repeat a call whose outcome is unknown.
+INTERRUPTED_CODE = "call_interrupted"
 
 
 class PersonRequestQuerySet(ScopedQuerySet):
     """Filters for requests to people."""
 
-    def waiting(self, now: Any = None) -> "PersonRequestQuerySet":
+    def pending(self, now: Any = None) -> "PersonRequestQuerySet":
         """Keep requests that a person can still answer; `now` may be an expression."""
         return self.filter(state=WAITING, expires_at__gt=now or timezone.now())
 
@@ -31,7 +33,7 @@ class PersonRequestQuerySet(ScopedQuerySet):
 
     def answer_pending(self, pk: UUID, state: str, now: datetime, **values: Any) -> bool:
         """Set a request's answer; return False if it expired or another answer was first."""
-        return self.waiting(now).filter(pk=pk).update(state=state, updated_at=now, **values) > 0
+        return self.pending(now).filter(pk=pk).update(state=state, updated_at=now, **values) > 0
 
     def expire_pending(self, pk: UUID, **values: Any) -> None:
         """Expire a request, unless it was answered meanwhile."""
@@ -67,10 +69,6 @@ class PersonRequest(OrganizationModel):
         """Return the state at a time; overdue requests are expired, even if not yet updated."""
         is_overdue = self.state == WAITING and not self.is_answerable(now)
         return EXPIRED if is_overdue else str(self.state)
-
-
-# The code of an approval to repeat a call whose outcome is unknown.
-INTERRUPTED_CODE = "call_interrupted"
 
 
 class Approval(PersonRequest):

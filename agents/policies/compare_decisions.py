@@ -17,7 +17,7 @@ from bonobot.core.text.masked_values import MASK, TOO_DEEP
 from bonobot.ledger.audit.renamed_codes import add_old_codes
 
 Path = tuple[str | int, ...]
-Kind = Literal["same", "flip", "undecidable"]
+Kind = Literal["unchanged", "changed", "undecidable"]
 
 # Codes of denials by policy. Other refusals (limits, invalid arguments, kill switches) don't depend
 # on the policy.
@@ -123,8 +123,8 @@ def _summarize_decisions(decisions: list[tuple[PolicyDecision, ...]]) -> Verdict
     before = current_verdicts.pop() if len(current_verdicts) == 1 else ""
     after = changed_verdicts.pop() if len(changed_verdicts) == 1 else ""
     if all(current == changed_verdict for current, changed_verdict in verdict_pairs):
-        return VerdictPair("same", before, after, rule if after else "")
-    kind: Kind = "flip" if len(verdict_pairs) == 1 else "undecidable"
+        return VerdictPair("unchanged", before, after, rule if after else "")
+    kind: Kind = "changed" if len(verdict_pairs) == 1 else "undecidable"
     return VerdictPair(kind, before, after, rule if after else "")
 
 

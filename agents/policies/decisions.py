@@ -37,6 +37,9 @@ from agents.policies.rules import Arguments, Policy, Rule
 from bonobot.core.i18n.messages import format_message
 
 UNRESTRICTED_POLICY = Policy("all")
+Kind = Literal["resource", "resource_template", "skill", "prompt"]
+# Matches everything, so it doesn't count as a pattern over a specific URI.
+EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class EffectivePolicy:
         return self.scopes.get(server_id) if server_id else None
 
     def list_tool_rules(self, tool: "ToolFacts") -> tuple[Rule, ...]:
-        """Return the rules that match a tool, whatever its arguments."""
+        """Return the rules that match a tool, regardless of its arguments."""
         tool_identity = tool.source, tool.server_id, tool.own_name
         return (
             *self.organization.list_tool_rules(*tool_identity),
@@ -457,12 +460,6 @@ def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:
         remedy="Someone who can approve calls must approve it on the Approvals page.",
         asks=True,
     )
-
-
-Kind = Literal["resource", "resource_template", "skill", "prompt"]
-
-# Matches everything, so it doesn't count as a pattern over a specific URI.
-EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,14 @@ def _build_policy(row: ToolPolicy | None) -> Policy:
 def build_rules(rows: Iterable[ToolRule]) -> tuple[Rule, ...]:
     """Return stored (or unsaved) rules in the form used by decisions."""
     return tuple(
-        Rule(row.effect, row.source, row.pattern, row.server_id, row.condition) for row in rows
+        Rule(
+            row.effect,
+            source=row.source,
+            pattern=row.pattern,
+            server_id=row.server_id,
+            condition=row.condition,
+        )
+        for row in rows
     )
 
 

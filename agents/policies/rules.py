@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Effect = Literal["allow", "ask", "deny"]
 Arguments = Mapping[str, Any]
 STRICTEST_FIRST = ("deny", "ask", "allow")
+EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Rule:
     condition: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def matches(self, source: str, server_id: UUID | None, own_name: str) -> bool:
-        """Return whether this rule matches a tool, whatever its arguments; a default never does."""
+        """Return whether this rule matches a tool with any arguments; a default never does."""
         if self.source != source or self.is_default:
             return False
         if self.server_id is not None and self.server_id != server_id:
@@ -106,7 +107,7 @@ class Policy:
         object.__setattr__(self, "_other_indexes", tuple(other_indexes))
 
     def list_tool_rules(self, source: str, server_id: UUID | None, own_name: str) -> Iterator[Rule]:
-        """Return the rules that match a tool, in order, whatever its arguments."""
+        """Return the rules that match a tool, in order, regardless of its arguments."""
         if not self.rules:
             return iter(())
         indexes = {
@@ -152,9 +153,6 @@ def read_policy(data: Mapping[str, Any]) -> Policy:
         for entry in data["rules"]
     )
     return Policy(data["mode"], rules)
-
-
-EVERYTHING = "*"
 
 
 def clean_patterns(

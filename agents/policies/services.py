@@ -37,6 +37,11 @@ from mcp_servers.tool_names import (
     parse_rule_target,
 )
 
+# The owner of a policy; an organization's policy row has no agent.
+Owner = Agent | Organization
+EFFECTS = ("allow", "ask", "deny")
+RuleTargets = tuple[Mapping[str, UUID], Mapping[str, tuple[str, str]]]
+
 
 @dataclass(frozen=True)
 class RuleSpec:
@@ -47,10 +52,6 @@ class RuleSpec:
 
 
 Entry = str | RuleSpec
-# The owner of a policy; an organization's policy row has no agent.
-Owner = Agent | Organization
-EFFECTS = ("allow", "ask", "deny")
-RuleTargets = tuple[Mapping[str, UUID], Mapping[str, tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,10 @@ def build_draft_policy(owner: Owner, spec: PolicySpec) -> Policy:
     rules = (
         Rule(
             tool_rule.effect,
-            tool_rule.source,
-            tool_rule.pattern,
-            tool_rule.server_id,
-            tool_rule.condition,
+            source=tool_rule.source,
+            pattern=tool_rule.pattern,
+            server_id=tool_rule.server_id,
+            condition=tool_rule.condition,
         )
         for tool_rule in tool_rules
     )
@@ -180,7 +181,14 @@ def _build_entry_rules(owner: Owner, effect: str, entry: Entry, targets: RuleTar
     except InvalidInput as problem:
         return EntryRules(effect, entry, problem=problem)
     rules = (
-        Rule(row.effect, row.source, row.pattern, row.server_id, row.condition) for row in rows
+        Rule(
+            row.effect,
+            source=row.source,
+            pattern=row.pattern,
+            server_id=row.server_id,
+            condition=row.condition,
+        )
+        for row in rows
     )
     return EntryRules(effect, entry, tuple(rules))
 

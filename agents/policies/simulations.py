@@ -49,6 +49,10 @@ MAX_ROWS = 50_000
 MAX_SECONDS = 10.0
 MAX_SAMPLES = 5  # call ids per group
 MAX_NAME_LENGTH = 255  # of the audit column; the sealed text has the whole name
+COLUMNS = (
+    *("pk", "seq", "opened_at", "agent_id", "agent_name", "server_id", "server_name"),
+    *("resource_type", "tool_name", "decision", "code", "repeats"),
+)
 
 
 @dataclass(slots=True)
@@ -86,19 +90,20 @@ class SimulationGroup:
 class PolicySimulation:
     """The result of a simulation, in calls (repeated refusals count each time).
 
-    `elsewhere` counts calls refused for other reasons than policy; `otherwise` those decided
-    differently then than they would be now. `stopped` says what ended the simulation early:
-    `rows`, `time`, or nothing. `before` and `after` count the decided calls by verdict.
+    `other_denials` counts calls denied for reasons other than rules, and `already_changed` calls
+    that the current policy would decide differently than the audit log shows. `stopped` is the
+    limit that ended the simulation early: `rows`, `time`, or empty. `before` and
+    `after` count the decided calls by verdict.
     """
 
     since: datetime
     rows: int = 0
     calls: int = 0
-    same: int = 0
-    flipped: int = 0
+    unchanged: int = 0
+    changed: int = 0
     undecidable: int = 0
-    elsewhere: int = 0
-    otherwise: int = 0
+    other_denials: int = 0
+    already_changed: int = 0
     stopped: str = ""
     until: datetime | None = None
     groups: dict[tuple[Any, ...], SimulationGroup] = field(default_factory=dict)
@@ -106,12 +111,12 @@ class PolicySimulation:
     after: Counter[str] = field(default_factory=Counter)
 
     @property
-    def flips(self) -> list[SimulationGroup]:
-        """The groups whose verdict flips, most calls first."""
-        return self._list_groups("flip")
+    def changed_groups(self) -> list[SimulationGroup]:
+        """The groups whose verdict changes, most calls first."""
+        return self._list_groups("changed")
 
     @property
-    def unsure(self) -> list[SimulationGroup]:
+    def undecidable_groups(self) -> list[SimulationGroup]:
         """The undecidable groups, most calls first."""
         return self._list_groups("undecidable")
 
@@ -121,14 +126,14 @@ class PolicySimulation:
         if verdicts.before and verdicts.after:
             self.before[verdicts.before] += calls
             self.after[verdicts.after] += calls
-        if verdicts.kind == "same":
-            self.same += calls
+        if verdicts.kind == "unchanged":
+            self.unchanged += calls
             return
-        if verdicts.kind == "flip":
-            self.flipped += calls
+        if verdicts.kind == "changed":
+            self.changed += calls
         else:
             self.undecidable += calls
-        after = verdicts.after if verdicts.kind == "flip" else ""
+        after = verdicts.after if verdicts.kind == "changed" else ""
         key = (verdicts.kind, call.agent_id, call.server_id, call.tool, verdicts.before, after)
         group = self.groups.get(key)
         if group is None:
@@ -148,15 +153,23 @@ class PolicySimulation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the simulation for REST and the command line."""
-        counts = ("rows", "calls", "same", "flipped", "undecidable", "elsewhere", "otherwise")
+        counts = (
+            "rows",
+            "calls",
+            "unchanged",
+            "changed",
+            "undecidable",
+            "other_denials",
+            "already_changed",
+        )
         return {
             "since": self.since.isoformat(),
             "until": self.until.isoformat() if self.until else None,
             **{name: getattr(self, name) for name in counts},
             "complete": not self.stopped,
             "stopped": self.stopped or None,
-            "flips": [group.as_dict() for group in self.flips],
-            "unsure": [group.as_dict() for group in self.unsure],
+            "changed_groups": [group.as_dict() for group in self.changed_groups],
+            "undecidable_groups": [group.as_dict() for group in self.undecidable_groups],
         }
 
     def _list_groups(self, kind: str) -> list[SimulationGroup]:
@@ -194,12 +207,6 @@ class AuditedCall:
         """The facts of its tool for decisions, with everything enabled and approved."""
         source = "builtin" if self.resource_type == "builtin_tool" else "mcp"
         return ToolFacts(source, self.tool, self.tool, self.server_id)
-
-
-COLUMNS = (
-    *("pk", "seq", "opened_at", "agent_id", "agent_name", "server_id", "server_name"),
-    *("resource_type", "tool_name", "decision", "code", "repeats"),
-)
 
 
 class PolicyComparisonCache:
@@ -284,9 +291,9 @@ def simulate_shadow_policy(
         _read_details(call for call, _ in decided_calls)
         for call, comparison in decided_calls:
             shadow = call.details.get(details_key)
-            verdicts = VerdictPair("same")
+            verdicts = VerdictPair("unchanged")
             if shadow:
-                verdicts = VerdictPair("flip", call.decision, shadow["decision"], shadow["rule"])
+                verdicts = VerdictPair("changed", call.decision, shadow["decision"], shadow["rule"])
             _count_call(simulation, comparison, call, verdicts)
     return simulation
 
@@ -308,7 +315,7 @@ def _filter_decided_calls(
     """Yield the calls decided by policy; count the others."""
     for call in page:
         if not call.is_decided_by_policy:
-            simulation.elsewhere += 1 + call.repeats
+            simulation.other_denials += 1 + call.repeats
         elif comparison := comparisons.find_comparison(call):
             yield call, comparison
         else:
@@ -413,7 +420,7 @@ def _compare_call(
     verdicts = comparison.compare_call(call.facts, call.details.get("arguments"))
     if verdicts.before and verdicts.before != call.decision:
         tool_verdicts = comparison.compare_without_arguments(call.facts)
-        simulation.otherwise += 1 + (call.repeats if tool_verdicts else 0)
+        simulation.already_changed += 1 + (call.repeats if tool_verdicts else 0)
     _count_call(simulation, comparison, call, verdicts)
 
 

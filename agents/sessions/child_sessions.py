@@ -36,6 +36,8 @@ CHILD_WAITING_CODE = "child_waits"
 PARENT_STOPPING_CODE = "parent_stops"
 
 ChildInitializer = Callable[[Session], object]
+# The limits of the sessions that run in this process, while one of their calls uses it.
+_child_limits: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
 
 
 class ChildSessionWaiting(Problem):
@@ -148,10 +150,6 @@ async def run_child(
         child_id = await get_runtime().run_orm(start)
         await wait_for_child(child_id, stopping)
     return await get_runtime().run_orm(get_child_answer, child_id)
-
-
-# The limits of the sessions that run in this process, while one of their calls uses it.
-_child_limits: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
 
 
 def _get_child_limit(parent_id: UUID) -> asyncio.Semaphore:

@@ -77,6 +77,18 @@ _SHOWN_FIELDS: dict[str, tuple[str, ...]] = {
     Step.Kind.NOTICE: ("code", "text", "wait_s", "question_id"),
     Step.Kind.END: ("answer", "output", "code", "detail", "remedy", "field", "rule"),
 }
+logger = logging.getLogger(__name__)
+# How often to poll a session without signals: without a bus, and with one.
+POLL_INTERVAL_S = 0.5
+FALLBACK_POLL_INTERVAL_S = 2.0
+# How often signals cause polls of a session: in the long run, and in quick succession.
+MAX_POLLS_PER_S = 4.0
+MAX_POLLS_AT_ONCE = 6
+# Seconds after which a subscriber without events gets an empty batch.
+KEEPALIVE_S = 1.0
+# A subscriber with more pending events is disconnected, and can resume after its last id.
+MAX_PENDING_EVENTS = 5_000
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -196,20 +208,6 @@ def _build_delta(previous: Mapping[str, Any], event: SessionEvent) -> SessionEve
                 name, {"seq": current["seq"], "at": len(old_text), "text": added_text}
             )
     return event
-
-
-logger = logging.getLogger(__name__)
-
-# How often to poll a session without signals: without a bus, and with one.
-POLL_INTERVAL_S = 0.5
-FALLBACK_POLL_INTERVAL_S = 2.0
-# How often signals cause polls of a session: in the long run, and in quick succession.
-MAX_POLLS_PER_S = 4.0
-MAX_POLLS_AT_ONCE = 6
-# Seconds after which a subscriber without events gets an empty batch.
-KEEPALIVE_S = 1.0
-# A subscriber with more pending events is disconnected, and can resume after its last id.
-MAX_PENDING_EVENTS = 5_000
 
 
 class SessionSubscriber:
@@ -410,7 +408,6 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
                 await event.wait()
 
 
-_lock = threading.Lock()
 _by_runtime: WeakKeyDictionary[Runtime, SessionWatcher] = WeakKeyDictionary()
 
 

@@ -227,12 +227,12 @@ def build_report(session_id: UUID) -> dict[str, Any]:
                 "url": build_page_url(request),
                 "expires_at": request.expires_at,
             }
-            for request in Approval.objects.waiting().in_session_tree(session.pk)
+            for request in Approval.objects.pending().in_session_tree(session.pk)
         ],
         "questions": [
             {"id": str(request.pk), "server": request.server_name, "message": request.message}
             | {"url": elicitations.build_page_url(request), "expires_at": request.expires_at}
-            for request in ElicitationRequest.objects.waiting().in_session_tree(session.pk)
+            for request in ElicitationRequest.objects.pending().in_session_tree(session.pk)
         ],
         "turns": session.turns,
         "input_tokens": session.input_tokens,

@@ -15,6 +15,11 @@ from agents.models import Step
 from agents.sessions.compaction_plan import CompactionMarks, HistoryEntry, compact_messages
 from agents.sessions.model_retries_and_fallback import TurnFailure
 
+# Found tools that a model is shown; it can find earlier ones again.
+MAX_FOUND_TOOLS = 40
+# The error code for a conversation that is too long for its model.
+CONTEXT_EXCEEDED_CODE = "model_context_exceeded"
+
 
 def list_current_steps(steps: Sequence[Step]) -> list[Step]:
     """Return the steps of the current conversation, in order."""
@@ -36,12 +41,6 @@ def find_superseded_seqs(steps: Sequence[Step]) -> set[int]:
 def is_superseded(seq: int, replacements: Iterable[tuple[int, int]]) -> bool:
     """Tell whether a step is superseded; `replacements` are (replaced, own) message numbers."""
     return any(replaced_seq <= seq < message_seq for replaced_seq, message_seq in replacements)
-
-
-# Found tools that a model is shown; it can find earlier ones again.
-MAX_FOUND_TOOLS = 40
-# The error code for a conversation that is too long for its model.
-CONTEXT_EXCEEDED_CODE = "model_context_exceeded"
 
 
 @dataclass(frozen=True)

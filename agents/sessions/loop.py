@@ -55,6 +55,8 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.admission_refusals import AuditUnavailable
 from mcp_servers.rediscovery import get_refresher
 
+logger = logging.getLogger(__name__)
+
 
 class RunLimitExceeded(Problem):
     """A run reached one of its limits: turns, calls or time per message."""
@@ -86,9 +88,6 @@ def check_call_limit(agent: Agent, history: SessionHistory, new_calls: int) -> N
             code="calls_exhausted",
             remedy="Ask for less at once, or raise the agent's calls per message.",
         )
-
-
-logger = logging.getLogger(__name__)
 
 
 async def run_session(lease: SessionLease) -> None:
@@ -380,4 +379,10 @@ async def _report_server_changes(
 
 
 def _build_caller(lease: SessionLease, context: RunContext) -> SessionCaller:
-    return SessionCaller(lease, context.session, context.principal, context.host, context.root)
+    return SessionCaller(
+        lease,
+        session=context.session,
+        principal=context.principal,
+        host=context.host,
+        root=context.root,
+    )

@@ -209,12 +209,12 @@ class SessionHost(Host):
             ) from error
         origin = ElicitationOrigin(
             self._session.pk,
-            pending_call.server_id,
-            pending_call.server_name,
-            pending_call.own_name,
-            pending_call.call_id,
-            pending_call,
-            key,
+            server_id=pending_call.server_id,
+            server_name=pending_call.server_name,
+            own_name=pending_call.own_name,
+            call_id=pending_call.call_id,
+            pending_call=pending_call,
+            key=key,
         )
         question = await get_runtime().run_orm(
             elicitations.create_request, origin, form, pending_call.ends_at

@@ -46,6 +46,7 @@ MAX_CHARACTERS_PER_S = 4_000_000
 PROGRESS_MESSAGE_LENGTH = 300
 # The texts of a model turn that grow while it streams.
 TEXT_FIELDS = ("text", "thinking")
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,6 @@ def _build_partial_output(
     )
 
 
-_lock = threading.Lock()
 _by_runtime: WeakKeyDictionary[Runtime, PartialOutputPublisher] = WeakKeyDictionary()
 
 

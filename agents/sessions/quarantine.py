@@ -29,6 +29,8 @@ from bonobot.notifications.notify import NotificationSubject, notify
 
 QUARANTINE_CODE = "session_quarantined"
 SYSTEM = Actor(kind="system", id="sessions", label="sessions")
+logger = logging.getLogger(__name__)
+OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
 
 
 class SessionQuarantined(Conflict):
@@ -141,11 +143,6 @@ def release_quarantined_session(principal: Principal, session: Session) -> None:
         notify_worker(session.pk)
 
 
-logger = logging.getLogger(__name__)
-
-OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
-
-
 @dataclass(frozen=True)
 class OtherRunner:
     """Another runner that isn't stopped; `is_silent`: it sent no heartbeat during a lease."""
@@ -205,7 +202,7 @@ def _release_sessions(runner: Runner) -> list[UUID]:
             return []
         sessions = Session.objects.filter(runner_id=runner.pk, status=Session.Status.RUNNING)
         session_ids = list(sessions.order_by("pk").values_list("pk", flat=True))
-        # A session that waits for its child did nothing meanwhile, whatever killed the worker.
+        # A session that waits for its child did nothing meanwhile, so it didn't kill the worker.
         parents = Session.objects.filter(children__status__in=OPEN_STATUSES)
         suspects = sessions.filter(build_suspect_filter()).exclude(pk__in=parents.values("pk"))
         suspect_ids = list(suspects.order_by("pk").values_list("pk", flat=True))

@@ -33,6 +33,11 @@ from mcp_servers.rediscovery import is_catalog_expired
 CONNECTED, DISCONNECTED = "server_connected", "server_disconnected"
 # Server names by id, as stored in steps.
 ServerNames = Mapping[str, str]
+# The reason of a server that didn't respond within `BONOBOT_SESSION_CONNECT_S`.
+NO_RESPONSE = "no_response"
+# Failed servers are tried again by runs at most this often; health checks try them, too.
+RETRY_INTERVAL = timedelta(minutes=1)
+FAILED_STATUSES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
 
 
 @dataclass(frozen=True)
@@ -84,10 +89,6 @@ def compare_servers(previous: ServerNames | None, current: ServerNames) -> list[
         if server_id not in previous
     ]
     return [*disconnected, *connected]
-
-
-# The reason of a server that didn't respond within `BONOBOT_SESSION_CONNECT_S`.
-NO_RESPONSE = "no_response"
 
 
 @dataclass(frozen=True)
@@ -204,11 +205,6 @@ def _find_root(session: Session) -> RootSession | None:
         Session.objects.filter(pk=session.root_id).values_list("agent_id", flat=True).first()
     )
     return RootSession(session.root_id, root_agent_id) if root_agent_id else None
-
-
-# Failed servers are tried again by runs at most this often; health checks try them, too.
-RETRY_INTERVAL = timedelta(minutes=1)
-FAILED_STATUSES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
 
 
 def load_server_state(

@@ -110,7 +110,13 @@ async def answer_request(
         root=root,
         max_answer_tokens=max_answer_tokens,
         extra_limits=(
-            BudgetLimit("sampling", str(server.pk), "tokens", "day", get_sampling_tokens(server)),
+            BudgetLimit(
+                "sampling",
+                scope_id=str(server.pk),
+                unit="tokens",
+                period="day",
+                limit=get_sampling_tokens(server),
+            ),
         ),
     )
     reservation = await reserve_model_request(reservation_request, snapshot)
@@ -157,7 +163,7 @@ async def _ask_model(
         session.organization_id,
         endpoint,
         reservation.reservations,
-        began=started_at,
+        started_at=started_at,
     )
     failure_outcome: Outcome = "error"
     try:
@@ -225,11 +231,15 @@ def _load_endpoint(session: Session) -> llm_interface.ModelEndpointConfig:
 
 def withdraw_live_approvals(session_id: UUID) -> None:
     """Withdraw the approvals of requests that came over the connections of a dead process."""
-    waiting = Approval.objects.filter(
+    pending_approvals = Approval.objects.filter(
         session_id=session_id, method=METHOD, state=Approval.State.WAITING
     )
-    open_ids = {call.call_id for call in list_open_calls(session_id)} if waiting.exists() else set()
-    call_ids = set(waiting.values_list("call_id", flat=True)) - open_ids
+    open_ids = (
+        {call.call_id for call in list_open_calls(session_id)}
+        if pending_approvals.exists()
+        else set()
+    )
+    call_ids = set(pending_approvals.values_list("call_id", flat=True)) - open_ids
     if call_ids:
         withdraw_approvals(session_id, call_ids)
 

@@ -44,6 +44,10 @@ from bonobot.ledger.audit.admin_changes import record_change
 
 MAX_MESSAGE_LENGTH = 100_000
 MAX_TITLE_LENGTH = 80
+# A session waits while a child has one of these statuses.
+_OPEN_STATUSES = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
+# Endpoints named in an error.
+MAX_NAMED_ENDPOINTS = 20
 
 
 def start_session(
@@ -376,10 +380,6 @@ def _add_to_inbox(
     )
 
 
-# A session waits while a child has one of these statuses.
-_OPEN_STATUSES = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
-
-
 def requeue_answered_sessions() -> list[UUID]:
     """Queue suspended sessions that no longer wait for anything; return their ids."""
     waiting_sessions = Session.objects.filter(status=Session.Status.WAITING).exclude(
@@ -420,10 +420,6 @@ def load_token_rate(session: Session) -> int | None:
         return None
     rates = Token.objects.filter(pk=session.token_id).values_list("calls_per_minute", flat=True)
     return next(iter(rates), session.token_calls_per_minute)
-
-
-# Endpoints named in an error.
-MAX_NAMED_ENDPOINTS = 20
 
 
 def list_selectable_endpoints(principal: Principal, agent: Agent) -> list[ModelEndpoint]:

@@ -42,6 +42,8 @@ INTERRUPTED_TEXT = (
 _MAX_NAME_LENGTH, _MAX_INDEX, _MAX_DEPTH, _MAX_LABEL_LENGTH = 64, 999, 64, 200
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+_EXPORT_REMEDY = "Use the JSON export of a session, unchanged."
+IMPORT_NOTICE_CODE = "session_imported"
 
 
 class UnusableSessionFile(InvalidInput):
@@ -132,9 +134,6 @@ def read_session(document: Any) -> SessionFile:
         omitted_attachments=reader.omitted_attachments,
         digest=compute_digest(to_canonical_json(document)),
     )
-
-
-_EXPORT_REMEDY = "Use the JSON export of a session, unchanged."
 
 
 def _refuse(field: str, text: str, remedy: str) -> NoReturn:
@@ -263,7 +262,7 @@ class _StepReader:
         step.state = Step.State.DONE
         step.payload = {
             "text": fields.read_text("text", required=True, max_length=MAX_MESSAGE_LENGTH),
-            # The file can name anybody.
+            # The file can contain any name.
             "by": f"{author} (imported)" if author else "(imported)",
         }
         if fields.values.get("output_schema") is not None:
@@ -372,9 +371,6 @@ _READERS: dict[str, Callable[[_StepReader, Step, _Fields], None]] = {
     Step.Kind.NOTICE.value: _StepReader.read_notice,
     Step.Kind.END.value: _StepReader.read_end,
 }
-
-
-IMPORT_NOTICE_CODE = "session_imported"
 
 
 def import_session(principal: Principal, agent: Agent, file: SessionFile) -> Session:

@@ -329,7 +329,7 @@ def _update_leased_session(lease: SessionLease, **counts: int) -> None:
     increments = "".join(f', "{name}" = "{name}" + {int(count)}' for name, count in counts.items())
     with connection.cursor() as cursor:
         cursor.execute(
-            f'UPDATE "{table}" SET "updated_at" = %s{increments} '  # noqa: S608  # names of ours, numbers
+            f'UPDATE "{table}" SET "updated_at" = %s{increments} '  # noqa: S608  # constant names, numbers
             'WHERE "id" = %s AND "fence" = %s AND "runner_id" = %s AND "status" = %s',
             [
                 prepare("updated_at", timezone.now()),

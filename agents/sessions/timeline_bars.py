@@ -20,8 +20,8 @@ MIN_WIDTH = 0.4
 class TimelineWait:
     """A wait for a person; `ended` is None while it lasts."""
 
-    began: datetime
-    ended: datetime | None = None
+    started_at: datetime
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class TimelineEvent:
     kind: Kind
     state: str
     title: str
-    began: datetime
-    ended: datetime | None = None
+    started_at: datetime
+    ended_at: datetime | None = None
     waits: tuple[TimelineWait, ...] = ()
 
 
@@ -43,7 +43,7 @@ class TimelineBarPart:
 
     left: float
     width: float
-    waits: bool = False
+    is_wait: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class TimelineBar:
 class TimelineSection:
     """A message and the events that it caused."""
 
-    began: datetime
-    ended: datetime
+    started_at: datetime
+    ended_at: datetime
     bars: list[TimelineBar] = field(default_factory=list)
 
     @property
     def length_ms(self) -> int:
         """The section's duration in milliseconds."""
-        return _measure_milliseconds(self.began, self.ended)
+        return _measure_milliseconds(self.started_at, self.ended_at)
 
     @property
     def waited_ms(self) -> int:
@@ -78,7 +78,7 @@ class TimelineSection:
 
 def build_timeline(events: Sequence[TimelineEvent], now: datetime) -> list[TimelineSection]:
     """Return the sections of a session's events."""
-    ordered_events = sorted(events, key=lambda event: event.began)
+    ordered_events = sorted(events, key=lambda event: event.started_at)
     starts = [
         0,
         *(
@@ -95,7 +95,7 @@ def build_timeline(events: Sequence[TimelineEvent], now: datetime) -> list[Timel
 
 
 def _build_section(events: Sequence[TimelineEvent], now: datetime) -> TimelineSection:
-    started_at = events[0].began
+    started_at = events[0].started_at
     ended_at = max(_get_end(event, now) for event in events)
     section = TimelineSection(started_at, max(started_at, ended_at))
     section.bars = [_build_bar(event, section, now) for event in events]
@@ -105,20 +105,23 @@ def _build_section(events: Sequence[TimelineEvent], now: datetime) -> TimelineSe
 def _build_bar(event: TimelineEvent, section: TimelineSection, now: datetime) -> TimelineBar:
     ended_at = _get_end(event, now)
     wait_times = [
-        (max(wait.began, event.began), min(wait.ended or now, ended_at)) for wait in event.waits
+        (max(wait.started_at, event.started_at), min(wait.ended_at or now, ended_at))
+        for wait in event.waits
     ]
     positive_waits = [
         (wait_start, wait_end) for wait_start, wait_end in wait_times if wait_end > wait_start
     ]
     return TimelineBar(
         event,
-        _measure_milliseconds(section.began, event.began),
-        _measure_milliseconds(event.began, ended_at),
-        sum(_measure_milliseconds(wait_start, wait_end) for wait_start, wait_end in positive_waits),
-        tuple(
+        offset_ms=_measure_milliseconds(section.started_at, event.started_at),
+        took_ms=_measure_milliseconds(event.started_at, ended_at),
+        waited_ms=sum(
+            _measure_milliseconds(wait_start, wait_end) for wait_start, wait_end in positive_waits
+        ),
+        parts=tuple(
             _build_bar_parts(
                 [
-                    (event.began, ended_at, False),
+                    (event.started_at, ended_at, False),
                     *((wait_start, wait_end, True) for wait_start, wait_end in positive_waits),
                 ],
                 section,
@@ -130,9 +133,9 @@ def _build_bar(event: TimelineEvent, section: TimelineSection, now: datetime) ->
 def _build_bar_parts(
     spans: Iterable[tuple[datetime, datetime, bool]], section: TimelineSection
 ) -> Iterator[TimelineBarPart]:
-    total_s = (section.ended - section.began).total_seconds() or 1.0
+    total_s = (section.ended_at - section.started_at).total_seconds() or 1.0
     for started_at, ended_at, is_wait in spans:
-        offset_percent = 100 * (started_at - section.began).total_seconds() / total_s
+        offset_percent = 100 * (started_at - section.started_at).total_seconds() / total_s
         width = max(MIN_WIDTH, 100 * (ended_at - started_at).total_seconds() / total_s)
         yield TimelineBarPart(
             round(min(offset_percent, 100 - MIN_WIDTH), 2),
@@ -143,8 +146,8 @@ def _build_bar_parts(
 
 def _get_end(event: TimelineEvent, now: datetime) -> datetime:
     if event.kind in ("message", "end", "notice"):
-        return event.began
-    return max(event.began, event.ended or now)
+        return event.started_at
+    return max(event.started_at, event.ended_at or now)
 
 
 def _measure_milliseconds(started_at: datetime, ended_at: datetime) -> int:

@@ -237,11 +237,11 @@ class SessionTurn:
     async def _reserve_budget(self, call_id: UUID, turn_number: int, estimated_tokens: int) -> None:
         request = ReservationRequest(
             self.lease.session_id,
-            self.endpoint,
-            estimated_tokens,
-            partial(self._build_opening, call_id, turn_number),
-            self._last_turn,
-            self._root,
+            endpoint=self.endpoint,
+            estimate=estimated_tokens,
+            build_opening=partial(self._build_opening, call_id, turn_number),
+            last_turn=self._last_turn,
+            root=self._root,
         )
         reservation = await reserve_model_request(request, self.snapshot)
         self.snapshot, self._reservations = reservation.snapshot, reservation.reservations
@@ -277,7 +277,7 @@ class SessionTurn:
             self.endpoint,
             self._reservations,
             outcome=outcome,
-            began=started_at,
+            started_at=started_at,
             usage=usage,
             code=code,
         )

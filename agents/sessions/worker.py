@@ -43,6 +43,7 @@ MIN_QUEUED_TIME = timedelta(seconds=1)
 MAX_TAKEN_OVER = 50
 # An event loop that didn't tick for this long is stuck, and must not keep its leases.
 LOOP_STUCK_S = 5.0
+_lock = threading.Lock()
 
 
 class SessionRunner:
@@ -339,7 +340,6 @@ class SessionRunner:
             self.runner_id = None
 
 
-_lock = threading.Lock()
 _by_runtime: WeakKeyDictionary[Runtime, SessionRunner] = WeakKeyDictionary()
 
 

@@ -21,6 +21,13 @@ _MAX_TEXT_LENGTH = 500
 _ARGUMENT_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SKILL_URI = re.compile(r"skill://([a-z0-9]+(?:-[a-z0-9]+)*)/SKILL\.md")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
+LINE_SYNTAX = 'NAME[!][=DEFAULT][["A", "B"]][:DESCRIPTION]'
+_LINE = re.compile(
+    r"\s*(?P<name>[^!=:\[\s]+)\s*(?P<required>!)?\s*"
+    r"(?:=\s*(?P<default>\"(?:[^\"\\]|\\.)*\"|[^\":\[]*?))?\s*"
+    r"(?P<choices>\[.*?\])?\s*(?::\s*(?P<description>.*?))?\s*"
+)
+_NEEDS_QUOTES = re.compile(r"[:\[\"]|^\s|\s$")
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,11 @@ class StoredSkill(Protocol):
 
 def build_template(skill: StoredSkill) -> SkillTemplate:
     return SkillTemplate(
-        skill.name, skill.text, skill.title, skill.description, read_arguments(skill.arguments)
+        skill.name,
+        text=skill.text,
+        title=skill.title,
+        description=skill.description,
+        arguments=read_arguments(skill.arguments),
     )
 
 
@@ -321,15 +332,6 @@ def _build_size_error(argument: TemplateArgument, path: str) -> InvalidInput:
             longest=_MAX_TEXT_LENGTH,
         ),
     )
-
-
-LINE_SYNTAX = 'NAME[!][=DEFAULT][["A", "B"]][:DESCRIPTION]'
-_LINE = re.compile(
-    r"\s*(?P<name>[^!=:\[\s]+)\s*(?P<required>!)?\s*"
-    r"(?:=\s*(?P<default>\"(?:[^\"\\]|\\.)*\"|[^\":\[]*?))?\s*"
-    r"(?P<choices>\[.*?\])?\s*(?::\s*(?P<description>.*?))?\s*"
-)
-_NEEDS_QUOTES = re.compile(r"[:\[\"]|^\s|\s$")
 
 
 def parse_line(line: str) -> TemplateArgument:

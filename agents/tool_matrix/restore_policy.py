@@ -51,7 +51,7 @@ def save_policy(
     """Replace a policy with what `build_policy` returns for the stored one.
 
     Returns the new policy, and a text that restores the replaced one; blank if nothing changed.
-    Nobody can change the policy in between, so neither the save nor its undo reverts another
+    The policy can't change in between, so neither the save nor its undo reverts another
     change. Raises what `set_policy` and `build_policy` raise.
     """
     with transaction.atomic():

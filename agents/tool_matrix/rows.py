@@ -200,13 +200,13 @@ def _build_group(
     )
     return MatrixGroup(
         server_id,
-        setting,
-        stored_setting,
-        find_server_setting(after.policy),
-        tuple(cells.values()),
-        tuple(rows),
-        InheritedSource("mode", after.policy.mode),
-        _count_overridden(tools, after, setting or find_server_setting(after.policy)),
+        setting=setting,
+        stored=stored_setting,
+        inherited=find_server_setting(after.policy),
+        cells=tuple(cells.values()),
+        rows=tuple(rows),
+        source=InheritedSource("mode", after.policy.mode),
+        overridden=_count_overridden(tools, after, setting or find_server_setting(after.policy)),
     )
 
 

@@ -22,6 +22,14 @@ from mcp_servers.schemas import classify_schema
 _REFERENCE = re.compile(r"\$\{(/[^}]*?)(?::-([^}]*))?\}")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 FormatValue = Callable[[str, str], str]
+MAX_STEPS = 50
+MAX_RUN_S = 86_400
+WORKFLOW_FIELDS = ("description", "agent", "inputs", "steps", "outputs", "max_run_s")
+_STEP_FIELDS = ("id", "call", "arguments", "agent", "message", "when", "on_error")
+_ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
+POINTER_ROOTS = ("inputs", "steps")
+ANY_OBJECT_SCHEMA: dict[str, Any] = {"type": "object"}
 
 
 class UnresolvedReference(InvalidInput):
@@ -95,16 +103,6 @@ def _get_reference_value(reference: re.Match[str], values: Mapping[str, Any]) ->
         remedy="Correct the reference, set a default (`${/…:-nothing}`), or add a condition with "
         "`when`.",
     )
-
-
-MAX_STEPS = 50
-MAX_RUN_S = 86_400
-WORKFLOW_FIELDS = ("description", "agent", "inputs", "steps", "outputs", "max_run_s")
-_STEP_FIELDS = ("id", "call", "arguments", "agent", "message", "when", "on_error")
-_ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
-POINTER_ROOTS = ("inputs", "steps")
-ANY_OBJECT_SCHEMA: dict[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True)

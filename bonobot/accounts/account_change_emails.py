@@ -1,4 +1,4 @@
-"""Email people when the way they sign in changes, so that they notice a change by somebody else.
+"""Email people when the way they sign in changes, so that they notice a change by another person.
 
 The emails are queued with the change. A change of the email address is announced
 at the old and the new address.

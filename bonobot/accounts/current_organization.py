@@ -24,6 +24,9 @@ from bonobot.core.text.untrusted_text import make_visible
 SSO_SESSION_KEY = "single_sign_on"
 # The session key for the password hash that an unfinished sign-in depends on.
 SIGN_IN_PROOF_KEY = "sign_in_proof"
+ORGANIZATION_HEADER = "Bonobot-Organization"
+ORGANIZATION_SESSION_KEY = "organization"
+MAX_CLIENT_LENGTH = 200
 
 
 class SingleSignOnRequired(Forbidden):
@@ -100,11 +103,6 @@ def check_sign_in_requirements(request: Any, organization: Organization) -> None
         raise SingleSignOnRequired
     if not (sso_session and sso_session["factor"]):
         check_second_factor(user, organization)
-
-
-ORGANIZATION_HEADER = "Bonobot-Organization"
-ORGANIZATION_SESSION_KEY = "organization"
-MAX_CLIENT_LENGTH = 200
 
 
 def resolve_organization(request: HttpRequest) -> Organization:

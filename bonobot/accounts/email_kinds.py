@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bonobot.core.db.outbox import RETRY_DELAYS_MIN
 
 # An email about the security of an account is still useful after a week without a mail server; a
-# link that somebody asked for isn't after an hour.
+# requested link isn't after an hour.
 DAY_MIN = 24 * 60
 ACCOUNT_DELAYS_MIN = (*RETRY_DELAYS_MIN, *[DAY_MIN] * 6)
 LINK_DELAYS_MIN = (1, 5, 15, 30)

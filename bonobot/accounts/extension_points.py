@@ -24,6 +24,11 @@ read_hooks: ExtensionList[ReadHook] = ExtensionList()
 
 # Called with the body of a REST response that is an error or the response to a write.
 response_hooks: ExtensionList[ResponseHook] = ExtensionList()
+# Takes a token and its text; returns the context of the panel shown with it.
+TokenSnippetsBuilder = Callable[["Token", str], dict[str, Any]]
+_snippets_builder: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
+    "builder of client snippets", registered_by="agents"
+)
 
 
 def register_join_hook(hook: JoinHook) -> None:
@@ -39,13 +44,6 @@ def register_read_hook(hook: ReadHook) -> None:
 def register_response_hook(hook: ResponseHook) -> None:
     """Register a function to call with errors and responses to writes over REST."""
     response_hooks.register(hook)
-
-
-# Takes a token and its text; returns the context of the panel shown with it.
-TokenSnippetsBuilder = Callable[["Token", str], dict[str, Any]]
-_snippets_builder: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
-    "builder of client snippets", registered_by="agents"
-)
 
 
 def register_token_snippets(build: TokenSnippetsBuilder) -> None:

@@ -110,7 +110,7 @@ def build_reset_link(user: User) -> str:
 def record_password_change(user_pk: Any, principal: Principal) -> Iterator[None]:
     """Record and announce that the block changed a user's password, if it did.
 
-    If somebody else changed it, the access of the clients that the user authorized ends, too, as
+    If another person changed it, the access of the clients that the user authorized ends, too, as
     after a reset.
     """
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""After a password reset: a signed link to what somebody with the old password may have changed.
+"""After a password reset: a signed link to what a person with the old password may have changed.
 
 The link is in an email to the account's address and needs no sign-in, because an intruder may have
 added a second factor. It only removes access: linked accounts, sessions, and authorized clients. It

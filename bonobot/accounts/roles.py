@@ -5,7 +5,7 @@ everything in every organization. Only platform administrators may perform `PLAT
 someone who can set a command line can run code on the host.
 
 A token may have scopes in addition to its role; it may do what both allow. The scope `platform` is
-the exception: it makes the token a platform administrator's for REST, whatever its role.
+the exception: it makes the token a platform administrator's for REST, regardless of its role.
 """
 
 from collections.abc import Collection

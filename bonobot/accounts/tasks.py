@@ -10,7 +10,7 @@ from bonobot.core.exclusive_task import ExclusiveTask
 
 @shared_task
 def send_password_resets(accounts: list[str]) -> None:
-    """Queue emails with links; none is the usual case of somebody who guesses addresses."""
+    """Queue emails with links; there is none if the address has no account."""
     password_reset.queue_reset_emails(accounts)
 
 

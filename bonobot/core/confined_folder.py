@@ -24,6 +24,8 @@ from bonobot.core.problems import Conflict, NotFound, Problem
 MAX_PATH_BYTES = 4096  # bytes, as the system has it
 MAX_NAME_BYTES = 255
 MAX_DEPTH = 64
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
 class PathRefused(Problem):
@@ -156,10 +158,6 @@ def build_bad_path_error(path: str, reason: str) -> PathRefused:
         field="path",
         remedy="Use a path relative to the workspace, such as `notes/today.md`.",
     )
-
-
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,4 +506,10 @@ def _build_entry(path: str, stat_result: os.stat_result) -> FolderEntry:
     kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"))
     kind = next((name for is_kind, name in kinds if is_kind(stat_result.st_mode)), "other")
     size = stat_result.st_size if kind == "file" else 0
-    return FolderEntry(path, kind, size, stat_result.st_mtime_ns, stat_result.st_nlink)
+    return FolderEntry(
+        path,
+        kind=kind,
+        size=size,
+        modified_ns=stat_result.st_mtime_ns,
+        link_count=stat_result.st_nlink,
+    )

@@ -37,10 +37,10 @@ def read_flag(name: str, default: bool) -> bool:
     value = _read_variable(name, "flag")
     if value is None:
         return default
-    word = value.lower()
-    if word not in TRUE | FALSE:
+    lowered = value.lower()
+    if lowered not in TRUE | FALSE:
         raise _build_value_error(name, "`true` or `false`", value)
-    return word in TRUE
+    return lowered in TRUE
 
 
 def read_number(

@@ -25,6 +25,7 @@ WakeCallback = Callable[[], object]
 # How often code that waits for a wake-up polls: without a connected bus, and with one.
 POLL_INTERVAL_S = 0.5
 FALLBACK_POLL_INTERVAL_S = 2.0
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,6 @@ class MessageBus(ABC):
                 on_wake()
 
 
-_lock = threading.Lock()
 _buses: WeakKeyDictionary[Runtime, MessageBus] = WeakKeyDictionary()
 
 

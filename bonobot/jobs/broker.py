@@ -24,6 +24,7 @@ from bonobot.core.process_cache import compute_once
 from bonobot.jobs.queues import QUEUE_NAMES, compute_message_age_s
 
 RESCAN_INTERVAL_S = 0.05
+REDIS_TIMEOUT_S = 1.0
 
 
 def list_messages(folder: str | Path) -> Iterator[tuple[str, Path]]:
@@ -100,9 +101,6 @@ class FilesystemBrokerTransport(filesystem.Transport):
 def register_transport() -> None:
     """Use this transport for `filesystem://`."""
     TRANSPORT_ALIASES["filesystem"] = f"{__name__}:FilesystemBrokerTransport"
-
-
-REDIS_TIMEOUT_S = 1.0
 
 
 class BrokerUnreachable(Exception):

@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 LEASE_DURATION_S = 15.0
 RENEW_INTERVAL_S = 5.0
+# How often the scheduler saves when it last sent tasks, which also shows that it is alive.
+SYNC_INTERVAL_S = 30
+# How often a standby scheduler tries to become the leader.
+STANDBY_INTERVAL_S = 2.0
 
 
 class LeaderLease:
@@ -69,12 +73,6 @@ class LeaderLease:
         lease = Lease(name=self.name, holder=self.holder, expires_at=expires_at)
         Lease.objects.bulk_create([lease], ignore_conflicts=True)
         return Lease.objects.filter(name=self.name, holder=self.holder).exists()
-
-
-# How often the scheduler saves when it last sent tasks, which also shows that it is alive.
-SYNC_INTERVAL_S = 30
-# How often a standby scheduler tries to become the leader.
-STANDBY_INTERVAL_S = 2.0
 
 
 class DatabaseScheduleEntry(ModelEntry):

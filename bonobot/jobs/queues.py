@@ -14,6 +14,9 @@ from typing import Any
 SENT_AT = "bonobot_sent_at"
 # The option of a worker that also runs the scheduler.
 SCHEDULER_OPTION = "--scheduler-thread"
+SESSION_QUEUE = "sessions"
+# The queue of tasks without a route.
+DEFAULT_QUEUE = "sweeps"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,6 @@ class TaskQueue:
     tasks: tuple[str, ...]
 
 
-SESSION_QUEUE = "sessions"
 QUEUES = (
     TaskQueue(
         SESSION_QUEUE,
@@ -79,8 +81,6 @@ QUEUES = (
     ),
 )
 QUEUE_NAMES = tuple(queue.name for queue in QUEUES)
-# The queue of tasks without a route.
-DEFAULT_QUEUE = "sweeps"
 
 
 def build_task_queues() -> list[Any]:

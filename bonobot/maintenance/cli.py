@@ -82,7 +82,7 @@ def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     total = status.current + status.older
     with cli.show_progress("Encrypting values", total=total) as advance:
         rotated = key_rotation.rotate_sealed_values(
-            batch=options.batch, on_progress=lambda done: [advance() for _ in range(done)]
+            batch=options.batch, on_progress=lambda row_count: [advance() for _ in range(row_count)]
         )
     remaining = key_rotation.load_rotation_status()
     key_rotation.record_rotation(
@@ -141,14 +141,16 @@ VERBS = (
         "rotate",
         "Create a new key and encrypt all values with it. Run it again if interrupted.",
         _rotate_keys,
-        _ROTATE_ARGUMENTS,
-        ("keys rotate --yes",),
+        arguments=_ROTATE_ARGUMENTS,
+        examples=("keys rotate --yes",),
     ),
     CommandVerb(
         "drop",
         "Delete old keys that are no longer needed",
         _drop_keys,
-        (Argument("--now", "Don't wait until the states of gateway clients have expired"),),
-        ("keys drop",),
+        arguments=(
+            Argument("--now", "Don't wait until the states of gateway clients have expired"),
+        ),
+        examples=("keys drop",),
     ),
 )

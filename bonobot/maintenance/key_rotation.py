@@ -63,7 +63,11 @@ def load_rotation_status() -> KeyRotationStatus:
         datetime.fromtimestamp(path.stat().st_mtime, UTC) if path and path.exists() else None
     )
     return KeyRotationStatus(
-        key_ring.count_keys(), counts["current"], counts["older"], counts["unreadable"], changed_at
+        key_ring.count_keys(),
+        current=counts["current"],
+        older=counts["older"],
+        unreadable=counts["unreadable"],
+        changed_at=changed_at,
     )
 
 

@@ -23,6 +23,52 @@ from django.core.management.base import BaseCommand
 
 APP = "bonobot"
 MANAGEMENT_FOLDER = management.__path__[0]
+# The helps of the commands that are files in `management/commands`.
+COMMAND_HELPS = {
+    "backup": "Back up the database, workspaces, and signed checkpoints. Keys aren't included.",
+    "beat": "Run the scheduler, which starts scheduled jobs. If several run, one is active.",
+    "completion": "Print a shell completion script",
+    "doctor": "Check this installation and suggest fixes. The exit status is 1 if a check fails.",
+    "restore": "Restore a backup and replace all current data. Stop all processes first.",
+    "up": "Start web, worker, and scheduler in this terminal. Press Ctrl-C to stop them.",
+    "web": "Run the web process: admin, REST, and MCP. Run `bonobot migrate` first.",
+    "worker": "Run a worker for sessions, discovery, health checks, and other jobs.",
+}
+# The first words of a command line: a group, or a group and its verb.
+RENAMED_COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("notices",): ("notifications",),
+    ("questions",): ("elicitations",),
+    ("agents", "clear-held"): ("agents", "clear-flow-labels"),
+    ("agents", "grants"): ("agents", "session-approvals"),
+    ("agents", "held"): ("agents", "flow-labels"),
+    ("agents", "may-ask"): ("agents", "callable-agents"),
+    ("agents", "revoke-grant"): ("agents", "revoke-session-approval"),
+    ("audit", "heads"): ("audit", "checkpoint"),
+    ("audit", "replay"): ("audit", "simulate"),
+    ("first-run", "take-up"): ("first-run", "unskip"),
+    ("tokens", "clear-held"): ("tokens", "clear-flow-labels"),
+    ("tokens", "held"): ("tokens", "flow-labels"),
+}
+# The options of a command, by its new name.
+RENAMED_OPTIONS: dict[tuple[str, ...], dict[str, str]] = {
+    ("agents", "tools"): {"--on": "--enable", "--off": "--disable"},
+    ("approvals", "deny"): {"--word": "--message"},
+    ("audit", "verify"): {"--heads": "--checkpoints"},
+    ("keys", "rotate"): {"--given": "--existing"},
+    ("mcp", "add"): {"--confine": "--sandbox"},
+    ("models", "add"): {"--falls-over": "--fallback-on", "--sees-images": "--image-input"},
+    ("models", "set"): {
+        "--falls-over": "--fallback-on",
+        "--sees-images": "--image-input",
+        "--no-sees-images": "--no-image-input",
+    },
+    ("notifications", "add"): {"--minimum": "--minimum-severity"},
+    ("notifications", "set"): {"--minimum": "--minimum-severity"},
+    ("skills", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
+    ("tokens", "list"): {"--given-by": "--authorized-by"},
+    ("workflows", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
+    ("workflows", "set-trigger"): {"--on": "--enabled", "--off": "--no-enabled"},
+}
 
 
 @dataclass(frozen=True)
@@ -252,19 +298,6 @@ COMMAND_GROUPS = {
 }
 
 
-# The helps of the commands that are files in `management/commands`.
-COMMAND_HELPS = {
-    "backup": "Back up the database, workspaces, and signed checkpoints. Keys aren't included.",
-    "beat": "Run the scheduler, which starts scheduled jobs. If several run, one is active.",
-    "completion": "Print a shell completion script",
-    "doctor": "Check this installation and suggest fixes. The exit status is 1 if a check fails.",
-    "restore": "Restore a backup and replace all current data. Stop all processes first.",
-    "up": "Start web, worker, and scheduler in this terminal. Press Ctrl-C to stop them.",
-    "web": "Run the web process: admin, REST, and MCP. Run `bonobot migrate` first.",
-    "worker": "Run a worker for sessions, discovery, health checks, and other jobs.",
-}
-
-
 def is_read_command(command_line: Sequence[str]) -> bool:
     """Whether a command line, without the program's name, only reads rows of the database."""
     group, verb = (*command_line, "", "")[:2]
@@ -299,58 +332,20 @@ def register_command_groups() -> None:
         commands[name] = APP
 
 
-# The first words of a command line: a group, or a group and its verb.
-RENAMED_COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("notices",): ("notifications",),
-    ("questions",): ("elicitations",),
-    ("agents", "clear-held"): ("agents", "clear-flow-labels"),
-    ("agents", "grants"): ("agents", "session-approvals"),
-    ("agents", "held"): ("agents", "flow-labels"),
-    ("agents", "may-ask"): ("agents", "callable-agents"),
-    ("agents", "revoke-grant"): ("agents", "revoke-session-approval"),
-    ("audit", "heads"): ("audit", "checkpoint"),
-    ("audit", "replay"): ("audit", "simulate"),
-    ("first-run", "take-up"): ("first-run", "unskip"),
-    ("tokens", "clear-held"): ("tokens", "clear-flow-labels"),
-    ("tokens", "held"): ("tokens", "flow-labels"),
-}
-
-# The options of a command, by its new name.
-RENAMED_OPTIONS: dict[tuple[str, ...], dict[str, str]] = {
-    ("agents", "tools"): {"--on": "--enable", "--off": "--disable"},
-    ("approvals", "deny"): {"--word": "--message"},
-    ("audit", "verify"): {"--heads": "--checkpoints"},
-    ("keys", "rotate"): {"--given": "--existing"},
-    ("mcp", "add"): {"--confine": "--sandbox"},
-    ("models", "add"): {"--falls-over": "--fallback-on", "--sees-images": "--image-input"},
-    ("models", "set"): {
-        "--falls-over": "--fallback-on",
-        "--sees-images": "--image-input",
-        "--no-sees-images": "--no-image-input",
-    },
-    ("notifications", "add"): {"--minimum": "--minimum-severity"},
-    ("notifications", "set"): {"--minimum": "--minimum-severity"},
-    ("skills", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
-    ("tokens", "list"): {"--given-by": "--authorized-by"},
-    ("workflows", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
-    ("workflows", "set-trigger"): {"--on": "--enabled", "--off": "--no-enabled"},
-}
-
-
 def replace_renamed(command_line: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a command line with the new names, and a sentence for each old one in it."""
-    words, notes = list(command_line), []
+    arguments, notes = list(command_line), []
     for length in (1, 2):
-        if new := RENAMED_COMMANDS.get(tuple(words[:length])):
-            notes.append(_format_note(" ".join(words[:length]), " ".join(new)))
-            words[:length] = new
-    renamed = RENAMED_OPTIONS.get(tuple(words[:2]), {})
-    for position, word in enumerate(words[2:], 2):
+        if new := RENAMED_COMMANDS.get(tuple(arguments[:length])):
+            notes.append(_format_note(" ".join(arguments[:length]), " ".join(new)))
+            arguments[:length] = new
+    renamed = RENAMED_OPTIONS.get(tuple(arguments[:2]), {})
+    for position, word in enumerate(arguments[2:], 2):
         option, equals, value = word.partition("=")
         if new_option := renamed.get(option):
             notes.append(_format_note(option, new_option))
-            words[position] = f"{new_option}{equals}{value}"
-    return words, notes
+            arguments[position] = f"{new_option}{equals}{value}"
+    return arguments, notes
 
 
 def _format_note(old: str, new: str) -> str:

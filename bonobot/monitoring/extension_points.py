@@ -11,6 +11,7 @@ from bonobot.core.extension_points import ExtensionList
 
 WAITING, WAITING_SECONDS = "bonobot_waiting", "bonobot_waiting_seconds"
 LEASES = "bonobot_leases"
+State = Literal["ok", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,6 @@ def build_lease_samples(kind: str, count: int, expired: int) -> Iterator[GaugeSa
     """Yield how many leases of a kind are held and how many have expired."""
     yield GaugeSample(LEASES, (kind, "held"), count - expired)
     yield GaugeSample(LEASES, (kind, "lapsed"), expired)
-
-
-State = Literal["ok", "failed"]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,14 @@ from bonobot.monitoring import database_state
 from bonobot.monitoring.extension_points import ReadinessPart, probe_registered_parts
 
 LIVENESS_PATH = "/healthz"
+logger = logging.getLogger(__name__)
+READINESS_PATH = "/readyz"
+REPORT_CACHE_S = 2.0
+KEY_PROBE_INTERVAL_S = 60.0
+REPORT_TIMEOUT_S = 5.0
+STUCK_S = 5.0
+# Parts that every request needs.
+REQUIRED_PARTS = frozenset({"database", "migrations", "keys", "loop"})
 
 
 @login_not_required
@@ -64,17 +72,6 @@ def _build_healthz_response(problem: str) -> tuple[int, dict[str, str]]:
     if problem:
         return 503, {"status": "starting", "detail": problem}
     return 200, {"status": "ok"}
-
-
-logger = logging.getLogger(__name__)
-
-READINESS_PATH = "/readyz"
-REPORT_CACHE_S = 2.0
-KEY_PROBE_INTERVAL_S = 60.0
-REPORT_TIMEOUT_S = 5.0
-STUCK_S = 5.0
-# Parts that every request needs.
-REQUIRED_PARTS = frozenset({"database", "migrations", "keys", "loop"})
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,20 @@ ROWS_READ_INTERVAL_S = 10.0
 build_info = Info("bonobot_build", "The version.", registry=metrics.registry)
 build_info.info({"version": __version__})
 
+ROWS_READABLE = GaugeFamily("bonobot_rows_readable", "1 if beat can read the rows of the database.")
+QUEUE_MESSAGES = GaugeFamily(
+    "bonobot_queue_messages", "Messages that wait for a worker.", ("queue",)
+)
+QUEUE_SECONDS = GaugeFamily(
+    "bonobot_queue_seconds", "Age of the oldest waiting message, in seconds.", ("queue",)
+)
+# Gauges that other packages add samples to, in addition to their own.
+SHARED_FAMILIES = (
+    GaugeFamily(WAITING, "Items that wait to be processed.", ("queue",)),
+    GaugeFamily(WAITING_SECONDS, "Delay of the oldest waiting item, in seconds.", ("queue",)),
+    GaugeFamily(LEASES, "Leases of sessions and of server subscriptions.", ("kind", "state")),
+)
+
 
 def can_read_metrics(authorization: str, client: str) -> bool:
     """Return whether a client may read the metrics, by its token or network."""
@@ -116,21 +130,6 @@ class RowMetricsCollector(Collector):
             return [up]
         up.add_metric((), 1)
         return [up, *families, *collect_queue_metrics()]
-
-
-ROWS_READABLE = GaugeFamily("bonobot_rows_readable", "1 if beat can read the rows of the database.")
-QUEUE_MESSAGES = GaugeFamily(
-    "bonobot_queue_messages", "Messages that wait for a worker.", ("queue",)
-)
-QUEUE_SECONDS = GaugeFamily(
-    "bonobot_queue_seconds", "Age of the oldest waiting message, in seconds.", ("queue",)
-)
-# Gauges that other packages add samples to, in addition to their own.
-SHARED_FAMILIES = (
-    GaugeFamily(WAITING, "Items that wait to be processed.", ("queue",)),
-    GaugeFamily(WAITING_SECONDS, "Delay of the oldest waiting item, in seconds.", ("queue",)),
-    GaugeFamily(LEASES, "Leases of sessions and of server subscriptions.", ("kind", "state")),
-)
 
 
 def list_families() -> list[GaugeFamily]:

@@ -124,15 +124,15 @@ CHANNEL_VERBS = (
         "add",
         "Add a notification channel for a webhook or email",
         _create_channel,
-        (_add_create_arguments,),
-        ("notifications add Pager --url '${PAGER_URL}' --minimum-severity critical",),
+        arguments=(_add_create_arguments,),
+        examples=("notifications add Pager --url '${PAGER_URL}' --minimum-severity critical",),
     ),
     CommandVerb(
         "set",
         "Update a channel. Disabling it discards its unsent notifications.",
         _update_channel,
-        (_add_update_arguments,),
-        (
+        arguments=(_add_update_arguments,),
+        examples=(
             "notifications set Pager --no-enabled",
             "notifications set Pager --minimum-severity warning",
         ),
@@ -141,9 +141,9 @@ CHANNEL_VERBS = (
         "remove",
         "Delete a channel and its notifications",
         _delete_channel,
-        (Argument("CHANNEL", "Name of the channel"),),
-        ("notifications remove Pager",),
-        "Delete the channel {channel} and its notifications?",
+        arguments=(Argument("CHANNEL", "Name of the channel"),),
+        examples=("notifications remove Pager",),
+        confirmation="Delete the channel {channel} and its notifications?",
     ),
 )
 
@@ -229,12 +229,12 @@ VERBS = (
         "list",
         f"List the latest {MAX_LISTED} notifications",
         _list_notifications,
-        (
+        arguments=(
             Argument(
                 "--state", "Only notifications in this state", choices=Notification.State.values
             ),
         ),
-        ("notifications list", "notifications list --state failed --json"),
+        examples=("notifications list", "notifications list --state failed --json"),
     ),
     CommandVerb(
         "channels",
@@ -246,14 +246,16 @@ VERBS = (
         "test",
         "Send a test notification",
         _test_channel,
-        (Argument("CHANNEL", "Name of the channel"),),
-        ("notifications test Operations",),
+        arguments=(Argument("CHANNEL", "Name of the channel"),),
+        examples=("notifications test Operations",),
     ),
     CommandVerb(
         "retry",
         "Retry a pending or failed notification now",
         _retry_notification,
-        (Argument("ID", "ID of the notification, as shown by `notifications list --json`"),),
-        ("notifications retry 0198c0de-…",),
+        arguments=(
+            Argument("ID", "ID of the notification, as shown by `notifications list --json`"),
+        ),
+        examples=("notifications retry 0198c0de-…",),
     ),
 )

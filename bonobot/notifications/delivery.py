@@ -79,8 +79,8 @@ def retry_notification(principal: Principal, notice: Notification) -> None:
 
 def cancel_waiting_notifications(channel: NotificationChannel) -> None:
     """Withdraw the waiting notifications of a disabled channel."""
-    waiting = channel.notices.filter(state=Notification.State.WAITING)
-    waiting.update(state=Notification.State.WITHDRAWN, next_attempt_at=None)
+    pending_notifications = channel.notices.filter(state=Notification.State.WAITING)
+    pending_notifications.update(state=Notification.State.WITHDRAWN, next_attempt_at=None)
 
 
 def prune_notifications() -> int:

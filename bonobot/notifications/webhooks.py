@@ -74,7 +74,13 @@ def build_request(notice: Notification) -> WebhookRequest:
         SIGNATURE_HEADER: sign_body(channel.secret.open(), timestamp, body),
         "Idempotency-Key": str(notice.pk),
     }
-    return WebhookRequest(channel.origin, channel.allow_private, channel.url.open(), headers, body)
+    return WebhookRequest(
+        channel.origin,
+        allow_private=channel.allow_private,
+        url=channel.url.open(),
+        headers=headers,
+        body=body,
+    )
 
 
 async def send_requests(requests: Sequence[WebhookRequest]) -> list[str]:

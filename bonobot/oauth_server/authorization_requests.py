@@ -30,6 +30,14 @@ from bonobot.oauth_server.client_registration import (
 )
 from bonobot.oauth_server.protected_resources import ResourceAddress, parse_resource_path
 
+CODE_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+RESOURCE_REQUIRED = "Exactly one URL of this gateway is required as `resource` (RFC 8707)."
+OFFLINE_REMEDY = (
+    "If Bonobot has no internet access, set BONOBOT_OAUTH_DOCUMENTS=false so that clients "
+    "register themselves instead."
+)
+MAX_SHOWN_LENGTH = 200
+
 
 def parse_resource_address(resource: str) -> ResourceAddress | None:
     """Return the gateway address of a resource URL, or None for other URLs."""
@@ -43,15 +51,6 @@ def normalize_resource(resource: str) -> str:
     """Return a resource URL as stored in grants; blank if it isn't ours."""
     address = parse_resource_address(resource)
     return f"{settings.BONOBOT_URL}{address.path}" if address else ""
-
-
-CODE_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
-RESOURCE_REQUIRED = "Say one address of ours as `resource` (RFC 8707)."
-OFFLINE_REMEDY = (
-    "If Bonobot has no internet access, set BONOBOT_OAUTH_DOCUMENTS=false so that clients "
-    "register themselves instead."
-)
-MAX_SHOWN_LENGTH = 200
 
 
 class AuthorizationRefused(Problem):

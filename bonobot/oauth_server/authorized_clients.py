@@ -22,6 +22,21 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.oauth_server.authorization_requests import AuthorizationRequest
 from bonobot.oauth_server.protected_resources import ResourceAddress, find_resource_target
 
+MAX_ORGANIZATIONS = 50
+MAX_AGENTS = 100
+# The scope that is preselected for a kind of resource.
+DEFAULT_SCOPES = {
+    "organization": TokenScope.AGENTS,
+    "agent": TokenScope.TOOLS,
+    "server": TokenScope.TOOLS,
+}
+# A role is offered only if it allows one of these actions on the kind of resource.
+REQUIRED_ACTIONS: dict[str, tuple[Action, ...]] = {
+    "organization": (Action.RUN_AGENTS, Action.VIEW),
+    "agent": (Action.USE_TOOLS,),
+    "server": (Action.CALL_TOOLS,),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ClientGrant:
@@ -151,22 +166,6 @@ def _add_agent_names(grants: Sequence[Token]) -> list[ClientGrant]:
         ClientGrant(grant, tuple(sorted(names.get(str(pk), str(pk)) for pk in grant.agent_ids)))
         for grant in grants
     ]
-
-
-MAX_ORGANIZATIONS = 50
-MAX_AGENTS = 100
-# The scope that is preselected for a kind of resource.
-DEFAULT_SCOPES = {
-    "organization": TokenScope.AGENTS,
-    "agent": TokenScope.TOOLS,
-    "server": TokenScope.TOOLS,
-}
-# A role is offered only if it allows one of these actions on the kind of resource.
-REQUIRED_ACTIONS: dict[str, tuple[Action, ...]] = {
-    "organization": (Action.RUN_AGENTS, Action.VIEW),
-    "agent": (Action.USE_TOOLS,),
-    "server": (Action.CALL_TOOLS,),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,32 @@ _LOOPBACK_PORT = re.compile(
 )
 
 Kind = Literal["site", "computer", "app"]
+_PLAIN_AUTHORITY = re.compile(
+    r"(?P<host>[a-z0-9_.-]+|\[(?P<address>[0-9a-f:.]+)\])(?::[0-9]{1,5})?",
+    re.ASCII | re.IGNORECASE,
+)
+_PLAIN_LABEL = re.compile(r"(?!-).{1,63}(?<!-)")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
+MAX_NAME_LENGTH = 100
+MAX_REDIRECT_URIS = 10
+# How many clients without a grant are kept, and for how long.
+MAX_UNUSED_CLIENTS = 1_000
+UNUSED_RETENTION = timedelta(days=1)
+CODE_GRANT = "authorization_code"
+MAX_CLIENT_ID_LENGTH = 255
+MAX_BODY = 16 * 1024
+CONNECT_TIMEOUT_S = 3
+TOTAL_TIMEOUT_S = 6
+MIN_LIFETIME_S, MAX_LIFETIME_S = 300, 86_400
+# How long an expired document is used for new authorizations while its site can't be reached.
+STALENESS_LIMIT = timedelta(days=7)
+_TEMPORARY_STATUSES = frozenset({408, 425, 429})
+_MAX_AGE = re.compile(r"max-age\s*=\s*([0-9]{1,9})", re.ASCII)
+BURST = 20
+REGISTRATIONS_PER_MINUTE = 2
+MAX_TRACKED_ADDRESSES = 10_000
+_arrival_times: OrderedDict[str, int] = OrderedDict()
+_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +92,6 @@ class RedirectDestination:
         """
         kinds = {"site": "https:", "computer": "http: https:", "app": f"{self.name}:"}
         return f"'self' {kinds[self.kind]}"
-
-
-_PLAIN_AUTHORITY = re.compile(
-    r"(?P<host>[a-z0-9_.-]+|\[(?P<address>[0-9a-f:.]+)\])(?::[0-9]{1,5})?",
-    re.ASCII | re.IGNORECASE,
-)
-_PLAIN_LABEL = re.compile(r"(?!-).{1,63}(?<!-)")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
 
 
 def is_plain_authority(authority: str) -> bool:
@@ -129,14 +147,6 @@ def parse_redirect_uri(uri: str, schemes: Collection[str]) -> RedirectDestinatio
         return RedirectDestination("computer", host) if host in LOOPBACK_HOSTS else None
     is_app_scheme = parts.scheme in schemes or "." in parts.scheme
     return RedirectDestination("app", parts.scheme) if is_app_scheme else None
-
-
-MAX_NAME_LENGTH = 100
-MAX_REDIRECT_URIS = 10
-# How many clients without a grant are kept, and for how long.
-MAX_UNUSED_CLIENTS = 1_000
-UNUSED_RETENTION = timedelta(days=1)
-CODE_GRANT = "authorization_code"
 
 
 class InvalidClientMetadata(Problem):
@@ -230,17 +240,6 @@ def build_registration_response(application: Application) -> dict[str, Any]:
         "response_types": ["code"],
         "token_endpoint_auth_method": "none",
     }
-
-
-MAX_CLIENT_ID_LENGTH = 255
-MAX_BODY = 16 * 1024
-CONNECT_TIMEOUT_S = 3
-TOTAL_TIMEOUT_S = 6
-MIN_LIFETIME_S, MAX_LIFETIME_S = 300, 86_400
-# How long an expired document is used for new authorizations while its site can't be reached.
-STALENESS_LIMIT = timedelta(days=7)
-_TEMPORARY_STATUSES = frozenset({408, 425, 429})
-_MAX_AGE = re.compile(r"max-age\s*=\s*([0-9]{1,9})", re.ASCII)
 
 
 def is_consent_page(request: Any) -> bool:
@@ -359,14 +358,6 @@ def _parse_max_age(cache_control: str) -> int:
     if "no-store" in cache_control.lower() or "no-cache" in cache_control.lower():
         return MIN_LIFETIME_S
     return max(MIN_LIFETIME_S, min(int(match[1]) if match else MAX_LIFETIME_S, MAX_LIFETIME_S))
-
-
-BURST = 20
-REGISTRATIONS_PER_MINUTE = 2
-MAX_TRACKED_ADDRESSES = 10_000
-
-_arrival_times: OrderedDict[str, int] = OrderedDict()
-_lock = Lock()
 
 
 class TooManyRegistrations(Problem):

@@ -86,7 +86,11 @@ class SupervisedProcess:
         state: State
         state = "running" if self.is_started else "stopped" if self.is_given_up else "restarting"
         return ProcessStatus(
-            self.program.name, state, self.restarts, self.last_end, self.last_end_at
+            self.program.name,
+            state=state,
+            restarts=self.restarts,
+            last_end=self.last_end,
+            last_end_at=self.last_end_at,
         )
 
     @property

@@ -165,7 +165,7 @@ BONOBOT_DRAIN_S = environment.read_number("BONOBOT_DRAIN_S", 20, minimum=0, maxi
 BONOBOT_DATABASE_POOL = environment.read_number(
     "BONOBOT_DATABASE_POOL", 20, minimum=4, maximum=1_000
 )
-# Threads of a worker besides those of scheduled tasks: `bonobot.settings`.
+# Threads of a worker in addition to those of scheduled tasks: `bonobot.settings`.
 BONOBOT_WORKER_THREADS = environment.read_number(
     "BONOBOT_WORKER_THREADS", 16, minimum=1, maximum=1_000
 )

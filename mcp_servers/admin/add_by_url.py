@@ -70,7 +70,7 @@ def add_by_url(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Show the form, check the URL (POST), or create the server."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     form = AddByUrlForm(principal, request.POST if request.method == "POST" else None)
     check = problem = None
     if form.is_bound and form.is_valid():

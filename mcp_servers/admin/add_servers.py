@@ -33,7 +33,7 @@ class ServerDestination:
     """
 
     title: Any
-    needs: Action
+    required_action: Action
     url: Callable[..., str]
     build_next_url: Callable[[Server], str]
     scope_id: UUID | None = None
@@ -44,7 +44,7 @@ class ServerDestination:
         self, principal: Principal, spec: ServerSpec, preset: Preset | None = None
     ) -> Server:
         """Create a server here and run `on_created`, in one transaction."""
-        principal.require(self.needs)
+        principal.require(self.required_action)
         with transaction.atomic():
             server = services.create_server(principal, spec, scope_id=self.scope_id, preset=preset)
             self.on_created(principal, server)
@@ -89,7 +89,7 @@ def add_by_form(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Show the form, or create the server."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     form = ServerForm(principal, request.POST if request.method == "POST" else None)
     if form.is_bound and form.is_valid():
         try:

@@ -44,6 +44,11 @@ from mcp_servers.models import BulkJob, BulkJobItem, Server
 IMMEDIATE_LIMIT = 3
 MAX_ITEMS_SHOWN = 200
 MAX_RUNNING_JOBS_SHOWN = 5
+MAX_NAMES_SHOWN = 10
+# Rows that people never see as objects, such as measurements; they aren't listed.
+UNLISTED_MODELS = frozenset(
+    {"toolname", "healthcheck", "erroroutput", "outage", "unmonitoredperiod"}
+)
 
 
 def start_job_and_redirect(
@@ -97,13 +102,6 @@ def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
     return render_screen(
         request, "servers/bulk_job.html", title=_("Bulk job"), opts=Server._meta, **context
     )
-
-
-MAX_NAMES_SHOWN = 10
-# Rows that people never see as objects, such as measurements; they aren't listed.
-UNLISTED_MODELS = frozenset(
-    {"toolname", "healthcheck", "erroroutput", "outage", "unmonitoredperiod"}
-)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,73 @@ _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 # A piece of a line, and whether it is part of the change.
 Piece = tuple[str, bool]
+PAGE_SIZE = 50
+RESOURCES = (
+    Definition.Kind.RESOURCE,
+    Definition.Kind.RESOURCE_TEMPLATE,
+    Definition.Kind.SKILL,
+)
+PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
+# Kind filters of each tab: (query value, title, kinds).
+KIND_FILTERS = {
+    "resources": (
+        ("fixed", _("Resources"), RESOURCES[:1]),
+        ("templates", _("Templates"), RESOURCES[1:2]),
+        ("skills", _("Skills"), RESOURCES[2:]),
+    ),
+    "prompts": (
+        ("prompts", _("Prompts"), PROMPTS[:1]),
+        ("instructions", _("Instructions"), PROMPTS[1:]),
+    ),
+    "definitions": (
+        ("tools", _("Tools"), (Definition.Kind.TOOL,)),
+        ("resources", _("Resources"), RESOURCES),
+        ("prompts", _("Prompts"), PROMPTS[:1]),
+        ("instructions", _("Instructions"), PROMPTS[1:]),
+    ),
+}
+STATES = (
+    ("", _("All states")),
+    ("waiting", _("pending review")),
+    ("callable", _("approved")),
+    ("off", _("disabled")),
+    ("rejected", _("rejected")),
+    ("refused", _("can't be used")),
+    ("gone", _("no longer declared")),
+)
+# The groups of tools; a server with more tools than `MAX_GROUPED` has them by name.
+MAX_GROUPED = 1_000
+RISK_GROUPS = (
+    (ToolRisk.DESTRUCTIVE, "delete", "bad", _("Destructive")),
+    (ToolRisk.EXTERNAL, "north_east", "warn", _("External effect")),
+    (ToolRisk.OTHER, "edit", "plain", _("Other")),
+    (ToolRisk.READ_ONLY, "visibility", "good", _("Read-only")),
+)
+REVIEW_GROUP, OTHER_GROUP = "review", "definitions"
+RISKS = tuple(risk for risk, *_words in RISK_GROUPS)
+# The tool's own annotations. They are shown only; no decision uses them.
+HINTS = (
+    ("readOnlyHint", _("hint: read-only"), "plain"),
+    ("destructiveHint", _("hint: destructive"), "warn"),
+    ("idempotentHint", _("hint: idempotent"), "plain"),
+    ("openWorldHint", _("hint: open world"), "plain"),
+)
+PAYLOAD_FACTS = (
+    ("uri", _("URI")),
+    ("uriTemplate", _("Template")),
+    ("mimeType", _("Type")),
+    ("size", _("Bytes")),
+    ("audience", _("Audience")),
+    ("priority", _("Priority")),
+    ("lastModified", _("Last modified")),
+)
+ADVICE = (
+    (ToolRisk.DESTRUCTIVE, _("Check: destructive")),
+    (ToolRisk.EXTERNAL, _("Check: external effect")),
+    (ToolRisk.OTHER, _("Check what it changes")),
+    (ToolRisk.READ_ONLY, _("Safe: read-only")),
+)
+TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
 
 
 @dataclass(frozen=True)
@@ -114,77 +181,6 @@ def _diff_texts(before: str, after: str) -> tuple[DiffLine, ...]:
     return DiffLine("removed", tuple(removed)), DiffLine("added", tuple(added))
 
 
-PAGE_SIZE = 50
-RESOURCES = (
-    Definition.Kind.RESOURCE,
-    Definition.Kind.RESOURCE_TEMPLATE,
-    Definition.Kind.SKILL,
-)
-PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
-# Kind filters of each tab: (query value, title, kinds).
-KIND_FILTERS = {
-    "resources": (
-        ("fixed", _("Resources"), RESOURCES[:1]),
-        ("templates", _("Templates"), RESOURCES[1:2]),
-        ("skills", _("Skills"), RESOURCES[2:]),
-    ),
-    "prompts": (
-        ("prompts", _("Prompts"), PROMPTS[:1]),
-        ("instructions", _("Instructions"), PROMPTS[1:]),
-    ),
-    "definitions": (
-        ("tools", _("Tools"), (Definition.Kind.TOOL,)),
-        ("resources", _("Resources"), RESOURCES),
-        ("prompts", _("Prompts"), PROMPTS[:1]),
-        ("instructions", _("Instructions"), PROMPTS[1:]),
-    ),
-}
-STATES = (
-    ("", _("All states")),
-    ("waiting", _("pending review")),
-    ("callable", _("approved")),
-    ("off", _("disabled")),
-    ("rejected", _("rejected")),
-    ("refused", _("can't be used")),
-    ("gone", _("no longer declared")),
-)
-# The groups of tools; a server with more tools than `MAX_GROUPED` has them by name.
-MAX_GROUPED = 1_000
-RISK_GROUPS = (
-    (ToolRisk.DESTRUCTIVE, "delete", "bad", _("Destructive")),
-    (ToolRisk.EXTERNAL, "north_east", "warn", _("External effect")),
-    (ToolRisk.OTHER, "edit", "plain", _("Other")),
-    (ToolRisk.READ_ONLY, "visibility", "good", _("Read-only")),
-)
-REVIEW_GROUP, OTHER_GROUP = "review", "definitions"
-RISKS = tuple(risk for risk, *_words in RISK_GROUPS)
-TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
-# The tool's own annotations. They are shown only; no decision uses them.
-HINTS = (
-    ("readOnlyHint", _("hint: read-only"), "plain"),
-    ("destructiveHint", _("hint: destructive"), "warn"),
-    ("idempotentHint", _("hint: idempotent"), "plain"),
-    ("openWorldHint", _("hint: open world"), "plain"),
-)
-PAYLOAD_FACTS = (
-    ("uri", _("URI")),
-    ("uriTemplate", _("Template")),
-    ("mimeType", _("Type")),
-    ("size", _("Bytes")),
-    ("audience", _("Audience")),
-    ("priority", _("Priority")),
-    ("lastModified", _("Last modified")),
-)
-
-
-ADVICE = (
-    (ToolRisk.DESTRUCTIVE, _("Check: destructive")),
-    (ToolRisk.EXTERNAL, _("Check: external effect")),
-    (ToolRisk.OTHER, _("Check what it changes")),
-    (ToolRisk.READ_ONLY, _("Safe: read-only")),
-)
-
-
 @dataclass(frozen=True)
 class DefinitionRow:
     """One definition, prepared for the page.
@@ -205,7 +201,9 @@ class DefinitionRow:
     @property
     def label_choices(self) -> list[tuple[FlowLabel, Any, bool]]:
         """All labels with their titles and whether they are effective."""
-        return [(label, words, label in self.labels) for label, words in LABEL_NAMES.items()]
+        return [
+            (label, label_name, label in self.labels) for label, label_name in LABEL_NAMES.items()
+        ]
 
     @property
     def labelled(self) -> bool:
@@ -225,7 +223,9 @@ class DefinitionRow:
     @property
     def safe(self) -> bool:
         """Whether it is new, only reads data, and has no findings: many are approved at once."""
-        return self.waits and not needs_own_review(self.row) and self.risk == ToolRisk.READ_ONLY
+        return (
+            self.is_pending and not needs_own_review(self.row) and self.risk == ToolRisk.READ_ONLY
+        )
 
     @property
     def advice(self) -> Any:
@@ -248,19 +248,19 @@ class DefinitionRow:
         return f"{self.row.pk}:{self.row.digest}"
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether it is pending review."""
         return self.row.state in (Definition.State.PENDING, Definition.State.CHANGED)
 
     @property
     def can_approve(self) -> bool:
         """Whether it can be approved: it is pending review, or was rejected in one."""
-        return self.waits or self.row.state == Definition.State.REJECTED
+        return self.is_pending or self.row.state == Definition.State.REJECTED
 
     @property
     def is_flagged(self) -> bool:
         """Whether it is pending review with findings, so it must be approved individually."""
-        return self.waits and bool(self.row.findings)
+        return self.is_pending and bool(self.row.findings)
 
 
 @dataclass(frozen=True)
@@ -383,10 +383,10 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         kind=kind,
         state=state,
         q=text,
-        approvable_items=[item for item in items if item.waits and not item.is_flagged],
+        approvable_items=[item for item in items if item.is_pending and not item.is_flagged],
         safe_items=[item for item in items if item.safe],
-        new_count=sum(item.waits and not item.row.pinned_digest for item in items),
-        changed_count=sum(item.waits and bool(item.row.pinned_digest) for item in items),
+        new_count=sum(item.is_pending and not item.row.pinned_digest for item in items),
+        changed_count=sum(item.is_pending and bool(item.row.pinned_digest) for item in items),
         flagged_items=[item for item in items if item.is_flagged],
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
@@ -420,7 +420,15 @@ def _build_groups(
 ) -> list[DefinitionGroup]:
     """Return the groups of a page, in order; definitions to review are the first."""
     if not groups_by_id:
-        return [DefinitionGroup(OTHER_GROUP, "", "plain", "", items, len(items))] if items else []
+        return (
+            [
+                DefinitionGroup(
+                    OTHER_GROUP, icon="", tone="plain", title="", items=items, total=len(items)
+                )
+            ]
+            if items
+            else []
+        )
     totals = Counter(groups_by_id.values())
     headings = (
         (REVIEW_GROUP, "fact_check", "trust", _("To review")),

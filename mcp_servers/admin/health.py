@@ -95,7 +95,7 @@ def _can_read_output(visit: ObjectRequest) -> bool:
     return stdio and visit.principal.may(Action.MANAGE_SERVERS)
 
 
-@ServerAdmin.add_page("calls", _("Calls"), order=50, needs=Action.VIEW_AUDIT)
+@ServerAdmin.add_page("calls", _("Calls"), order=50, required_actions=Action.VIEW_AUDIT)
 def show_calls(visit: ObjectRequest) -> HttpResponseBase:
     """Show the audit entries of this server's latest calls."""
     server: Server = visit.object

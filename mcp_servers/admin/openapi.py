@@ -54,6 +54,24 @@ KEY_LOCATIONS = (
     ("query", _("in the query string")),
     ("cookie", _("in a cookie")),
 )
+PARAMETER_LOCATIONS = (
+    ("path", _("in the path")),
+    ("query", _("in the query string, after ?")),
+    ("header", _("in a header")),
+    ("body", _("in the body")),
+)
+TYPE_NAMES = (
+    ("string", _("string")),
+    ("integer", _("integer")),
+    ("number", _("number")),
+    ("boolean", _("boolean")),
+    ("string[]", _("list of strings")),
+    ("integer[]", _("list of integers")),
+    ("number[]", _("list of numbers")),
+    ("boolean[]", _("list of booleans")),
+    ("object", _("any JSON object")),
+)
+COLUMNS = ("name", "in", "type", "required", "description", "default", "enum")
 
 
 class ApiServerForm(ServerForm):
@@ -106,7 +124,7 @@ def add_api(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Ask for the document, show its operations, or create the server."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     if request.method != "POST":
         return _render_document_page(request, destination)
     try:
@@ -265,26 +283,6 @@ def _load_document_text(server: Server) -> str:
     return text
 
 
-PARAMETER_LOCATIONS = (
-    ("path", _("in the path")),
-    ("query", _("in the query string, after ?")),
-    ("header", _("in a header")),
-    ("body", _("in the body")),
-)
-TYPE_NAMES = (
-    ("string", _("string")),
-    ("integer", _("integer")),
-    ("number", _("number")),
-    ("boolean", _("boolean")),
-    ("string[]", _("list of strings")),
-    ("integer[]", _("list of integers")),
-    ("number[]", _("list of numbers")),
-    ("boolean[]", _("list of booleans")),
-    ("object", _("any JSON object")),
-)
-COLUMNS = ("name", "in", "type", "required", "description", "default", "enum")
-
-
 class OperationParametersWidget(forms.Widget):
     """One row of inputs per parameter; a script adds and removes rows."""
 
@@ -376,7 +374,7 @@ class OperationForm(forms.Form):
     )
     labels = forms.MultipleChoiceField(
         label=_("Selected labels"),
-        choices=[(label.value, words) for label, words in LABEL_NAMES.items()],
+        choices=[(label.value, label_name) for label, label_name in LABEL_NAMES.items()],
         required=False,
         widget=forms.CheckboxSelectMultiple,
     )
@@ -466,7 +464,7 @@ def add_declared_api(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Ask for a server and its first operation, or create them."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     posted = request.POST if request.method == "POST" else None
     form, operation = DeclaredApiForm(principal, posted), OperationForm(posted)
     if posted is not None and all([form.is_valid(), operation.is_valid()]):

@@ -44,6 +44,7 @@ MOST_USED = (
 )
 # Presets that need neither an account nor a value, for the first steps.
 STARTERS = ("time", "microsoft-learn", "aws-knowledge", "cloudflare-documentation")
+View = Callable[..., HttpResponseBase]
 
 
 def list_preset_cards(principal: Principal, destination: "ServerDestination") -> list["PresetCard"]:
@@ -82,8 +83,8 @@ def _group_cards(cards: Sequence["PresetCard"]) -> list[tuple[Any, list["PresetC
     """Return the cards under titles: those that are used most, and the others."""
     by_slug = {card.preset.slug: card for card in cards if card.preset.organization_id is None}
     most_used = [by_slug[slug] for slug in MOST_USED if slug in by_slug]
-    others = [card for card in cards if card not in most_used]
-    groups = [(_("Most used"), most_used), (_("All others"), others)]
+    other_cards = [card for card in cards if card not in most_used]
+    groups = [(_("Most used"), most_used), (_("All others"), other_cards)]
     return [(title, members) for title, members in groups if members]
 
 
@@ -91,7 +92,7 @@ def choose_preset(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Show the preset gallery, filtered by category."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     all_cards = list_preset_cards(principal, destination)
     category_slugs = {card.category_slug for card in all_cards}
     selected_category = request.GET.get("category", "")
@@ -220,7 +221,7 @@ def add_by_preset(
     request: HttpRequest, principal: Principal, destination: ServerDestination, slug: str
 ) -> HttpResponseBase:
     """Show a preset's parameters, or create the server."""
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     preset = get_preset(principal, slug)
     form = AddPresetForm(principal, preset, request.POST if request.method == "POST" else None)
     if form.is_bound and form.is_valid():
@@ -298,9 +299,6 @@ def _build_parameter_field(parameter: dict[str, Any]) -> forms.Field:
         help_text=make_visible(str(parameter.get("help") or parameter.get("description") or "")),
         widget=widget,
     )
-
-
-View = Callable[..., HttpResponseBase]
 
 
 @dataclass(frozen=True)

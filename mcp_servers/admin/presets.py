@@ -72,6 +72,7 @@ PROBLEM_FIELDS = {
     "endpoint_config": "url",
     "auth_config.type": "auth_type",
 }
+NOT_ENABLED = _("A platform administrator must enable this preset for your organization.")
 
 
 def map_problem_fields(problem: Problem) -> dict[str, str]:
@@ -258,9 +259,6 @@ class PresetCategoryFilter(DropdownFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         return queryset.filter(category=self.value()) if self.value() else queryset
-
-
-NOT_ENABLED = _("A platform administrator must enable this preset for your organization.")
 
 
 @register(Preset)
@@ -505,7 +503,7 @@ class SavePresetForm(forms.Form):
     name = forms.CharField(label=_("Name"), widget=TextInput(attrs={"autocomplete": "off"}))
 
 
-@ServerAdmin.add_page("save_preset", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_page("save_preset", required_actions=Action.MANAGE_SERVERS)
 def save_preset(visit: ObjectRequest) -> HttpResponseBase:
     """Preview a preset of this server, or save it."""
     server: Server = visit.object

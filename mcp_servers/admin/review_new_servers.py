@@ -133,8 +133,11 @@ def save_failures(request: HttpRequest, failures: Sequence[FailedServer], text: 
     if not failures:
         return ""
     key = secrets.token_hex(4)
-    kept = list(request.session.get(FAILURES, {}).items())[-(MAX_KEPT - 1) :]
-    request.session[FAILURES] = {**dict(kept), key: [asdict(failure) for failure in failures]}
+    recent_failures = list(request.session.get(FAILURES, {}).items())[-(MAX_KEPT - 1) :]
+    request.session[FAILURES] = {
+        **dict(recent_failures),
+        key: [asdict(failure) for failure in failures],
+    }
     is_short = len(text) <= MAX_KEPT_CHARACTERS
     request.session[FAILED_TEXT] = {"key": key, "text": seal(text)} if is_short else {}
     return key
@@ -206,7 +209,7 @@ def show_added_servers(
 
     Servers that have been discovered aren't contacted again, so the page can be reloaded.
     """
-    principal.require(destination.needs)
+    principal.require(destination.required_action)
     servers = _load_servers(principal, request.GET.get("servers", ""))
     if request.method == "POST":
         _approve_selected(request, principal, servers)
@@ -227,8 +230,8 @@ def show_added_servers(
         for state in ("attention", "connecting", "added")
     }
     failures_key = request.GET.get("failures", "")
-    kept = _load_failures(request, failures_key)
-    failures = [failure for failure in kept if not failure.exists]
+    all_failures = _load_failures(request, failures_key)
+    failures = [failure for failure in all_failures if not failure.exists]
     paste_url = destination.url("paste")
     may_approve = principal.may(Action.APPROVE_DEFINITIONS)
     unknown_count = len(rows_by_state["connecting"])
@@ -239,10 +242,10 @@ def show_added_servers(
         rows=rows_by_state,
         attention_groups=group_rows(rows_by_state["attention"]),
         failure_groups=group_failures(failures),
-        existing_names=[failure.name for failure in kept if failure.exists],
+        existing_names=[failure.name for failure in all_failures if failure.exists],
         paste_url=paste_url,
         again_url=_build_again_url(request, paste_url, failures_key),
-        summary=_summarize(rows_by_state, len(failures), len(kept) - len(failures)),
+        summary=_summarize(rows_by_state, len(failures), len(all_failures) - len(failures)),
         attention_count=len(rows_by_state["attention"]) + len(failures),
         selected=selected_count,
         unknown=unknown_count,

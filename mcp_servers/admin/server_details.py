@@ -58,6 +58,22 @@ from mcp_servers.openapi.services import (
 from mcp_servers.server_config import build_changed_spec, mask_endpoint_config
 from mcp_servers.subscriptions.queries import load_change_notification_status
 
+KIND_NAMES = (
+    (Definition.Kind.TOOL, _("tools"), "tools"),
+    (Definition.Kind.RESOURCE, _("resources"), "resources"),
+    (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
+    (Definition.Kind.SKILL, _("skills"), "resources"),
+    (Definition.Kind.PROMPT, _("prompts"), "prompts"),
+)
+PACKAGE_STATES = {
+    "needed": _("not installed yet"),
+    "installing": _("installing"),
+    "installed": _("installed"),
+    "failed": _("installation failed"),
+}
+# Configuration field of each secret placement.
+CONFIG_FIELDS = {Secret.Placement.HEADER: "headers", Secret.Placement.ENV: "env"}
+
 
 def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
     """Show the declared operations and the form, or update the server."""
@@ -88,7 +104,9 @@ def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ServerAdmin.add_page("operation", needs=Action.MANAGE_SERVERS, parent_tab="configuration")
+@ServerAdmin.add_page(
+    "operation", required_actions=Action.MANAGE_SERVERS, parent_tab="configuration"
+)
 def show_operation(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a declared operation, or create or update it."""
     server: Server = visit.object
@@ -123,7 +141,9 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ServerAdmin.add_page("remove_operation", needs=Action.MANAGE_SERVERS, parent_tab="configuration")
+@ServerAdmin.add_page(
+    "remove_operation", required_actions=Action.MANAGE_SERVERS, parent_tab="configuration"
+)
 def show_operation_removal(visit: ObjectRequest) -> HttpResponseBase:
     """Confirm the deletion of an operation, or delete it."""
     server: Server = visit.object
@@ -150,28 +170,12 @@ def _redirect_to_server(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "change", "?connect=1" if visit.object.enabled else "")
 
 
-KIND_NAMES = (
-    (Definition.Kind.TOOL, _("tools"), "tools"),
-    (Definition.Kind.RESOURCE, _("resources"), "resources"),
-    (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
-    (Definition.Kind.SKILL, _("skills"), "resources"),
-    (Definition.Kind.PROMPT, _("prompts"), "prompts"),
-)
-
-PACKAGE_STATES = {
-    "needed": _("not installed yet"),
-    "installing": _("installing"),
-    "installed": _("installed"),
-    "failed": _("installation failed"),
-}
-
-
 @ServerAdmin.add_page("change", _("Overview"), order=10)
 def show_overview(visit: ObjectRequest) -> HttpResponseBase:
     """Show the server's status, definitions and configuration."""
     server: Server = visit.object
     counts = server.definitions.aggregate(
-        waiting=Count("pk", filter=AWAITING_REVIEW),
+        pending_review=Count("pk", filter=AWAITING_REVIEW),
         refused=Count("pk", filter=~Q(fault="")),
         **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, *_words in KIND_NAMES},
     )
@@ -179,7 +183,7 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
         "servers/overview.html",
         server=server,
         counts=[(title, counts[kind], visit.url(tab)) for kind, title, tab in KIND_NAMES],
-        review_count=counts["waiting"],
+        review_count=counts["pending_review"],
         refused=counts["refused"],
         endpoint=mask_endpoint_config(server),
         auth=mask_auth_config(server),
@@ -217,7 +221,7 @@ def show_added_pool_servers(request: HttpRequest) -> HttpResponseBase:
 ServerAdmin.extra_views += (("add/added/", "added", show_added_pool_servers),)
 
 
-@ServerAdmin.add_object_action("connect", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("connect", required_actions=Action.MANAGE_SERVERS)
 def connect_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover the server and render the result as a fragment."""
     [attempt] = discover_servers(
@@ -238,7 +242,7 @@ def connect_server(visit: ObjectRequest) -> HttpResponseBase:
         correct_url=_build_fix_url(visit, attempt.problem),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         review=load_new_definitions(visit.object)
-        if attempt.result and attempt.result.waiting
+        if attempt.result and attempt.result.pending_review
         else None,
         page=visit.request.GET.get("page", ""),
     )
@@ -267,17 +271,13 @@ def build_sign_in_panel(visit: ObjectRequest) -> Panel | None:
 
 
 @ServerAdmin.add_object_action(
-    "sign-out", needs=(Action.MANAGE_SERVERS, *authorization_code.PERSONAL_LOGIN_ACTIONS)
+    "sign-out", required_actions=(Action.MANAGE_SERVERS, *authorization_code.PERSONAL_LOGIN_ACTIONS)
 )
 def sign_out_of_server(visit: ObjectRequest) -> None:
     """Delete the organization's or the user's tokens, depending on the server's `per`."""
     authorization_code.sign_out(visit.principal, visit.object)
     text = _t("Signed out of %(server)s.")
     messages.success(visit.request, text % {"server": make_visible(visit.object.name)})
-
-
-# Configuration field of each secret placement.
-CONFIG_FIELDS = {Secret.Placement.HEADER: "headers", Secret.Placement.ENV: "env"}
 
 
 @dataclass(frozen=True)
@@ -408,7 +408,7 @@ def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ServerAdmin.add_object_action("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
+@ServerAdmin.add_object_action("clear_data_labels", required_actions=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
     clear_store_labels(visit.principal, visit.object)
     messages.success(visit.request, _t("Data labels cleared. Effective immediately."))

@@ -33,6 +33,27 @@ from mcp_servers.server_config import ServerSpec, mask_endpoint_config
 from mcp_servers.server_prices import MAX_PRICE, MAX_RATE, PRICE_NAMES
 
 MAX_PAIRS = 100
+# Form fields by the field name of a problem.
+PROBLEM_FIELDS = {
+    "endpoint_config": "command",
+    "auth_config": "auth_type",
+    "auth_config.type": "auth_type",
+    "auth_config.header": "header",
+}
+GRANT_NAMES = (
+    ("client_credentials", _("client credentials, without a person")),
+    ("authorization_code", _("a person signs in to the server")),
+    ("jwt_bearer", _("the platform's workload token")),
+)
+DPOP_NAMES = (
+    ("auto", _("If the server supports it")),
+    ("required", _("Required")),
+    ("off", _("Off")),
+)
+PER_NAMES = (
+    ("organization", _("one person for the whole organization")),
+    ("user", _("each person separately")),
+)
 
 
 class KeyValueWidget(forms.Widget):
@@ -90,29 +111,6 @@ class KeyValueField(forms.Field):
         if len(mapping) < len(pairs):
             raise ValidationError(_("A name is used twice."), code="twice")
         return mapping
-
-
-# Form fields by the field name of a problem.
-PROBLEM_FIELDS = {
-    "endpoint_config": "command",
-    "auth_config": "auth_type",
-    "auth_config.type": "auth_type",
-    "auth_config.header": "header",
-}
-GRANT_NAMES = (
-    ("client_credentials", _("client credentials, without a person")),
-    ("authorization_code", _("a person signs in to the server")),
-    ("jwt_bearer", _("the platform's workload token")),
-)
-DPOP_NAMES = (
-    ("auto", _("If the server supports it")),
-    ("required", _("Required")),
-    ("off", _("Off")),
-)
-PER_NAMES = (
-    ("organization", _("one person for the whole organization")),
-    ("user", _("each person separately")),
-)
 
 
 def _build_text_field(label: Any, help_text: Any = "", **attrs: str) -> forms.CharField:

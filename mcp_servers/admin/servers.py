@@ -52,6 +52,9 @@ from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
+ROUTE_NAMES = {"form": "add"}  # other routes have the name of the method
+MAX_SEARCH_WORDS = 8
+
 
 def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAttempt]) -> None:
     """Add a message for each server with its result or problem."""
@@ -62,7 +65,7 @@ def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAtt
                 request, render_sentence(f"{name}: {format_problem(attempt.problem)}", 2_000)
             )
         elif attempt.result is not None:
-            add_message = messages.warning if attempt.result.waiting else messages.success
+            add_message = messages.warning if attempt.result.pending_review else messages.success
             add_message(request, f"{name}: {summarize_discovery(attempt.result)}")
 
 
@@ -75,14 +78,11 @@ def summarize_discovery(result: DiscoveryResult) -> str:
     counts = (
         (_t("%(n)d new"), result.new),
         (_t("%(n)d changed"), result.changed),
-        (_t("%(n)d removed"), result.gone),
+        (_t("%(n)d removed"), result.removed),
         (_t("%(n)d rejected"), result.refused),
-        (_t("%(n)d pending review"), result.waiting),
+        (_t("%(n)d pending review"), result.pending_review),
     )
     return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."
-
-
-ROUTE_NAMES = {"form": "add"}  # other routes have the name of the method
 
 
 def _build_add_url(method: str, *args: Any) -> str:
@@ -96,7 +96,7 @@ def _build_next_url(server: Server) -> str:
 
 POOL_DESTINATION = ServerDestination(
     title=_("Add server"),
-    needs=Action.MANAGE_SERVERS,
+    required_action=Action.MANAGE_SERVERS,
     url=_build_add_url,
     build_next_url=_build_next_url,
 )
@@ -150,9 +150,6 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
     )
 
 
-MAX_SEARCH_WORDS = 8
-
-
 class PendingReviewFilter(DropdownFilter):
     """Filter servers by whether definitions are pending review."""
 
@@ -195,7 +192,7 @@ class ServerAdmin(TabbedAdmin):
         "server",
         "state",
         "tool_count",
-        "waiting",
+        "pending_review",
         "uptime",
         "seen",
         "latency",
@@ -256,7 +253,7 @@ class ServerAdmin(TabbedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
         """Return the servers, with aliases for sorting by the definition counts."""
-        tools, waiting = (
+        tools, pending_definitions = (
             _query_definitions().tools().filter(present=True),
             _query_pending_definitions(),
         )
@@ -266,7 +263,7 @@ class ServerAdmin(TabbedAdmin):
             .prefetch_related(*prefetch_last_day())
             .alias(
                 tool_total=_build_count_subquery(tools),
-                waiting_count=_build_count_subquery(waiting),
+                waiting_count=_build_count_subquery(pending_definitions),
             )
         )
 
@@ -296,13 +293,13 @@ class ServerAdmin(TabbedAdmin):
             row["server"]: row
             for row in definitions.annotate(
                 tools=Count("pk", filter=Q(kind=Definition.Kind.TOOL, present=True)),
-                waiting=Count("pk", filter=AWAITING_REVIEW),
+                pending_review=Count("pk", filter=AWAITING_REVIEW),
             )
         }
         for server in page:
             row = counts.get(server.pk)
             server.tool_total = row["tools"] if row else 0
-            server.waiting_count = row["waiting"] if row else 0
+            server.waiting_count = row["pending_review"] if row else 0
         return changelist
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
@@ -320,8 +317,8 @@ class ServerAdmin(TabbedAdmin):
     @display(description=_("server"), ordering="name")
     def server(self, server: Server) -> str:
         """Return the name, with transport and description."""
-        about = server.description or server.endpoint_config.get("url") or _format_command(server)
-        return render_to_string("admin/servers/name.html", {"server": server, "about": about})
+        summary = server.description or server.endpoint_config.get("url") or _format_command(server)
+        return render_to_string("admin/servers/name.html", {"server": server, "about": summary})
 
     @display(description=_("status"), ordering="status")
     def state(self, server: Server) -> str:
@@ -334,7 +331,7 @@ class ServerAdmin(TabbedAdmin):
         return f"{server.tool_total:,}" if server.discovered_at else "–"
 
     @display(description=_("pending"), ordering="waiting_count")
-    def waiting(self, server: Any) -> str:
+    def pending_review(self, server: Any) -> str:
         """Return the number of definitions pending review, as a link."""
         return render_to_string("admin/servers/waiting.html", {"server": server})
 
@@ -476,7 +473,7 @@ def _format_command(server: Server) -> str:
     return " ".join([config.get("command", ""), *config.get("args", ())])
 
 
-@ServerAdmin.add_object_action("test", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("test", required_actions=Action.MANAGE_SERVERS)
 def probe_server(visit: ObjectRequest) -> None:
     """Test the server now."""
     attempts = discover_servers(
@@ -485,7 +482,7 @@ def probe_server(visit: ObjectRequest) -> None:
     add_discovery_messages(visit.request, attempts)
 
 
-@ServerAdmin.add_object_action("refresh", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("refresh", required_actions=Action.MANAGE_SERVERS)
 def refresh_server(visit: ObjectRequest) -> None:
     """Discover the server again."""
     attempts = discover_servers(

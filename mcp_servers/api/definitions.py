@@ -209,13 +209,15 @@ class DefinitionReviewSerializer(StrictSerializer):
             "Changed since they were reviewed, rejected, or no longer declared; review them again."
         ),
     )
-    held = serializers.ListField(
+    needs_review = serializers.ListField(
         child=serializers.CharField(),
         help_text=(
             "Look like instructions to a model: review their findings, then approve them by name."
         ),
     )
-    waiting = serializers.IntegerField(help_text="Number of definitions still pending review.")
+    pending_review = serializers.IntegerField(
+        help_text="Number of definitions still pending review."
+    )
 
 
 class DefinitionListView(ServerView):
@@ -286,20 +288,20 @@ class ApproveDefinitionsView(ServerView):
         """Approve the reviewed versions of definitions.
 
         Each definition has the digest that was reviewed; if it has changed, the definition is
-        skipped. `all` doesn't approve changed definitions or those with findings (`held`): approve
-        those by their digest.
+        skipped. `all` doesn't approve changed definitions or those with findings (`needs_review`):
+        approve those by their digest.
         """
         server = self.get_server(server_id)
         body = self.read_body(ApproveDefinitionsBody)
         requested = body.get("definitions")
         digests = {entry["id"]: entry["digest"] for entry in requested} if requested else None
         result = approve_definitions(self.principal, server, digests)
-        waiting = server.definitions.awaiting_review().count()
+        pending_review = server.definitions.awaiting_review().count()
         answer = {
             "approved": result.approved,
             "skipped": result.skipped,
-            "held": result.held,
-            "waiting": waiting,
+            "needs_review": result.needs_review,
+            "pending_review": pending_review,
         }
         return self.respond_row(answer, DefinitionReviewSerializer)
 

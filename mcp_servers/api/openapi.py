@@ -33,6 +33,41 @@ from mcp_servers.openapi.services import (
 )
 
 URL = "https://api.example.com/openapi.json"
+STATES = ("undiscovered", *Definition.State.values)
+TYPE_PATTERN = f"^(({'|'.join(SCALAR_TYPES)})(\\[\\])?|object)$"
+PARAMETER_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {
+            "type": "string",
+            "description": "Name in the API; `customer.email` is a nested field of a JSON body.",
+        },
+        "in": {
+            "type": "string",
+            "enum": list(INPUT_LOCATIONS),
+            "description": "Default: `path` if the path contains the name, otherwise `query`.",
+        },
+        # A pattern instead of an enum: generated clients name `string` and `string[]` alike.
+        "type": {"type": "string", "pattern": TYPE_PATTERN, "default": "string"},
+        "required": {"type": "boolean", "default": False},
+        "description": {"type": "string"},
+        "default": {"description": "Sent if the model omits it."},
+        "enum": {"type": "array", "items": {}, "description": "The only allowed values."},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+EXAMPLE = {
+    "name": "get_order",
+    "description": "Look up an order of a customer by its number.",
+    "method": "GET",
+    "path": "/orders/{id}",
+    "parameters": [
+        {"name": "id", "in": "path", "type": "integer", "description": "The order's number"},
+        {"name": "expand", "type": "string[]", "enum": ["items", "customer"]},
+    ],
+    "result": "data",
+}
 
 
 @extend_schema_serializer(
@@ -121,43 +156,6 @@ class ApiPreviewView(ResourceView):
             allow_private=body.get("allow_private", False),
         )
         return Response(outline.as_dict())
-
-
-STATES = ("undiscovered", *Definition.State.values)
-TYPE_PATTERN = f"^(({'|'.join(SCALAR_TYPES)})(\\[\\])?|object)$"
-PARAMETER_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {
-            "type": "string",
-            "description": "Name in the API; `customer.email` is a nested field of a JSON body.",
-        },
-        "in": {
-            "type": "string",
-            "enum": list(INPUT_LOCATIONS),
-            "description": "Default: `path` if the path contains the name, otherwise `query`.",
-        },
-        # A pattern instead of an enum: generated clients name `string` and `string[]` alike.
-        "type": {"type": "string", "pattern": TYPE_PATTERN, "default": "string"},
-        "required": {"type": "boolean", "default": False},
-        "description": {"type": "string"},
-        "default": {"description": "Sent if the model omits it."},
-        "enum": {"type": "array", "items": {}, "description": "The only allowed values."},
-    },
-    "required": ["name"],
-    "additionalProperties": False,
-}
-EXAMPLE = {
-    "name": "get_order",
-    "description": "Look up an order of a customer by its number.",
-    "method": "GET",
-    "path": "/orders/{id}",
-    "parameters": [
-        {"name": "id", "in": "path", "type": "integer", "description": "The order's number"},
-        {"name": "expand", "type": "string[]", "enum": ["items", "customer"]},
-    ],
-    "result": "data",
-}
 
 
 @extend_schema_field(PARAMETER_SCHEMA)

@@ -135,6 +135,74 @@ UNFILLED_AUTH_CONFIG = {
     },
 }
 JSON_OBJECT = {"type": "object", "additionalProperties": True}
+# Generated clients would give spellings that differ only in a hyphen the same name.
+ALIASES = sorted(name for name in HTTP_TRANSPORT_NAMES if "-" not in name)
+SAMPLING = (
+    "Whether the server can use the agent's model: `off`, `ask` (requires approval each "
+    "time), or `allow` (within its token limit)."
+)
+ELICITATION = "Whether the server can send elicitation requests to the person who runs the session."
+ROOTS = "Whether the server receives the session's working folder."
+SESSION_STATE = (
+    "Whether the program keeps state for each session: `none` (a client's gateway sessions share "
+    "its processes), `kept`, or `auto` (`kept` for programs known for it, such as browsers)."
+)
+STDIO_EXAMPLE = {
+    "name": "aws-s3",
+    "transport_type": "stdio",
+    "endpoint_config": {
+        "command": "uvx",
+        "args": ["awslabs.s3-tables-mcp-server@0.0.7"],
+        "env": {"AWS_REGION": "us-east-1"},
+    },
+    "auth_config": {"type": "none"},
+    "enabled": True,
+}
+HTTP_EXAMPLE = {
+    "name": "docs",
+    "transport_type": "http",
+    "endpoint_config": {"url": "https://mcp.example.com/mcp"},
+    "auth_config": {"type": "bearer_token", "token": "…"},
+}
+API_EXAMPLE = {
+    "name": "pets",
+    "transport_type": "openapi",
+    "endpoint_config": {
+        "document_url": "https://api.example.com/openapi.json",
+        "operations": ["GET /pets", "GET /pets/{id}"],
+    },
+    "auth_config": {"type": "api_key", "header": "X-API-Key", "key": "…"},
+}
+PRESET_EXAMPLE = {"preset": "filesystem", "name": "files", "parameters": {"folder": "/srv/docs"}}
+TOOL_EXAMPLE = {"name": "list_buckets", "description": "List S3 buckets"}
+APPROVE_HELP = (
+    "Discover the server at once and approve its definitions, except suspicious ones. Requires "
+    "permission to review definitions. Without it, definitions are pending review."
+)
+DECLARED_EXAMPLE = {
+    "name": "shop",
+    "transport_type": "openapi",
+    "endpoint_config": {
+        "url": "https://api.example.com/v1",
+        "declared": [
+            {
+                "name": "get_order",
+                "description": "Look up an order by its number.",
+                "path": "/orders/{id}",
+                "parameters": [{"name": "id", "in": "path", "type": "integer"}],
+            }
+        ],
+    },
+    "auth_config": {"type": "bearer_token", "token": "…"},
+}
+ADD_EXAMPLES = [
+    OpenApiExample("A local program", STDIO_EXAMPLE, request_only=True),
+    OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
+    OpenApiExample("REST API", API_EXAMPLE, request_only=True),
+    OpenApiExample("HTTP operations, declared by hand", DECLARED_EXAMPLE, request_only=True),
+    OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
+]
+CHANGE_EXAMPLE = OpenApiExample("Rename", {"name": "s3"}, request_only=True)
 
 
 @extend_schema_field(ENDPOINT_CONFIG)
@@ -147,25 +215,9 @@ class AuthConfigField(serializers.DictField):
     """`auth_config` in requests."""
 
 
-# Generated clients would give spellings that differ only in a hyphen the same name.
-ALIASES = sorted(name for name in HTTP_TRANSPORT_NAMES if "-" not in name)
-
-
 @extend_schema_field({"type": "string", "enum": ["stdio", "openapi", *ALIASES]})
 class TransportTypeField(serializers.CharField):
     """`transport_type` in requests; accepts the aliases of HTTP that imports accept."""
-
-
-SAMPLING = (
-    "Whether the server can use the agent's model: `off`, `ask` (requires approval each "
-    "time), or `allow` (within its token limit)."
-)
-ELICITATION = "Whether the server can send elicitation requests to the person who runs the session."
-ROOTS = "Whether the server receives the session's working folder."
-SESSION_STATE = (
-    "Whether the program keeps state for each session: `none` (a client's gateway sessions share "
-    "its processes), `kept`, or `auto` (`kept` for programs known for it, such as browsers)."
-)
 
 
 class ClientCapabilitiesBody(StrictSerializer):
@@ -239,36 +291,6 @@ class ServerPricingSerializer(StrictSerializer):
     )
 
 
-STDIO_EXAMPLE = {
-    "name": "aws-s3",
-    "transport_type": "stdio",
-    "endpoint_config": {
-        "command": "uvx",
-        "args": ["awslabs.s3-tables-mcp-server@0.0.7"],
-        "env": {"AWS_REGION": "us-east-1"},
-    },
-    "auth_config": {"type": "none"},
-    "enabled": True,
-}
-HTTP_EXAMPLE = {
-    "name": "docs",
-    "transport_type": "http",
-    "endpoint_config": {"url": "https://mcp.example.com/mcp"},
-    "auth_config": {"type": "bearer_token", "token": "…"},
-}
-API_EXAMPLE = {
-    "name": "pets",
-    "transport_type": "openapi",
-    "endpoint_config": {
-        "document_url": "https://api.example.com/openapi.json",
-        "operations": ["GET /pets", "GET /pets/{id}"],
-    },
-    "auth_config": {"type": "api_key", "header": "X-API-Key", "key": "…"},
-}
-PRESET_EXAMPLE = {"preset": "filesystem", "name": "files", "parameters": {"folder": "/srv/docs"}}
-TOOL_EXAMPLE = {"name": "list_buckets", "description": "List S3 buckets"}
-
-
 class ServerBody(VersionedBody, ClientCapabilitiesBody, ServerPricingBody):
     """A server to create or update; a PATCH request doesn't change omitted fields."""
 
@@ -316,12 +338,6 @@ class ServerBody(VersionedBody, ClientCapabilitiesBody, ServerPricingBody):
     )
 
 
-APPROVE_HELP = (
-    "Discover the server at once and approve its definitions, except suspicious ones. Requires "
-    "permission to review definitions. Without it, definitions are pending review."
-)
-
-
 class PresetServerBody(StrictSerializer):
     """A server to add from a preset."""
 
@@ -330,32 +346,6 @@ class PresetServerBody(StrictSerializer):
     name = serializers.CharField(max_length=255, required=False)
     enabled = serializers.BooleanField(required=False)
     approve = serializers.BooleanField(required=False, help_text=APPROVE_HELP)
-
-
-DECLARED_EXAMPLE = {
-    "name": "shop",
-    "transport_type": "openapi",
-    "endpoint_config": {
-        "url": "https://api.example.com/v1",
-        "declared": [
-            {
-                "name": "get_order",
-                "description": "Look up an order by its number.",
-                "path": "/orders/{id}",
-                "parameters": [{"name": "id", "in": "path", "type": "integer"}],
-            }
-        ],
-    },
-    "auth_config": {"type": "bearer_token", "token": "…"},
-}
-ADD_EXAMPLES = [
-    OpenApiExample("A local program", STDIO_EXAMPLE, request_only=True),
-    OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
-    OpenApiExample("REST API", API_EXAMPLE, request_only=True),
-    OpenApiExample("HTTP operations, declared by hand", DECLARED_EXAMPLE, request_only=True),
-    OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
-]
-CHANGE_EXAMPLE = OpenApiExample("Rename", {"name": "s3"}, request_only=True)
 
 
 @extend_schema_serializer(examples=ADD_EXAMPLES[:4])
@@ -413,7 +403,7 @@ class ServerSerializer(VersionedSerializer, ClientCapabilitiesSerializer, Server
     status_detail = serializers.CharField()
     latency_ms = serializers.IntegerField(allow_null=True)
     tools = serializers.IntegerField(source="tool_count", help_text="Number of tools.")
-    waiting = serializers.IntegerField(
+    pending_review = serializers.IntegerField(
         source="waiting_count", help_text="Number of definitions pending review."
     )
     checked_at = serializers.DateTimeField(allow_null=True)
@@ -591,8 +581,8 @@ class ServerRefreshSerializer(ServerTestSerializer):
 
     new = serializers.IntegerField(required=False)
     changed = serializers.IntegerField(required=False)
-    gone = serializers.IntegerField(required=False)
-    waiting = serializers.IntegerField(
+    removed = serializers.IntegerField(required=False)
+    pending_review = serializers.IntegerField(
         required=False, help_text="Number of definitions pending review."
     )
     refused = serializers.IntegerField(required=False)

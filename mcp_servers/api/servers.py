@@ -54,6 +54,26 @@ from mcp_servers.oauth_client import authorization_code
 from mcp_servers.openapi.select_operations import complete_spec
 from mcp_servers.services import create_server, delete_server, set_server_enabled, update_server
 
+EXAMPLE = {
+    "docs": {
+        "type": "http",
+        "url": "https://mcp.example.com/mcp",
+        "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"},
+    }
+}
+TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
+ADD_BODY = PolymorphicProxySerializer(
+    component_name="ServerToAdd",
+    serializers=[AddServerBody, PresetServerBody],
+    resource_type_field_name=None,
+)
+NAME_PARAMETER = OpenApiParameter(
+    "name",
+    str,
+    many=True,
+    description="Name of a server to export; repeat the parameter for several.",
+)
+
 
 def discover_server(
     principal: Principal, server: Server, *, kind: str = HealthCheck.Kind.TEST
@@ -76,8 +96,8 @@ def discover_server(
         answer |= {
             "new": result.new,
             "changed": result.changed,
-            "gone": result.gone,
-            "waiting": result.waiting,
+            "removed": result.removed,
+            "pending_review": result.pending_review,
             "refused": result.refused,
             "notices": list(result.notices),
         }
@@ -119,13 +139,6 @@ def _build_failure(problem: Problem) -> dict[str, Any]:
         "detail": str(problem),
         "remedy": problem.remedy,
     }
-
-
-ADD_BODY = PolymorphicProxySerializer(
-    component_name="ServerToAdd",
-    serializers=[AddServerBody, PresetServerBody],
-    resource_type_field_name=None,
-)
 
 
 class ServerFilter(StrictFilterSet):
@@ -224,8 +237,8 @@ class ServerListView(ServerView):
         enabled first (otherwise `preset_not_enabled`).
 
         With `approve`, the server is discovered at once and its definitions are approved, except
-        suspicious ones; the response has the result (`status`, `tools`, `waiting`). Without it, a
-        worker discovers the server, and its definitions are pending review.
+        suspicious ones; the response has the result (`status`, `tools`, `pending_review`).
+        Without it, a worker discovers the server, and its definitions are pending review.
         """
         is_preset = "preset" in self.list_body_fields()
         body = self.read_body(PresetServerBody if is_preset else AddServerBody)
@@ -367,21 +380,6 @@ def _build_count_subquery(rows: QuerySet) -> Any:
     return Coalesce(number, 0)
 
 
-NAME_PARAMETER = OpenApiParameter(
-    "name",
-    str,
-    many=True,
-    description="Name of a server to export; repeat the parameter for several.",
-)
-EXAMPLE = {
-    "docs": {
-        "type": "http",
-        "url": "https://mcp.example.com/mcp",
-        "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"},
-    }
-}
-
-
 @extend_schema_field({"type": "object", "additionalProperties": JSON_OBJECT})
 class ServerConfigurationsField(serializers.JSONField):
     """Servers by name, in the format of MCP clients."""
@@ -424,9 +422,6 @@ class ServerExportView(ResourceView):
         servers = list(pool.prefetch_related("secrets"))
         self.report_read(servers)
         return Response(build_client_file(servers))
-
-
-TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
 
 
 class WrittenLabelsSerializer(StrictSerializer):

@@ -141,7 +141,7 @@ def read_manifest(content: bytes, platform: str) -> BundleManifest:
 
 
 def is_bundle_program(command: str) -> bool:
-    """Tell whether a command is a program of the bundle, at a path that can't leave it."""
+    """Tell whether a command is a program of the bundle, at a path inside it."""
     parts = command.split("/")
     return parts[0] == FOLDER_MARK and len(parts) > 1 and not {"", ".", ".."} & set(parts)
 
@@ -164,8 +164,12 @@ def fill_references(
     Values are inserted once: a reference in a value is never replaced. Raises `InvalidInput` for an
     unknown reference, and for a `sensitive` one.
     """
-    whole = _REFERENCE.fullmatch(text)
-    if whole and (name := whole[1].removeprefix("user_config.")) != whole[1] and name in values:
+    reference = _REFERENCE.fullmatch(text)
+    if (
+        reference
+        and (name := reference[1].removeprefix("user_config.")) != reference[1]
+        and name in values
+    ):
         _check_not_sensitive(name, field, sensitive)
         return values[name]
     return ("".join(_iterate_parts(text, field, values, sensitive)),)
@@ -240,8 +244,8 @@ def _read_command(
     """Return command, arguments, and environment with their references."""
     config = server.get("mcp_config")
     if config is None:
-        words = (*_DEFAULT_COMMANDS[server_type], f"${{__dirname}}/{entry_point}")
-        return words[0], words[1:], {}
+        command_line = (*_DEFAULT_COMMANDS[server_type], f"${{__dirname}}/{entry_point}")
+        return command_line[0], command_line[1:], {}
     path = "server.mcp_config"
     config = _read_object(server, "mcp_config", path)
     overrides = config.get("platform_overrides")

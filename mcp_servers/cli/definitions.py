@@ -127,8 +127,8 @@ LABEL_VERBS = (
         "label",
         "Show or set the flow labels of tools",
         _label_definitions,
-        (_add_label_arguments,),
-        (
+        arguments=(_add_label_arguments,),
+        examples=(
             "mcp label github",
             "mcp label mail send_mail reply --sends",
             "mcp label mail read_mail --private --untrusted",
@@ -140,15 +140,15 @@ LABEL_VERBS = (
 
 def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
-    waiting = list(server.definitions.awaiting_review().order_by("kind", "name"))
+    pending_definitions = list(server.definitions.awaiting_review().order_by("kind", "name"))
     named_definitions = _select_by_name(server, options.names) + _select_by_digest(
         server, options.digest or ()
     )
     if named_definitions:
         selected, left_out = named_definitions, []
     else:
-        selected = [row for row in waiting if not needs_own_review(row)]
-        left_out = [row for row in waiting if needs_own_review(row)]
+        selected = [row for row in pending_definitions if not needs_own_review(row)]
+        left_out = [row for row in pending_definitions if needs_own_review(row)]
     if not cli.as_json:
         for row in selected:
             _show_definition(cli, row)
@@ -163,7 +163,13 @@ def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> No
         result = approve_definitions(cli.principal, server, digests)
     held_names = tuple(str(row) for row in left_out)
     result = DefinitionReviewResult(result.approved, result.skipped, held_names)
-    cli.emit({"approved": result.approved, "skipped": result.skipped, "held": result.held})
+    cli.emit(
+        {
+            "approved": result.approved,
+            "skipped": result.skipped,
+            "needs_review": result.needs_review,
+        }
+    )
     show_review_result(cli, server, result)
     for row in left_out:
         if row.state == Definition.State.CHANGED:
@@ -179,9 +185,9 @@ def review_new_server(cli: CommandContext, server: Server, *, approve: bool = Fa
         approve_definitions(cli.principal, server)
         show_review_findings(cli, server)
         return
-    waiting = list(server.definitions.awaiting_review().order_by("kind", "name"))
-    selected = [row for row in waiting if not needs_own_review(row)]
-    if not (waiting and cli.can_ask and cli.principal.may(Action.APPROVE_DEFINITIONS)):
+    pending_definitions = list(server.definitions.awaiting_review().order_by("kind", "name"))
+    selected = [row for row in pending_definitions if not needs_own_review(row)]
+    if not (pending_definitions and cli.can_ask and cli.principal.may(Action.APPROVE_DEFINITIONS)):
         return
     for row in selected:
         _show_definition(cli, row)
@@ -283,15 +289,15 @@ VERBS = (
         "reject",
         "Reject definitions of a server that are pending review",
         _reject_definitions,
-        _REJECT_ARGUMENTS,
-        ('mcp reject git git_push --reason "Agents must not push."',),
+        arguments=_REJECT_ARGUMENTS,
+        examples=('mcp reject git git_push --reason "Agents must not push."',),
     ),
     CommandVerb(
         "approve",
         "Show and approve definitions of a server that are pending review",
         _approve_definitions,
-        _APPROVE_ARGUMENTS,
-        (
+        arguments=_APPROVE_ARGUMENTS,
+        examples=(
             "mcp approve time",
             "mcp approve git git_log git_status",
             "mcp approve git --digest 3f9c0a7be1d2 --yes",

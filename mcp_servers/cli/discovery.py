@@ -25,9 +25,11 @@ def discover_with_progress(
 
 def show_review_result(cli: CommandContext, server: Server, result: DefinitionReviewResult) -> None:
     """Print the result of an approval and the findings that were left out."""
-    skipped_text = f", {len(result.skipped)} skipped" if result.skipped or not result.held else ""
+    skipped_text = (
+        f", {len(result.skipped)} skipped" if result.skipped or not result.needs_review else ""
+    )
     cli.print_message(f"{len(result.approved)} approved{skipped_text}")
-    if result.held:
+    if result.needs_review:
         show_review_findings(cli, server)
 
 

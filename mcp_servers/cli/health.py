@@ -125,8 +125,8 @@ VERBS = (
         "history",
         "Show a server's uptime, outages, latency, and checks",
         _show_history,
-        _HISTORY_ARGUMENTS,
-        ("mcp history time", "mcp history github --since 24h --json"),
+        arguments=_HISTORY_ARGUMENTS,
+        examples=("mcp history time", "mcp history github --since 24h --json"),
     ),
 )
 
@@ -168,7 +168,7 @@ LOG_VERBS = (
         "logs",
         "Show the latest stderr output of a stdio server's processes and how they ended",
         _show_logs,
-        (Argument("SERVER", "Slug, name, or ID of the server"),),
-        ("mcp logs time", "mcp logs time --json"),
+        arguments=(Argument("SERVER", "Slug, name, or ID of the server"),),
+        examples=("mcp logs time", "mcp logs time --json"),
     ),
 )

@@ -72,8 +72,8 @@ def _sign_in(cli: CommandContext, options: argparse.Namespace) -> None:
     outcome = discover_with_progress(cli, [server])[server.name]
     if outcome.problem is None and cli.can_ask:
         review_new_server(cli, server)
-        waiting = server.definitions.awaiting_review().count()
-        outcome = replace(outcome, waiting=waiting)
+        pending_review = server.definitions.awaiting_review().count()
+        outcome = replace(outcome, pending_review=pending_review)
     cli.emit(_serialize_login(server, url, signed_in=True) | {"discovery": outcome.as_dict()})
     cli.print_message(make_visible(f"Signed in to {server.name}. {outcome.format_summary()}"))
     if outcome.problem is not None:
@@ -115,14 +115,18 @@ VERBS = (
         "login",
         "Print the sign-in URL of a server and wait for the sign-in",
         _sign_in,
-        _LOGIN_ARGUMENTS,
-        ("mcp login linear", "mcp login linear --open", "mcp login linear --no-wait --json"),
+        arguments=_LOGIN_ARGUMENTS,
+        examples=(
+            "mcp login linear",
+            "mcp login linear --open",
+            "mcp login linear --no-wait --json",
+        ),
     ),
     CommandVerb(
         "logout",
         "Sign the organization out of a server and revoke its tokens",
         _sign_out,
-        _SERVER_ARGUMENT,
-        ("mcp logout linear",),
+        arguments=_SERVER_ARGUMENT,
+        examples=("mcp logout linear",),
     ),
 )

@@ -273,15 +273,15 @@ VERBS = (
         "operations",
         "List the declared HTTP operations of a server",
         _list_operations,
-        (Argument("SERVER", "Slug, name, or ID of the server"),),
-        ("mcp operations shop", "mcp operations shop --json"),
+        arguments=(Argument("SERVER", "Slug, name, or ID of the server"),),
+        examples=("mcp operations shop", "mcp operations shop --json"),
     ),
     CommandVerb(
         "add-operation",
         "Declare an HTTP operation as a tool. Creates the server if it doesn't exist.",
         _create_operation,
-        _CREATE_ARGUMENTS,
-        (
+        arguments=_CREATE_ARGUMENTS,
+        examples=(
             "mcp add-operation shop get_order --url https://api.example.com/orders/{id} "
             "--param 'id:integer:path!:The order' --description 'Look up an order.' "
             "--bearer '${SHOP_TOKEN}'",
@@ -296,8 +296,8 @@ VERBS = (
         "remove-operation",
         "Delete a declared operation. It can no longer be called.",
         _delete_operation,
-        _DELETE_ARGUMENTS,
-        ("mcp remove-operation shop add_order",),
-        "Delete {name} of {server}? It can no longer be called.",
+        arguments=_DELETE_ARGUMENTS,
+        examples=("mcp remove-operation shop add_order",),
+        confirmation="Delete {name} of {server}? It can no longer be called.",
     ),
 )

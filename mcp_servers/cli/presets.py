@@ -204,30 +204,34 @@ VERBS = (
         "presets",
         "List the presets of the catalog, load the catalog, or check its packages",
         _handle_presets,
-        (_add_presets_arguments,),
-        ("mcp presets", "mcp presets --load", "mcp presets --check time filesystem --json"),
+        arguments=(_add_presets_arguments,),
+        examples=(
+            "mcp presets",
+            "mcp presets --load",
+            "mcp presets --check time filesystem --json",
+        ),
     ),
     CommandVerb(
         "save-preset",
         "Save a server as a preset of the organization. Its secrets become parameters.",
         _save_preset,
-        _SAVE_ARGUMENTS,
-        ("mcp save-preset docs 'Our documentation'",),
+        arguments=_SAVE_ARGUMENTS,
+        examples=("mcp save-preset docs 'Our documentation'",),
     ),
     CommandVerb(
         "remove-preset",
         "Delete a preset of the organization. Servers created from it are kept.",
         _delete_preset,
-        _PRESET_ARGUMENT,
-        ("mcp remove-preset our-documentation",),
-        "Delete the preset {preset}?",
+        arguments=_PRESET_ARGUMENT,
+        examples=("mcp remove-preset our-documentation",),
+        confirmation="Delete the preset {preset}?",
     ),
     CommandVerb(
         "enable-preset",
         "Allow an organization to add servers from a stdio preset",
         _build_switch_handler(enable_preset, "{name} was enabled for the organization."),
-        _PRESET_ARGUMENT,
-        ("mcp enable-preset filesystem", "mcp enable-preset filesystem --org acme"),
+        arguments=_PRESET_ARGUMENT,
+        examples=("mcp enable-preset filesystem", "mcp enable-preset filesystem --org acme"),
     ),
     CommandVerb(
         "disable-preset",
@@ -235,7 +239,7 @@ VERBS = (
         _build_switch_handler(
             disable_preset, "{name} was disabled for the organization. Its servers are kept."
         ),
-        _PRESET_ARGUMENT,
-        ("mcp disable-preset filesystem", "mcp disable-preset filesystem --org acme"),
+        arguments=_PRESET_ARGUMENT,
+        examples=("mcp disable-preset filesystem", "mcp disable-preset filesystem --org acme"),
     ),
 )

@@ -85,7 +85,7 @@ def build_api_spec(
     if not (operations or tags or options.all):
         operations = list_read_operations(outline)
     config["document"] = outline.text
-    config["operations"] = select_operations(outline, operations, tags=tags, everything=options.all)
+    config["operations"] = select_operations(outline, operations, tags=tags, select_all=options.all)
     config["url"] = (
         expand_variables(options.base_url, "--base-url") if options.base_url else outline.base_url
     )
@@ -125,8 +125,8 @@ def add_price_arguments(parser: argparse.ArgumentParser) -> None:
             "Maximum calls per minute of all callers combined. 0: no limit",
         ),
     )
-    for name, kind, metavar, about in options:
-        parser.add_argument(name, type=kind, metavar=metavar, help=about)
+    for name, kind, metavar, option_help in options:
+        parser.add_argument(name, type=kind, metavar=metavar, help=option_help)
 
 
 def collect_price_options(options: argparse.Namespace) -> dict[str, int | None]:
@@ -152,11 +152,11 @@ def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
         choices=Server.SessionState.values,
         help="Whether the program keeps state for each session. none: gateway sessions share it",
     )
-    for name, about in (
+    for name, option_help in (
         ("elicitation", "Whether the server can send elicitation requests"),
         ("roots", "Whether the server receives the workspace path of the session"),
     ):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=about)
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=option_help)
 
 
 def collect_client_capabilities(options: argparse.Namespace) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def serialize_server(server: Server) -> dict[str, Any]:
         "latency_ms": server.latency_ms,
         "last_connected_at": server.last_connected_at,
         "tools": server.definitions.tools().filter(present=True).count(),
-        "waiting": server.definitions.awaiting_review().count(),
+        "pending_review": server.definitions.awaiting_review().count(),
     }
 
 
@@ -406,7 +406,7 @@ def _build_server_spec(
 
 
 def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
-    """Return the sandbox options that were given; the rest comes from the preset or defaults."""
+    """Return the sandbox options that were set; the others come from the preset or defaults."""
     sandbox = {} if options.sandbox is None else {"sandbox": options.sandbox}
     if options.network is None:
         return sandbox
@@ -436,7 +436,7 @@ def _discover_server(
             server.pk,
             actor=cli.principal.actor,
             kind=kind,
-            patience_s=settings.BONOBOT_INSTALL_S,  # an installation ends with this process
+            install_wait_s=settings.BONOBOT_INSTALL_S,  # an installation ends with this process
         )
     return result
 
@@ -465,9 +465,9 @@ def _show_discovery(cli: CommandContext, server: Server) -> None:
         f"{server.name}: {format_count(serialized['tools'], 'tool')}, {server.latency_ms} ms"
         + (f", {server.era} era" if server.era else "")
     )
-    if serialized["waiting"]:
-        waiting = format_count(serialized["waiting"], "definition")
-        cli.print_message(f"{waiting} to review: bonobot mcp approve {server.slug}")
+    if serialized["pending_review"]:
+        pending_review = format_count(serialized["pending_review"], "definition")
+        cli.print_message(f"{pending_review} to review: bonobot mcp approve {server.slug}")
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -490,7 +490,7 @@ def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _render_servers(servers: list[dict[str, Any]]) -> Any:
     rows = [
-        (s["name"], s["transport_type"], s["status"], s["tools"], s["waiting"], s["scope"])
+        (s["name"], s["transport_type"], s["status"], s["tools"], s["pending_review"], s["scope"])
         for s in servers
     ]
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
@@ -527,7 +527,7 @@ def _refresh_server(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     result = _discover_server(cli, server)
     server.refresh_from_db()
-    counts = {name: getattr(result, name) for name in ("new", "changed", "gone", "refused")}
+    counts = {name: getattr(result, name) for name in ("new", "changed", "removed", "refused")}
     cli.emit(serialize_server(server) | counts | {"notices": result.notices})
     cli.print_message(", ".join(f"{count} {name}" for name, count in counts.items()))
     for notice in result.notices:
@@ -564,8 +564,8 @@ VERBS = (
         "add",
         "Add a server and discover its definitions",
         _create_server,
-        (_add_create_arguments,),
-        (
+        arguments=(_add_create_arguments,),
+        examples=(
             "mcp add docs --url https://mcp.example.com/mcp --header 'X-Key=${DOCS_KEY}'",
             "mcp add time --command 'uvx mcp-server-time@2026.10.19' --approve",
             "mcp add pets --openapi https://api.example.com/openapi.json --tag pets",
@@ -577,50 +577,50 @@ VERBS = (
         "list",
         "List servers",
         _list_servers,
-        (_add_list_arguments,),
-        ("mcp list", "mcp list --agent helper", "mcp list --watch", "mcp list --json"),
+        arguments=(_add_list_arguments,),
+        examples=("mcp list", "mcp list --agent helper", "mcp list --watch", "mcp list --json"),
     ),
     CommandVerb(
         "test",
         "Test the connection to a server and count its tools",
         _test_server,
-        _SERVER_ARGUMENT,
-        ("mcp test time",),
+        arguments=_SERVER_ARGUMENT,
+        examples=("mcp test time",),
     ),
     CommandVerb(
         "refresh",
         "Discover the definitions of a server again",
         _refresh_server,
-        _SERVER_ARGUMENT,
-        ("mcp refresh time",),
+        arguments=_SERVER_ARGUMENT,
+        examples=("mcp refresh time",),
     ),
     CommandVerb(
         "install",
         "Reinstall the npx or uvx package of a server",
         _install_server,
-        _SERVER_ARGUMENT,
-        ("mcp install time",),
+        arguments=_SERVER_ARGUMENT,
+        examples=("mcp install time",),
     ),
     CommandVerb(
         "enable",
         "Enable a server",
         _build_enable_handler(True),
-        _SERVER_ARGUMENT,
-        ("mcp enable time",),
+        arguments=_SERVER_ARGUMENT,
+        examples=("mcp enable time",),
     ),
     CommandVerb(
         "disable",
         "Disable a server",
         _build_enable_handler(False),
-        _SERVER_ARGUMENT,
-        ("mcp disable time",),
+        arguments=_SERVER_ARGUMENT,
+        examples=("mcp disable time",),
     ),
     CommandVerb(
         "remove",
         "Delete a server",
         _delete_server,
-        _SERVER_ARGUMENT,
-        ("mcp remove time", "mcp remove time --yes"),
-        "Delete the server {server}? Agents lose its tools.",
+        arguments=_SERVER_ARGUMENT,
+        examples=("mcp remove time", "mcp remove time --yes"),
+        confirmation="Delete the server {server}? Agents lose its tools.",
     ),
 )

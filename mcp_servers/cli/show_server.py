@@ -200,7 +200,7 @@ VERBS = (
         "show",
         "Show the details, agents, and definitions of a server",
         _show_server,
-        (Argument("SERVER", "Slug, name, or ID of the server"),),
-        ("mcp show time", "mcp show time --json"),
+        arguments=(Argument("SERVER", "Slug, name, or ID of the server"),),
+        examples=("mcp show time", "mcp show time --json"),
     ),
 )

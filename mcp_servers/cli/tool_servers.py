@@ -29,17 +29,18 @@ _CREATE_ARGUMENTS = (
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     transport = options.server_type or ("http" if options.url else "stdio")
-    needed, other_option = ("url", "command") if transport == "http" else ("command", "url")
-    if not getattr(options, needed) or getattr(options, other_option):
+    needed_option, other_option = ("url", "command") if transport == "http" else ("command", "url")
+    if not getattr(options, needed_option) or getattr(options, other_option):
         raise InvalidInput(
-            f"A server of the type `{transport}` requires --{needed}, and no --{other_option}.",
-            field=f"--{needed}",
+            f"A server of the type `{transport}` requires --{needed_option}, and no "
+            f"--{other_option}.",
+            field=f"--{needed_option}",
             remedy="Use --command for a program, or --server-type http with --url.",
         )
     parser = argparse.ArgumentParser()
     add_arguments(parser, _VERBS["add"].arguments)
     flags = {"allow_private": options.allow_private, "disabled": not options.enable}
-    arguments = [options.name, f"--{needed}={getattr(options, needed)}"]
+    arguments = [options.name, f"--{needed_option}={getattr(options, needed_option)}"]
     parsed_options = parser.parse_args(arguments, argparse.Namespace(**flags))
     parsed_options.env, parsed_options.header = options.env, options.header
     _VERBS["add"].run(cli, parsed_options)
@@ -67,8 +68,8 @@ VERBS = (
         "add-mcp",
         "Add a server, disabled unless --enable is given",
         _create_server,
-        _CREATE_ARGUMENTS,
-        (
+        arguments=_CREATE_ARGUMENTS,
+        examples=(
             "tools add-mcp time --command 'uvx mcp-server-time@2026.10.19' --enable",
             "tools add-mcp my-api --server-type http --url https://mcp.example.com/mcp",
         ),
@@ -82,8 +83,8 @@ VERBS = (
         "toggle-mcp",
         "Enable or disable a server",
         _toggle_server,
-        _TOGGLE_ARGUMENTS,
-        ("tools toggle-mcp time --enable", "tools toggle-mcp time --enable=false"),
+        arguments=_TOGGLE_ARGUMENTS,
+        examples=("tools toggle-mcp time --enable", "tools toggle-mcp time --enable=false"),
     ),
     replace(_VERBS["list"], name="list-mcp", examples=("tools list-mcp", "tools list-mcp --json")),
     replace(_VERBS["test"], name="test-mcp", examples=("tools test-mcp time",)),

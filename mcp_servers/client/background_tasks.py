@@ -15,6 +15,7 @@ STREAM_SHARE = 0.25  # more, as a stream ends with its call and a child does not
 GRACE_S = 0.02  # of work that causes no pause
 PER_READ_S = 0.0001  # overhead of one read
 MAX_PAUSE_S = 1.0
+logger = logging.getLogger(__name__)
 
 
 class ReadThrottle:
@@ -33,9 +34,6 @@ class ReadThrottle:
         )
         self._updated_at = now
         return 0.0 if self._debt_s <= GRACE_S else min(self._debt_s / share, MAX_PAUSE_S)
-
-
-logger = logging.getLogger(__name__)
 
 
 class TaskSet:

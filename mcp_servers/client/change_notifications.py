@@ -52,6 +52,23 @@ MAX_URI_LENGTH = 2048
 UNSUPPORTED_STATUSES = (404, 405)
 # Pause between two frames of a stream, so that a flood does not block our loop.
 FRAME_PAUSE_S = 0.01
+OnOpen = Callable[[frozenset[Topic]], Awaitable[None]]
+# Some servers send no headers before their first event.
+OPEN_TIMEOUT_S = 1.0
+SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
+# Takes a URI and whether the server granted its subscription; must return at once.
+OnSubscriptionResult = Callable[[str, bool], None]
+OnFrame = Callable[[Mapping[str, Any]], None]
+# Opens a stream by a request and passes on its frames until it ends.
+OpenStream = Callable[[McpRequest, OnFrame], Awaitable[None]]
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 300.0
+# After a stream that lived this long, the next pause is the shortest again.
+STABLE_LIFETIME_S = 60.0
+# Streams are reopened after this time: a vanished peer or a revoked credential goes unnoticed.
+MAX_STREAM_LIFETIME_S = 3600.0
+# Separate from the shared generator, so that seeding that one does not affect the pauses.
+_RANDOM = SystemRandom()
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,6 @@ class LogNotification:
 
 ServerNotification = ChangeNotification | LogNotification
 OnNotification = Callable[[ServerNotification], None]
-OnOpen = Callable[[frozenset[Topic]], Awaitable[None]]
 
 
 def dispatch_notification(server_id: UUID, notification: ServerNotification) -> None:
@@ -191,10 +207,6 @@ def _has_flag(value: Any, name: str) -> bool:
     return isinstance(value, Mapping) and value.get(name) is True
 
 
-# Some servers send no headers before their first event.
-OPEN_TIMEOUT_S = 1.0
-
-
 class StreamingSession(Protocol):
     """A session of the handshake era with a stream of server messages."""
 
@@ -284,15 +296,6 @@ def _parse_agreed_topics(
     if not granted_topics & topics:
         raise build_not_offered_error(endpoint)
     return granted_topics & topics
-
-
-SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
-
-# Takes a URI and whether the server granted its subscription; must return at once.
-OnSubscriptionResult = Callable[[str, bool], None]
-OnFrame = Callable[[Mapping[str, Any]], None]
-# Opens a stream by a request and passes on its frames until it ends.
-OpenStream = Callable[[McpRequest, OnFrame], Awaitable[None]]
 
 
 class DesiredSubscriptions:
@@ -473,17 +476,6 @@ async def _cancel_tasks(*tasks: "asyncio.Task[Any] | None") -> None:
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
-
-
-FIRST_PAUSE_S = 1.0
-MAX_PAUSE_S = 300.0
-# After a stream that lived this long, the next pause is the shortest again.
-STABLE_LIFETIME_S = 60.0
-# Streams are reopened after this time: a vanished peer or a revoked credential goes unnoticed.
-MAX_STREAM_LIFETIME_S = 3600.0
-
-# Separate from the shared generator, so that seeding that one does not affect the pauses.
-_RANDOM = SystemRandom()
 
 
 class ReopenSchedule:

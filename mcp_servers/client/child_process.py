@@ -52,6 +52,19 @@ from mcp_servers.client.sandbox import ServerSandboxUnavailable
 
 TRIAL_TIMEOUT_S = 5.0
 CONTAINMENT_TOOLS = ("setpriv", "unshare")
+MAX_STDERR_BYTES = 64 * 1024
+SHORTEST_SECRET = 4
+LINE_END_BYTES = 256
+MAX_LINE_FACTOR = 16  # times the line limit: then the child is killed
+EOF_GRACE_S = 2.0
+TERM_GRACE_S = 1.0
+REAP_S = 5.0
+LAST_OUTPUT_S = 0.25
+COMMAND_REMEDY = "Check the command, and that it is installed on this machine."
+OnEnd = Callable[["ChildProcess"], None]
+REPORT_INTERVAL_S = 3.0  # minimum interval between two reports while the child writes
+LAST_REPORT_TIMEOUT_S = 5.0
+CLOSED_BY_BONOBOT = "Bonobot closed it"
 
 
 @dataclass(frozen=True)
@@ -129,17 +142,6 @@ def _resolve_containment(containment: ProcessContainment) -> ProcessContainment 
     return resolved if trial.returncode == 0 else None
 
 
-MAX_STDERR_BYTES = 64 * 1024
-SHORTEST_SECRET = 4
-LINE_END_BYTES = 256
-MAX_LINE_FACTOR = 16  # times the line limit: then the child is killed
-EOF_GRACE_S = 2.0
-TERM_GRACE_S = 1.0
-REAP_S = 5.0
-LAST_OUTPUT_S = 0.25
-COMMAND_REMEDY = "Check the command, and that it is installed on this machine."
-
-
 @dataclass(frozen=True)
 class OverlongLine:
     """The two ends of a line over the limit; `endless` if reading it was given up."""
@@ -150,7 +152,6 @@ class OverlongLine:
 
 
 OnLine = Callable[[bytes | OverlongLine], None]
-OnEnd = Callable[["ChildProcess"], None]
 
 
 class LineSplitter:
@@ -537,11 +538,6 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-REPORT_INTERVAL_S = 3.0  # minimum interval between two reports while the child writes
-LAST_REPORT_TIMEOUT_S = 5.0
-CLOSED_BY_BONOBOT = "Bonobot closed it"
-
-
 @dataclass(frozen=True)
 class StderrSnapshot:
     """One child's stderr; `ended` says how the child ended, "" while it runs."""
@@ -594,10 +590,10 @@ class StderrReporter:
     def _build_snapshot(self, end_reason: str = "") -> StderrSnapshot:
         return StderrSnapshot(
             self._child_id,
-            self._endpoint.server_id,
-            self._endpoint.organization_id,
-            self._tail.get_text(),
-            end_reason,
+            server_id=self._endpoint.server_id,
+            organization_id=self._endpoint.organization_id,
+            text=self._tail.get_text(),
+            ended=end_reason,
         )
 
 

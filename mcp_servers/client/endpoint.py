@@ -34,7 +34,7 @@ class ServerEndpoint:
     is what the server may request from us. `env_exceptions` names the allowed dangerous variables.
     `era` and `discovery` are stored results; None means: detect. A child that keeps no session
     state may be shared by the sessions of a principal. `packages` is the folder for
-    packages of launchers ("": not installed), and `patience_s` is how long to wait for an
+    packages of launchers ("": not installed), and `install_wait_s` is how long to wait for an
     installation (None: as for a start). `repr` shows no arguments, environment, URL or headers:
     they may be secret.
     """
@@ -65,7 +65,7 @@ class ServerEndpoint:
     start_s: float = 10
     packages: str = ""
     install_s: float = 600
-    patience_s: float | None = None
+    install_wait_s: float | None = None
     limits: ProcessLimits = UNLIMITED
     sandbox_mode: ServerSandbox = NO_SANDBOX
     sandbox: Sandbox | None = None
@@ -98,7 +98,7 @@ class ServerEndpoint:
 
     @property
     def auth(self) -> httpx2.Auth | None:
-        """Return what authenticates each HTTP request besides headers (OAuth)."""
+        """Return what authenticates each HTTP request in addition to headers (OAuth)."""
         return None
 
     @cached_property

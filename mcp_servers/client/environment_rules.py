@@ -114,6 +114,19 @@ _BY_NAME = {name: reason for reason, names in _NAMES.items() for name in names}
 _BY_PREFIX = tuple(
     (prefix, reason) for reason, prefixes in _PREFIXES.items() for prefix in prefixes
 )
+# All that a child gets in addition to its configured variables: PATH to find launchers, HOME for
+# their caches, the others for user, language, time zone and temporary files.
+INHERITED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+)
 
 
 def find_variable_danger(name: str) -> TranslatableMessage | None:
@@ -133,21 +146,6 @@ def list_variables_needing_exception(
 ) -> list[str]:
     """Return the names that need an exception and have none, sorted."""
     return sorted(name for name in names if name not in exceptions and find_variable_danger(name))
-
-
-# All that a child gets besides its configured variables: PATH to find launchers, HOME for their
-# caches, the others for user, language, time zone and temporary files.
-INHERITED_VARIABLES = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-)
 
 
 def build_environment(declared: Mapping[str, str]) -> dict[str, str]:

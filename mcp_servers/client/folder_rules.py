@@ -38,7 +38,7 @@ OPEN_FLAGS = (
 
 @dataclass(frozen=True)
 class FolderRule:
-    """Folders denied besides the system's, and folders allowed within those."""
+    """Folders denied in addition to the system's, and folders allowed within those."""
 
     denied: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()

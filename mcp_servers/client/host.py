@@ -31,6 +31,12 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 MAX_ID_LENGTH = 255
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+# What our hosts can do together: with sampling, some clients of the gateway run tools.
+SUPPORTED_CAPABILITIES: Mapping[ServerRequestKind, Mapping[str, Any]] = {
+    "sampling": {"context": {}, "tools": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {},
+}
 
 
 class HostRequestUnsupported(Problem):
@@ -106,14 +112,6 @@ class DiscoveryHost(Host):
         )
 
 
-# What our hosts can do together: with sampling, some clients of the gateway run tools.
-SUPPORTED_CAPABILITIES: Mapping[ServerRequestKind, Mapping[str, Any]] = {
-    "sampling": {"context": {}, "tools": {}},
-    "elicitation": {"form": {}, "url": {}},
-    "roots": {},
-}
-
-
 def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:
     """Return what our hosts can do together and this server may request, for any caller."""
     declared = {
@@ -171,7 +169,7 @@ class ServerRequestHandler:
         self._waiting_requests: list[McpRequest] = []
 
     def set_host(self, host: Host) -> None:
-        """Set the host that answers requests that come with no request of ours."""
+        """Set the host that answers requests that don't belong to a request to the server."""
         self._host = host
 
     @contextmanager
@@ -190,7 +188,7 @@ class ServerRequestHandler:
     def handle_request(self, message: Mapping[str, Any], origin: McpRequest | None = None) -> None:
         """Answer a server request in the background; ignore it if too many are running.
 
-        `origin` is the request of ours on whose stream it came.
+        `origin` is the request to the server on whose stream it was received.
         """
         request_id = message["id"]
         if not isinstance(request_id, str | int) or request_id in self._running:

@@ -58,7 +58,7 @@ from mcp_servers.client.jsonrpc import (
 
 STREAM_BODY_FACTOR = 16  # maximum size of a stream, in bodies
 MAX_ERROR_BODY_BYTES = 64 * 1024
-MAX_EVENT_FIELDS_BYTES = 64 * 1024  # of an event, beside its data
+MAX_EVENT_FIELDS_BYTES = 64 * 1024  # of an event, without its data
 DEFAULT_RETRY_S = 1.0
 MAX_RESUMES = 8
 MAX_PAUSE_S = 60.0
@@ -71,11 +71,28 @@ ACCEPT_HEADERS = {"Accept": "application/json, text/event-stream"}
 CONTENT_HEADERS = {"Content-Type": "application/json"}
 CREDENTIAL_HEADERS = ("Authorization", "DPoP")
 
-# What a request can fail with, beside `UpstreamError`.
+# Exceptions of a request in addition to `UpstreamError`.
 TRANSPORT_ERRORS = (EgressDenied, httpx2.SSEError, httpx2.HTTPError, httpx2.InvalidURL)
 
 OnEvent = Callable[[str, str], None]
 OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
+HEADER_ANNOTATION = "x-mcp-header"
+NAME_PARAMETERS = {
+    **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
+    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
+}
+MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no unique spelling
+TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+PLAIN_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
+SENTINEL = re.compile(r"=\?base64\?.*\?=")
+# Keywords of JSON Schema 2020-12 whose value is a schema, a list or a map of schemas.
+SINGLE_SCHEMA_KEYWORDS = (
+    *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
+    *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
+)
+SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf", "prefixItems")
+SCHEMA_MAP_KEYWORDS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
+Path = tuple[str, ...]
 
 
 @dataclass
@@ -490,28 +507,6 @@ def _parse_rpc_error(body: bytes) -> Any:
 def parse_retry_after(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header; dates are not supported."""
     return float(header) if header and header.isdecimal() and len(header) < 6 else None
-
-
-HEADER_ANNOTATION = "x-mcp-header"
-NAME_PARAMETERS = {
-    **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
-    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
-}
-MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no unique spelling
-
-TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-PLAIN_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
-SENTINEL = re.compile(r"=\?base64\?.*\?=")
-
-# Keywords of JSON Schema 2020-12 whose value is a schema, a list or a map of schemas.
-SINGLE_SCHEMA_KEYWORDS = (
-    *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
-    *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
-)
-SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf", "prefixItems")
-SCHEMA_MAP_KEYWORDS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
-
-Path = tuple[str, ...]
 
 
 def build_routing_headers(request: McpRequest) -> dict[str, str]:

@@ -42,6 +42,37 @@ if TYPE_CHECKING:
 
 # Progress extends a request's deadline to at most this many times its length.
 PROGRESS_FACTOR = 10
+MODERN_VERSION = "2026-07-28"
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+MAX_DEPTH = 64
+MAX_NODES = 100_000
+LISTING_FIELDS = frozenset(("tools", "resources", "resourceTemplates", "skills", "prompts"))
+MAX_PROGRESS_LENGTH = 1000
+# Methods during which a server may send requests, and fields of the later parts of a modern call.
+CALL_METHODS = frozenset(("tools/call", "resources/read", "prompts/get"))
+MODERN_CALL_FIELDS = frozenset(("inputResponses", "requestState"))
+CLIENT_INFO = {"name": "bonobot", "title": "Bonobot", "version": __version__}
+# Set by us for each hop; a caller's values are never forwarded.
+RESERVED_META_KEYS = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
+# Result type of the tasks extension; servers may use it only where we declared it.
+TASK_RESULT_TYPE = "task"
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+RESULT_TYPES = ("complete", "input_required")
+# Possessive quantifiers: no backtracking state, so a long string costs no memory.
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+BRACKETS = re.compile(rb"[\[{\]}]")
+TOKENS = re.compile(STRINGS.pattern + rb"|" + BRACKETS.pattern, re.DOTALL)
+UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")
+UNSTORABLE_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+# Takes the parameters of a log message that a server sends during a request.
+OnLog = Callable[[Mapping[str, Any]], Awaitable[None]]
+LOG_MESSAGE = "notifications/message"
+# Replaces values nested too deeply in a listing; random, so no server can forge it.
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
 
 
 class RequestDeadline(Deadline):
@@ -126,42 +157,6 @@ class RequestDeadline(Deadline):
             format_message("no connection within {seconds:g} s", seconds=seconds),
             remedy=TIMED_OUT.remedy,
         )
-
-
-MODERN_VERSION = "2026-07-28"
-HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
-CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
-CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
-
-MAX_DEPTH = 64
-MAX_NODES = 100_000
-# Replaces values nested too deeply in a listing; random, so no server can forge it.
-TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
-LISTING_FIELDS = frozenset(("tools", "resources", "resourceTemplates", "skills", "prompts"))
-MAX_PROGRESS_LENGTH = 1000
-# Methods during which a server may send requests, and fields of the later parts of a modern call.
-CALL_METHODS = frozenset(("tools/call", "resources/read", "prompts/get"))
-MODERN_CALL_FIELDS = frozenset(("inputResponses", "requestState"))
-CLIENT_INFO = {"name": "bonobot", "title": "Bonobot", "version": __version__}
-# Set by us for each hop; a caller's values are never forwarded.
-RESERVED_META_KEYS = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
-# Result type of the tasks extension; servers may use it only where we declared it.
-TASK_RESULT_TYPE = "task"
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
-RESULT_TYPES = ("complete", "input_required")
-
-# Possessive quantifiers: no backtracking state, so a long string costs no memory.
-STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-BRACKETS = re.compile(rb"[\[{\]}]")
-TOKENS = re.compile(STRINGS.pattern + rb"|" + BRACKETS.pattern, re.DOTALL)
-UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")
-UNSTORABLE_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
-
-OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
-# Takes the parameters of a log message that a server sends during a request.
-OnLog = Callable[[Mapping[str, Any]], Awaitable[None]]
-LOG_MESSAGE = "notifications/message"
 
 
 class UnreadableJson(ValueError):

@@ -70,17 +70,37 @@ class _ListMethod:
 
 
 LISTINGS = (
-    _ListMethod("tool", "tools", "tools/list", "tools", "name"),
-    _ListMethod("resource", "resources", "resources/list", "resources", "uri"),
+    _ListMethod(
+        "tool", capability="tools", method="tools/list", result_field="tools", id_field="name"
+    ),
+    _ListMethod(
+        "resource",
+        capability="resources",
+        method="resources/list",
+        result_field="resources",
+        id_field="uri",
+    ),
     _ListMethod(
         "resource_template",
-        "resources",
-        "resources/templates/list",
-        "resourceTemplates",
-        "uriTemplate",
+        capability="resources",
+        method="resources/templates/list",
+        result_field="resourceTemplates",
+        id_field="uriTemplate",
     ),
-    _ListMethod("skill", SKILLS_EXTENSION, "skills/list", "skills", "uri"),
-    _ListMethod("prompt", "prompts", "prompts/list", "prompts", "name"),
+    _ListMethod(
+        "skill",
+        capability=SKILLS_EXTENSION,
+        method="skills/list",
+        result_field="skills",
+        id_field="uri",
+    ),
+    _ListMethod(
+        "prompt",
+        capability="prompts",
+        method="prompts/list",
+        result_field="prompts",
+        id_field="name",
+    ),
 )
 
 

@@ -35,6 +35,7 @@ FLAT_URI_KEYS = ("ui/resourceUri", "openai/outputTemplate")
 _CLIENT_SETTINGS: Mapping[str, Mapping[str, Any]] = {UI_EXTENSION: {"mimeTypes": [APP_MIME_TYPE]}}
 # Characters of the settings of one extension.
 MAX_SETTINGS = 4_096
+_SKILL_TEXTS = ("name", "description")
 
 
 def build_client_extensions() -> dict[str, Any]:
@@ -108,9 +109,6 @@ def validate_skill(entry: Mapping[str, Any]) -> Iterator[str]:
             yield "`resources` has files outside of the skill's directory."
         if len(files) > MAX_SKILL_FILES or sum(file["size"] for file in files) > MAX_SKILL_BYTES:
             yield f"It has more than {MAX_SKILL_FILES} files or {MAX_SKILL_BYTES // 2**20} MiB."
-
-
-_SKILL_TEXTS = ("name", "description")
 
 
 def _is_skill_file(file: Any) -> bool:

@@ -44,6 +44,14 @@ _VALUES = {
     "uvx": {"--from": "package", "--with": "beside", "-p": "python", "--python": "python"},
 }
 _INSTALLERS = {"npx": "npm", "uvx": "uv"}
+State = Literal["needed", "installing", "installed", "failed"]
+RETRY_S = 60.0  # minimum time before a failed installation is retried automatically
+LOCK_POLL_S = 0.2
+PROGRESS_INTERVAL_S = 0.5
+MAX_LINE_LENGTH = 300
+MAX_MANIFEST_BYTES = 1024 * 1024
+# Installations running in this process, by link.
+_running_installations: dict[Path, asyncio.Task[None]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,14 +139,6 @@ def _build_package(
 
 def _is_local(spec: str) -> bool:
     return spec.startswith((".", "/", "~", "-", "file:")) or not spec
-
-
-State = Literal["needed", "installing", "installed", "failed"]
-RETRY_S = 60.0  # minimum time before a failed installation is retried automatically
-LOCK_POLL_S = 0.2
-PROGRESS_INTERVAL_S = 0.5
-MAX_LINE_LENGTH = 300
-MAX_MANIFEST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -250,10 +250,6 @@ def _try_lock(handle: int, kind: int) -> bool:
     return True
 
 
-# Installations running in this process, by link.
-_running_installations: dict[Path, asyncio.Task[None]] = {}
-
-
 def find_installation(endpoint: ServerEndpoint) -> Installation | None:
     """Return the state of a server's package; None if there is nothing to install."""
     package_and_location = _find_package(endpoint)
@@ -263,7 +259,7 @@ def find_installation(endpoint: ServerEndpoint) -> Installation | None:
 async def install_package(endpoint: ServerEndpoint, *, reinstall: bool = False) -> ServerEndpoint:
     """Install the package of an endpoint and return the endpoint that starts it.
 
-    Waits for `patience_s`, by default as long as for a start. `reinstall` replaces an installed
+    Waits for `install_wait_s`, by default as long as for a start. `reinstall` replaces an installed
     package. Raises `server_installing` (the installation continues) and `installation_failed`.
     """
     package_and_location = _find_package(endpoint)
@@ -309,7 +305,7 @@ async def _wait_for_installation(
     if task is None:
         if (
             not reinstall
-            and endpoint.patience_s is None
+            and endpoint.install_wait_s is None
             and (reason := location.find_recent_failure())
         ):
             raise build_installation_error(endpoint, reason)
@@ -317,7 +313,7 @@ async def _wait_for_installation(
         _running_installations[location.link] = task
         task.add_done_callback(partial(_finish_installation, location.link))
     try:
-        async with asyncio.timeout(endpoint.patience_s or endpoint.start_s):
+        async with asyncio.timeout(endpoint.install_wait_s or endpoint.start_s):
             await asyncio.shield(task)
     except TimeoutError:
         task.add_done_callback(partial(_notify_late_installation, endpoint.server_id))

@@ -67,6 +67,10 @@ if TYPE_CHECKING:
 
 
 UpstreamKey = tuple[UUID, str]  # server and fingerprint
+IDLE_S = 300.0
+MAX_IDLE_SESSIONS = 100
+SWEEP_S = 3.0
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -123,11 +127,6 @@ class IdleSessions:
 
 # A connection that belongs to one holder.
 HeldConnection = StdioConnection | HttpSession
-
-
-IDLE_S = 300.0
-MAX_IDLE_SESSIONS = 100
-SWEEP_S = 3.0
 
 
 class ConnectionPool:
@@ -476,7 +475,9 @@ class ConnectionPool:
             if not isinstance(upstream, HttpUpstream):
                 continue
             if session := upstream.detach_session(holder, self._host):
-                entry = IdleSession(key, owner, holder, session, self._clock())
+                entry = IdleSession(
+                    key, owner=owner, holder=holder, session=session, since=self._clock()
+                )
                 evicted += self._idle_sessions.add(entry)
         await _run_all(*_end_sessions(evicted))
 
@@ -644,9 +645,6 @@ async def _run_all(*coroutines: Coroutine[Any, Any, None]) -> None:
     async with asyncio.TaskGroup() as group:
         for coroutine in coroutines:
             group.create_task(coroutine)
-
-
-_lock = threading.Lock()
 
 
 def get_connection_pool() -> ConnectionPool:

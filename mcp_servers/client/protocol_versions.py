@@ -33,6 +33,7 @@ REFUSAL_CODES = ("upstream_error", "protocol_error", "response_too_large")
 HTTP_SSE_STATUSES = (400, 404, 405)
 # Statuses of servers of the other era, which reject a request unread.
 OTHER_ERA_STATUSES = (400, 404, 405, 406, 415, 426)
+SendRequest = Callable[[McpRequest], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,6 @@ def build_request_meta(era: Era, capabilities: Mapping[str, Any]) -> dict[str, A
     return build_modern_meta(capabilities) if era == "modern" else {}
 
 
-SendRequest = Callable[[McpRequest], Awaitable[dict[str, Any]]]
-
-
 def build_discover_request() -> McpRequest:
     """Return the `server/discover` request."""
     return McpRequest("server/discover")
@@ -62,12 +60,14 @@ def build_discover_request() -> McpRequest:
 
 def omit_tasks_extension(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Return capabilities for the handshake era, in which the tasks extension doesn't exist."""
-    others = {name: value for name, value in capabilities.items() if name != "extensions"}
+    other_capabilities = {
+        name: value for name, value in capabilities.items() if name != "extensions"
+    }
     declared = capabilities.get("extensions")
     if not isinstance(declared, Mapping):
-        return others
+        return other_capabilities
     extensions = {name: value for name, value in declared.items() if name != TASKS_EXTENSION}
-    return others | ({"extensions": extensions} if extensions else {})
+    return other_capabilities | ({"extensions": extensions} if extensions else {})
 
 
 def build_initialize_request(capabilities: Mapping[str, Any]) -> McpRequest:

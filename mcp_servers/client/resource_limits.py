@@ -36,11 +36,11 @@ class ProcessLimits:
             ("--cpu", resource.RLIMIT_CPU, self.cpu_s),
             ("--fsize", resource.RLIMIT_FSIZE, self.file_mib * MIB),
         )
-        words = [
+        command_line = [
             f"{flag}={_get_allowed_limit(kind, value)}" for flag, kind, value in limits if value
         ]
-        tool = _find_prlimit() if words else None
-        return (tool, *words, "--") if tool else ()
+        tool = _find_prlimit() if command_line else None
+        return (tool, *command_line, "--") if tool else ()
 
 
 UNLIMITED = ProcessLimits()

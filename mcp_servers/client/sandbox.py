@@ -47,6 +47,28 @@ SYSCTL_FOLDER = Path("/proc/sys")
 TMPFS_BYTES = 256 * 1024 * 1024
 SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 RESOLVER_FOLDER = "/run/systemd/resolve"  # /etc/resolv.conf often links to it
+_working: set[tuple[Kind, Network]] = set()
+# Files that programs need to start; below, those for name resolution.
+ETC_NAMES = (
+    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
+    *("ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
+    # Certificates, but not the folders of private keys next to them.
+    *("ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf"),
+    *("pki/ca-trust", "pki/java", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf"),
+    *("chromium.d", "fonts"),  # for browsers
+)
+NETWORK_ETC_NAMES = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
+PROGRAMS = ("/opt/google/chrome",)  # programs that packages install outside /usr
+TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+HOME = "/home/server"
+# The egress proxy in the sandbox: its socket, and the loopback port forwarded to it.
+EGRESS_SOCKET = "/run/bonobot/egress"
+EGRESS_PORT = 3128
+# Browsers ignore `HTTP_PROXY`; managed policies set their proxy.
+BROWSER_POLICIES = ("/etc/chromium/policies/managed", "/etc/opt/chrome/policies/managed")
+BESIDE_BIN = ("lib", "pyvenv.cfg")
+REMEDY = "Allow this user to make user and mount namespaces, or run the server elsewhere over HTTP."
+_verified: set[str] = set()
 
 
 class ServerSandboxUnavailable(Exception):
@@ -93,9 +115,6 @@ def find_sandbox_problem(kind: Kind, network: Network = "host") -> ServerSandbox
     return None
 
 
-_working: set[tuple[Kind, Network]] = set()
-
-
 def _check_works(kind: Kind, network: Network) -> None:
     """Raise `ServerSandboxUnavailable` unless this kind works."""
     if (kind, network) in _working:
@@ -129,11 +148,11 @@ def _check_works(kind: Kind, network: Network) -> None:
     _working.add((kind, network))
 
 
-def try_command(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """Run one of our own commands; return why it failed, or "". Blocks."""
+def try_command(command_line: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """Run a command; return why it failed, or "". Blocks."""
     try:
         outcome = subprocess.run(  # noqa: S603 - fixed words
-            words, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False, env=env
+            command_line, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False, env=env
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return type(error).__name__
@@ -188,7 +207,7 @@ def _build_namespace_prefix(network: Network) -> tuple[str, ...]:
 def _build_bubblewrap_prefix(
     sandbox: ServerSandbox, command: str, *, home: str, cwd: str | None
 ) -> tuple[str, ...]:
-    words = [
+    arguments = [
         *(
             get_tool_path("setpriv"),
             "--pdeathsig",
@@ -205,13 +224,13 @@ def _build_bubblewrap_prefix(
     # Sockets in /run and /tmp, such as those of databases and Docker, would bypass the sandbox.
     empty = [path for path in ("/tmp", "/run", home) if _is_folder(path)]  # noqa: S108
     for path in empty:
-        words += build_tmpfs_arguments(path)
+        arguments += build_tmpfs_arguments(path)
     if sandbox.network == "host":
-        words += ["--ro-bind-try", RESOLVER_FOLDER, RESOLVER_FOLDER]
+        arguments += ["--ro-bind-try", RESOLVER_FOLDER, RESOLVER_FOLDER]
     for path in _iterate_needed_folders(command):
         if any(_contains(folder, path) for folder in empty):
-            words += ["--ro-bind-try", path, path]
-    return (*words, *_iterate_folder_arguments(sandbox.hidden, cwd), "--")
+            arguments += ["--ro-bind-try", path, path]
+    return (*arguments, *_iterate_folder_arguments(sandbox.hidden, cwd), "--")
 
 
 def _iterate_folder_arguments(hidden: tuple[str, ...], cwd: str | None) -> Iterator[str]:
@@ -245,20 +264,6 @@ def get_tool_path(tool: str) -> str:
     return shutil.which(tool) or tool
 
 
-# Files that programs need to start; below, those for name resolution.
-ETC_NAMES = (
-    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
-    *("ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
-    # Certificates, but not the folders of private keys next to them.
-    *("ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf"),
-    *("pki/ca-trust", "pki/java", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf"),
-    *("chromium.d", "fonts"),  # for browsers
-)
-NETWORK_ETC_NAMES = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
-PROGRAMS = ("/opt/google/chrome",)  # programs that packages install outside /usr
-TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-
-
 def build_system_arguments(*, network: bool) -> tuple[str, ...]:
     """Return the arguments for the system's programs, a new /proc and a minimal /dev."""
     etc = (*ETC_NAMES, *NETWORK_ETC_NAMES) if network else ETC_NAMES
@@ -285,15 +290,7 @@ def _iterate_top_folders() -> Iterator[str]:
             yield from ("--ro-bind", str(path), str(path))
 
 
-HOME = "/home/server"
-# The egress proxy in the sandbox: its socket, and the loopback port forwarded to it.
-EGRESS_SOCKET = "/run/bonobot/egress"
-EGRESS_PORT = 3128
 BRIDGE_SCRIPT = Path(__file__).with_name("sandbox_bridge.py")
-# Browsers ignore `HTTP_PROXY`; managed policies set their proxy.
-BROWSER_POLICIES = ("/etc/chromium/policies/managed", "/etc/opt/chrome/policies/managed")
-BESIDE_BIN = ("lib", "pyvenv.cfg")
-REMEDY = "Allow this user to make user and mount namespaces, or run the server elsewhere over HTTP."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,30 +334,30 @@ class Sandbox:
         ensure_private_folder(Path(self.home))
         shown_folders = (*self.folders, *((cwd,) if cwd else ()))
         hosts = egress_proxy.hosts if egress_proxy else HOSTS_FILE
-        words = [*_build_base_arguments(self.network, hosts, folders.mode_filter)]
-        words += ["--bind", self.home, HOME]
+        arguments = [*_build_base_arguments(self.network, hosts, folders.mode_filter)]
+        arguments += ["--bind", self.home, HOME]
         programs = self.programs or (*iterate_program_folders(command),)
         for path in programs:
-            words += build_optional_bind(path)
+            arguments += build_optional_bind(path)
         for path in shown_folders:
-            words += ("--bind", folders.get_source_path(path), path)
+            arguments += ("--bind", folders.get_source_path(path), path)
         for path in self.hidden:
             if Path(path).is_dir() and any(
                 _contains(folder, path) for folder in (*programs, *shown_folders)
             ):
-                words += build_tmpfs_arguments(path)
+                arguments += build_tmpfs_arguments(path)
         for path in shown_folders:  # again, for a folder within a hidden one
             if any(_contains(hidden, path) for hidden in self.hidden):
-                words += ("--bind", folders.get_source_path(path), path)
+                arguments += ("--bind", folders.get_source_path(path), path)
         if self.bundle:
-            words += ("--ro-bind", self.bundle, self.bundle)
-        words += build_optional_bind(str(BRIDGE_SCRIPT))
+            arguments += ("--ro-bind", self.bundle, self.bundle)
+        arguments += build_optional_bind(str(BRIDGE_SCRIPT))
         if egress_proxy:
-            words += ("--ro-bind", egress_proxy.socket_path, EGRESS_SOCKET)
+            arguments += ("--ro-bind", egress_proxy.socket_path, EGRESS_SOCKET)
             for path in BROWSER_POLICIES:
-                words += ("--ro-bind", str(ETC_FOLDER / "browser_policies"), path)
-        words += ("--remount-ro", "/", "--chdir", cwd or HOME, "--")
-        return (*words, *_build_bridge_arguments(egress_proxy))
+                arguments += ("--ro-bind", str(ETC_FOLDER / "browser_policies"), path)
+        arguments += ("--remount-ro", "/", "--chdir", cwd or HOME, "--")
+        return (*arguments, *_build_bridge_arguments(egress_proxy))
 
     def build_environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return a child's environment in the sandbox."""
@@ -412,9 +409,6 @@ def find_sandbox_fault() -> ServerSandboxUnavailable | None:
     return None
 
 
-_verified: set[str] = set()
-
-
 def check_sandbox_works() -> None:
     """Raise `ServerSandboxUnavailable` unless a sandbox works; failures are not cached."""
     if "works" in _verified:
@@ -435,8 +429,8 @@ def can_forbid_namespaces() -> bool:
 
 
 def _try_sandbox(*, forbids_namespaces: bool) -> str:
-    words = [*build_namespace_arguments(network=False, forbids_namespaces=forbids_namespaces)]
-    words += (
+    arguments = [*build_namespace_arguments(network=False, forbids_namespaces=forbids_namespaces)]
+    arguments += (
         *build_system_arguments(network=False),
         "--remount-ro",
         "/",
@@ -444,7 +438,7 @@ def _try_sandbox(*, forbids_namespaces: bool) -> str:
         "/usr/bin/env",
         "true",
     )
-    return try_command(words, {"PATH": os.defpath})
+    return try_command(arguments, {"PATH": os.defpath})
 
 
 def _build_base_arguments(
@@ -482,11 +476,11 @@ def build_namespace_arguments(
 
 def _build_bridge_arguments(egress_proxy: EgressProxy | None) -> tuple[str, ...]:
     """Return the arguments of the bridge, which closes inherited descriptors and serves ports."""
-    words = (sys.executable, "-I", "-S", str(BRIDGE_SCRIPT))
+    command_line = (sys.executable, "-I", "-S", str(BRIDGE_SCRIPT))
     if egress_proxy is None:
-        return (*words, "--")
+        return (*command_line, "--")
     forwarded = (f"{port.address}:{port.port}={port.target}" for port in egress_proxy.ports)
-    return (*words, EGRESS_SOCKET, f"127.0.0.1:{EGRESS_PORT}", *forwarded, "--")
+    return (*command_line, EGRESS_SOCKET, f"127.0.0.1:{EGRESS_PORT}", *forwarded, "--")
 
 
 def iterate_program_folders(command: str) -> Iterator[str]:

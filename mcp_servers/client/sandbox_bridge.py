@@ -5,7 +5,7 @@
 Programs need an address for a proxy (`HTTPS_PROXY=http://127.0.0.1:3128`), while the proxy's socket
 is in the file system. `=HOST:PORT` is the target of a port: the bridge opens a tunnel to it through
 the egress proxy, for programs without proxy support. It exits with the command's status. The
-command inherits only the standard streams: through an open folder it could leave the sandbox.
+command inherits only the standard streams: through an open folder it could escape from the sandbox.
 """
 
 import os

@@ -63,6 +63,16 @@ START_REMEDY = format_message(
     "its error output for details."
 )
 READ_REMEDY = "Restart the server. It doesn't read its input."
+MAX_CHILDREN = 32
+MAX_LIFETIME_S = 86_400.0
+SESSIONLESS_PREFIX = "server:"  # prefix of the holders of calls without a session
+RETIRED_HOLDER = "retired"
+MAX_STDERR_TAILS = 256
+# Requests that may wait for a child at the limit, and how often each checks by itself, in seconds.
+MAX_WAITING = 256
+ROOM_CHECK_S = 1.0
+# A crashed child is replaced once; again only if the replacement lived this long.
+STABLE_LIFETIME_S = 60.0
 
 
 class StdioConnection:
@@ -387,18 +397,6 @@ def _unwrap_result(
     if isinstance(outcome, HandshakeResult):
         return outcome
     raise preferred_failure if isinstance(preferred_failure, UpstreamError) else outcome
-
-
-MAX_CHILDREN = 32
-MAX_LIFETIME_S = 86_400.0
-SESSIONLESS_PREFIX = "server:"  # prefix of the holders of calls without a session
-RETIRED_HOLDER = "retired"
-MAX_STDERR_TAILS = 256
-# Requests that may wait for a child at the limit, and how often each checks by itself, in seconds.
-MAX_WAITING = 256
-ROOM_CHECK_S = 1.0
-# A crashed child is replaced once; again only if the replacement lived this long.
-STABLE_LIFETIME_S = 60.0
 
 
 @dataclass

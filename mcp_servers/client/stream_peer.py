@@ -172,7 +172,7 @@ class StreamPeer:
         method, message_id = message.get("method"), message.get("id")
         if not isinstance(method, str):
             if type(message_id) is int and is_response(message, message_id):
-                self._pending.pop(message_id, None)  # what follows comes too late for it
+                self._pending.pop(message_id, None)  # too late for what follows
                 self._deliver(message_id, message)
         elif message_id is not None:
             self._request_handler.handle_request(message)

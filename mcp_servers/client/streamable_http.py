@@ -220,7 +220,7 @@ class StreamableHttpSession:
             or change_notifications.can_subscribe(handshake.capabilities)
             or "logging" in handshake.capabilities
         )
-        # A request on a stream that nobody reads would keep the server waiting.
+        # A request on a stream without a reader would keep the server waiting.
         may_request = self._host.listens and self._endpoint.allowed_requests
         if not (may_request or notifies):
             return

@@ -27,8 +27,10 @@ LABEL_BITS = {FlowLabel.PRIVATE_DATA: 1, FlowLabel.UNTRUSTED_CONTENT: 2, FlowLab
 
 def encode_labels(labels: Iterable[str]) -> int:
     """Return flow labels as the bits in the ledger; other labels are ignored."""
-    return reduce(lambda bits, label: bits | LABEL_BITS.get(FlowLabel(label), 0), labels, 0)
+    return reduce(
+        lambda label_bits, label: label_bits | LABEL_BITS.get(FlowLabel(label), 0), labels, 0
+    )
 
 
-def decode_labels(bits: int) -> tuple[FlowLabel, ...]:
-    return tuple(label for label, bit in LABEL_BITS.items() if bits & bit)
+def decode_labels(label_bits: int) -> tuple[FlowLabel, ...]:
+    return tuple(label for label, bit in LABEL_BITS.items() if label_bits & bit)

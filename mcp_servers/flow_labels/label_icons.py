@@ -9,6 +9,15 @@ from django.utils.translation import gettext_lazy as _
 
 from mcp_servers.flow_labels import FlowLabel
 
+COLUMNS = (
+    "readOnlyHint",
+    FlowLabel.REPEATABLE,
+    "destructiveHint",
+    FlowLabel.SENDS_OUT,
+    FlowLabel.UNTRUSTED_CONTENT,
+    FlowLabel.PRIVATE_DATA,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LabelMark:
@@ -34,14 +43,6 @@ FLOW_MARKS: dict[str, LabelMark] = {
     ),
     FlowLabel.PRIVATE_DATA: LabelMark("private_data", "lock", _("Private data"), "busy"),
 }
-COLUMNS = (
-    "readOnlyHint",
-    FlowLabel.REPEATABLE,
-    "destructiveHint",
-    FlowLabel.SENDS_OUT,
-    FlowLabel.UNTRUSTED_CONTENT,
-    FlowLabel.PRIVATE_DATA,
-)
 _MARKS: Mapping[str, LabelMark] = HINT_MARKS | {
     str(label): mark for label, mark in FLOW_MARKS.items()
 }

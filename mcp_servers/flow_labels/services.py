@@ -32,6 +32,12 @@ MAX_CACHED_RESULTS = 20_000
 
 
 Inferred = TypeVar("Inferred")
+LABEL_NAMES = {
+    FlowLabel.PRIVATE_DATA: _("private data"),
+    FlowLabel.UNTRUSTED_CONTENT: _("untrusted content"),
+    FlowLabel.SENDS_OUT: _("external effect"),
+    FlowLabel.REPEATABLE: _("idempotent"),
+}
 
 
 class _InferenceCache(Generic[Inferred]):
@@ -131,11 +137,3 @@ def _parse_labels(labels: Iterable[str]) -> Labels:
             remedy=format_message("Use one of: {values}.", values=", ".join(FlowLabel)),
         )
     return tuple(label for label in FlowLabel if label in names)
-
-
-LABEL_NAMES = {
-    FlowLabel.PRIVATE_DATA: _("private data"),
-    FlowLabel.UNTRUSTED_CONTENT: _("untrusted content"),
-    FlowLabel.SENDS_OUT: _("external effect"),
-    FlowLabel.REPEATABLE: _("idempotent"),
-}

@@ -19,7 +19,7 @@ HELD_LABELS = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT
 
 
 class LabeledCaller(Forbidden):
-    """A token that holds flow labels can't do this, whatever its role."""
+    """A token that holds flow labels can't do this, regardless of its role."""
 
     code = "labeled_caller"
 
@@ -42,6 +42,6 @@ def load_token_labels(organization_id: UUID, token_id: str) -> int:
     cell = FlowCell.objects.filter(pk=build_flow_key(organization_id, "token", token_id)).first()
     if cell is None:
         return 0
-    held = CallerFlowLabels(cell.labels, cell.touched)
+    current_labels = CallerFlowLabels(cell.labels, cell.touched)
     effect = FlowLabelEffect(cell.key, 0, 0, IDLE_S)
-    return compute_held_labels(held, effect, time.time_ns() // 1_000) & HELD_LABELS
+    return compute_held_labels(current_labels, effect, time.time_ns() // 1_000) & HELD_LABELS

@@ -271,7 +271,7 @@ def _find_first_action(get_action: Callable[[str], str], candidate_words: Iterab
 
 
 def _get_action(word: str, section: str) -> str:
-    """Return the action of a verb, whatever its ending."""
+    """Return the action of a verb in any form."""
     actions_by_verb = get_verb_actions(section)
     forms: Iterable[str] = (word, word.removesuffix("e"), word.removesuffix("ing"))
     return next((actions_by_verb[form] for form in forms if form in actions_by_verb), "")

@@ -15,6 +15,8 @@ from mcp_servers.health.check_delays import compute_check_delay
 from mcp_servers.models import Outage, Server, UnmonitoredPeriod
 
 NEEDS_REAUTH = "needs_reauth"
+# A check may be late by its own pause, and by delays of a busy or restarted worker.
+MIN_LATE = timedelta(minutes=10)
 
 
 def extend_outage(server: Server, problem: Problem, now: datetime) -> None:
@@ -108,10 +110,6 @@ def record_unmonitored_period(server: Server, now: datetime) -> None:
         )
         # Two contacts at once have the same start: one row is enough.
         UnmonitoredPeriod.objects.bulk_create([gap], ignore_conflicts=True)
-
-
-# A check may be late by its own pause, and by delays of a busy or restarted worker.
-MIN_LATE = timedelta(minutes=10)
 
 
 def find_unmonitored_since(server: Server, now: datetime) -> datetime | None:

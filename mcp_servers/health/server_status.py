@@ -35,8 +35,10 @@ CONNECTIONS = Actor(kind="system", id="connections", label="connections")
 
 def record_attempt(server: Server) -> None:
     """Set the status of a server that isn't connected to connecting."""
-    waiting = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
-    waiting.update(status=Server.Status.CONNECTING)
+    disconnected_servers = (
+        Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
+    )
+    disconnected_servers.update(status=Server.Status.CONNECTING)
 
 
 def undo_attempt(server: Server) -> None:
@@ -162,7 +164,13 @@ def _record_event(server: Server, action: str, details: dict[str, Any], code: st
         action=action,
         details=mask_value({**shown_details, "transport": server.transport_type}),
         governed=False,
-        event=ChangeEvent("connection", "error" if code else "ok", code, server.pk, server.name),
+        event=ChangeEvent(
+            "connection",
+            outcome="error" if code else "ok",
+            code=code,
+            server_id=server.pk,
+            server_name=server.name,
+        ),
     )
 
 

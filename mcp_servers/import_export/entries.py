@@ -17,6 +17,8 @@ Placement = Literal["header", "env", "auth"]
 
 # The field of `endpoint_config` for each placement.
 SECRET_FIELDS: dict[Placement, str] = {"env": "env", "header": "headers"}
+# Label and password flag of VS Code's `inputs`, by ID.
+InputLabels = Mapping[str, tuple[str, bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,6 @@ def _mask_arguments(args: list[str]) -> list[str]:
         MASK if previous.startswith("-") and is_secret_name(previous.lstrip("-")) else arg
         for previous, arg in zip(options, args, strict=False)
     ]
-
-
-# Label and password flag of VS Code's `inputs`, by ID.
-InputLabels = Mapping[str, tuple[str, bool]]
 
 
 class EntryCollector:

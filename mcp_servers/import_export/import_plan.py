@@ -67,7 +67,7 @@ class PlannedServer:
     def as_dict(self) -> dict[str, Any]:
         """Return the preview: no secrets, all problems, and whether a permission is needed."""
         return self.entry.build_preview() | {
-            "action": "add" if self.ready else "refuse" if self.problems else "leave out",
+            "action": "add" if self.ready else "invalid" if self.problems else "skip",
             "private": self.private,
             "problems": [problem.as_dict() for problem in self.problems],
         }

@@ -38,6 +38,32 @@ _KEY_HEADER = re.compile(
 
 # Fills a secret and reports missing values for the field; returns None if some are missing.
 FillSecret = Callable[[str, str], str | None]
+# Sections that only the configuration file's reader loads.
+APPLIED_KEYS = ("agents", "builtin")
+API_FIELDS = frozenset(("declared", "document", "document_url", "operations"))
+Transport = Literal["stdio", "http", "openapi", ""]
+ServerFields = dict[str, SourceNode]
+TRANSPORTS: dict[str, Transport] = {
+    "stdio": "stdio",
+    "local": "stdio",
+    "http": "http",
+    "https": "http",
+    "sse": "http",
+    "remote": "http",
+    "streamable": "http",
+    "streamable-http": "http",
+    "streamablehttp": "http",
+    "openapi": "openapi",
+}
+_STDIO_FIELDS = frozenset(("command", "args", "env", "cwd", "bundle"))
+_AUTH_FIELDS = frozenset(("auth", "auth_config"))
+_HTTP_FIELDS = frozenset((*URL_KEYS, "headers", "credential_key")) | _AUTH_FIELDS
+_SETTING_FIELDS = frozenset(("allow_private", "preset", "sampling_budget_tokens"))
+_COMMON_FIELDS = _SETTING_FIELDS | frozenset(
+    (*TRANSPORT_KEYS, "name", "enabled", "disabled", "endpoint_config")
+)
+_CREDENTIAL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_GENERIC_NAMES = frozenset(("www", "mcp", "api", "server", "app"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +147,6 @@ def _read_oauth(fields: dict[str, str], fill: FillSecret, path: str) -> ImportAu
     )
 
 
-# Sections that only the configuration file's reader loads.
-APPLIED_KEYS = ("agents", "builtin")
-API_FIELDS = frozenset(("declared", "document", "document_url", "operations"))
-
-
 def read_api_config(fields: Mapping[str, SourceNode], collector: EntryCollector) -> dict[str, Any]:
     """Return an API's fields of `endpoint_config`; they are validated when the server is saved."""
     config: dict[str, Any] = {}
@@ -148,32 +169,6 @@ def read_api_config(fields: Mapping[str, SourceNode], collector: EntryCollector)
         collector.read_text(item, f"operations[{i}]") for i, item in enumerate(node.items)
     )
     return config | {"operations": [item for item in operations if item is not None]}
-
-
-Transport = Literal["stdio", "http", "openapi", ""]
-ServerFields = dict[str, SourceNode]
-
-TRANSPORTS: dict[str, Transport] = {
-    "stdio": "stdio",
-    "local": "stdio",
-    "http": "http",
-    "https": "http",
-    "sse": "http",
-    "remote": "http",
-    "streamable": "http",
-    "streamable-http": "http",
-    "streamablehttp": "http",
-    "openapi": "openapi",
-}
-_STDIO_FIELDS = frozenset(("command", "args", "env", "cwd", "bundle"))
-_AUTH_FIELDS = frozenset(("auth", "auth_config"))
-_HTTP_FIELDS = frozenset((*URL_KEYS, "headers", "credential_key")) | _AUTH_FIELDS
-_SETTING_FIELDS = frozenset(("allow_private", "preset", "sampling_budget_tokens"))
-_COMMON_FIELDS = _SETTING_FIELDS | frozenset(
-    (*TRANSPORT_KEYS, "name", "enabled", "disabled", "endpoint_config")
-)
-_CREDENTIAL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_GENERIC_NAMES = frozenset(("www", "mcp", "api", "server", "app"))
 
 
 def read_server(
@@ -334,21 +329,25 @@ def _read_command(fields: ServerFields, collector: EntryCollector) -> tuple[str,
     node = fields["command"]
     args = _read_texts(fields.get("args"), "args", collector)
     if isinstance(node.value, list):
-        words = [*_read_texts(node, "command", collector), *args]
+        command_line = [*_read_texts(node, "command", collector), *args]
     else:
         text = collector.read_text(node, "command") or ""
-        words = [*_split_command(text, collector), *args] if not args else [text, *args]
-    if len(words) > 2 and re.fullmatch(r"(?i)cmd(\.exe)?", words[0]) and words[1].lower() == "/c":
+        command_line = [*_split_command(text, collector), *args] if not args else [text, *args]
+    if (
+        len(command_line) > 2
+        and re.fullmatch(r"(?i)cmd(\.exe)?", command_line[0])
+        and command_line[1].lower() == "/c"
+    ):
         collector.add_warning(
             "unwrapped_command", "The Windows prefix `cmd /c` was removed.", "command"
         )
-        words = words[2:]
-    if not collector.problems and not (words and words[0].strip()):
+        command_line = command_line[2:]
+    if not collector.problems and not (command_line and command_line[0].strip()):
         remedy = "Specify a launcher, such as `npx` or `uvx`."
         collector.add_problem(
             "missing_endpoint", "The command is empty.", "command", remedy, node.line
         )
-    return (words[0] if words else ""), words[1:]
+    return (command_line[0] if command_line else ""), command_line[1:]
 
 
 def _split_command(text: str, collector: EntryCollector) -> list[str]:

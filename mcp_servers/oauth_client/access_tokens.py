@@ -1,7 +1,8 @@
 """Obtain access tokens, refresh them and add them to requests.
 
-Within a process, callers share one refresh task; across processes, a lease on the grant's row lets
-one process refresh, and the others read what it stored. The task outlives its callers, so that a
+A token is refreshed when it expires within `EXPIRY_MARGIN` (`OAuthGrant.is_usable`). Within a
+process, callers share one refresh task; across processes, a lease on the grant's row lets one
+process refresh, and the others read what it stored. The task outlives its callers, so that a
 canceled call can't lose a rotated refresh token.
 
 A request rejected with 401 was not executed: the token is refreshed and the request sent once more.
@@ -65,6 +66,7 @@ _RANDOM = SystemRandom()
 
 _Key = tuple[Runtime, str, str, int, str]
 _running: dict[_Key, Future[AccessToken | Problem]] = {}
+MAX_SENT_TOKENS = 4  # recent tokens of an account, masked in text from the server
 
 
 def build_account_login_url(account: OAuthAccount) -> str:
@@ -319,9 +321,6 @@ def _build_login_error(account: OAuthAccount, detail: str) -> LoginNeeded:
             detail, remedy="Let the authorization server accept this platform's workload token."
         )
     return LoginNeeded(detail, remedy="Enter valid client credentials for this server.")
-
-
-MAX_SENT_TOKENS = 4  # recent tokens of an account, masked in text from the server
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

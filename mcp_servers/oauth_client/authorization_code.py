@@ -47,6 +47,8 @@ LOOP_TIMEOUT_S = 60.0
 LOGIN_RETENTION = timedelta(days=1)
 START_AGAIN = "Start the sign-in again."
 MAX_SHOWN_LENGTH = 200
+# A person who may do one of these signs in to a server with their own account.
+PERSONAL_LOGIN_ACTIONS = (Action.CALL_TOOLS, Action.USE_TOOLS)
 
 
 class LoginRefused(Problem):
@@ -66,10 +68,6 @@ class LoginRedirect:
 
     url: str
     issuer: str
-
-
-# A person who may do one of these signs in to a server with their own account.
-PERSONAL_LOGIN_ACTIONS = (Action.CALL_TOOLS, Action.USE_TOOLS)
 
 
 def get_login_account(principal: Principal, server: Server) -> OAuthAccount:

@@ -27,6 +27,9 @@ _SCHEME = re.compile(r"(?i)(?:^|,)\s*(bearer|dpop)(?:\s+|$)")
 _NEXT_SCHEME = re.compile(r",\s*[A-Za-z][A-Za-z0-9-]*\s+[A-Za-z]")
 _PARAMETER = re.compile(r'([A-Za-z_*]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 MAX_HEADER_LENGTH = 8192
+MAX_SHOWN_LENGTH = 200
+DEFAULT_AUTH_METHODS = ("client_secret_basic",)  # the default of RFC 8414
+DPOP_ALGORITHM, DPOP_ALGORITHMS = "ES256", "dpop_signing_alg_values_supported"
 
 
 @dataclass(frozen=True)
@@ -55,19 +58,14 @@ def parse_challenge(header: str) -> BearerChallenge | None:
         text = header[match.end() :]
         if next_scheme := _NEXT_SCHEME.search(text):
             text = text[: next_scheme.start()]
-        for name, quoted, plain in _PARAMETER.findall(text):
-            parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
+        for name, quoted, unquoted in _PARAMETER.findall(text):
+            parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or unquoted)
     return BearerChallenge(
         resource_metadata=parameters.get("resource_metadata", ""),
         scopes=tuple(parameters.get("scope", "").split()),
         error=parameters.get("error", ""),
         dpop=any(match[1].lower() == "dpop" for match in matches),
     )
-
-
-MAX_SHOWN_LENGTH = 200
-DEFAULT_AUTH_METHODS = ("client_secret_basic",)  # the default of RFC 8414
-DPOP_ALGORITHM, DPOP_ALGORITHMS = "ES256", "dpop_signing_alg_values_supported"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,8 @@ REQUEST_TIMEOUT_S = 15.0
 COMMIT_WAIT_S = 3.0  # a command may exit soon after its commit, with its background tasks
 MAX_CONCURRENT_REQUESTS = 8
 SUCCESS_STATUSES = (200, 204)
+MAX_GRANTS = 200
+SYSTEM = Actor(kind="system", id="oauth", label="sign-ins")
 
 
 @dataclass(frozen=True)
@@ -254,10 +256,6 @@ def _record_outcome(
         details={"issuer": issuer, "outcome": outcome},
         governed=False,
     )
-
-
-SYSTEM = Actor(kind="system", id="oauth", label="sign-ins")
-MAX_GRANTS = 200
 
 
 def revoke_former_members() -> int:

@@ -36,6 +36,11 @@ ASSERTION_LIFETIME_S = 120
 JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 MIN_RSA_BITS = 2048
+MAX_TOKEN_LENGTH = 16_384
+MAX_LIFETIME_S = 366 * 86_400
+SHOWN = 200
+# Errors that a person has to fix: the grant or the client is not valid.
+LOGIN_NEEDED_ERRORS = ("invalid_grant", "invalid_client", "unauthorized_client", "access_denied")
 
 
 @dataclass(frozen=True)
@@ -191,13 +196,6 @@ def _build_key_error(detail: str) -> InvalidInput:
         field="auth_config.private_key",
         remedy="Paste an unencrypted PEM key: RSA with at least 2048 bits, or EC P-256/384/521.",
     )
-
-
-MAX_TOKEN_LENGTH = 16_384
-MAX_LIFETIME_S = 366 * 86_400
-SHOWN = 200
-# Errors that a person has to fix: the grant or the client is not valid.
-LOGIN_NEEDED_ERRORS = ("invalid_grant", "invalid_client", "unauthorized_client", "access_denied")
 
 
 @dataclass(frozen=True)

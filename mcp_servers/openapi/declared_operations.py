@@ -31,6 +31,28 @@ PARAMETER_FIELDS = ("name", "in", "type", "required", "description", "default", 
 MAX_INPUTS = 100
 MAX_CHOICES = 200
 MAX_TEXT_CHARACTERS = 1_000
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+METHODS_WITHOUT_BODY = ("GET",)
+BODY_FORMATS = ("json", "form")
+MAX_DECLARED_OPERATIONS = 100
+MAX_DECLARED_BYTES = 128 * 1024
+MAX_OPERATION_NAME = 64
+MAX_PATH_CHARACTERS = 400
+MAX_DESCRIPTION_CHARACTERS = 4_000
+OPERATION_FIELDS = (
+    "name",
+    "description",
+    "method",
+    "path",
+    "parameters",
+    "body",
+    "result",
+    "labels",
+)
+DECLARED_FIELD = "endpoint_config.declared"
+# Names that stay unchanged when the document is parsed: letters, digits, `-` and single `_`.
+_OPERATION_NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
+_PATH_PARAMETER = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,30 +312,6 @@ def _is_valid_value(value: Any, value_type: str) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_finite_number = is_number and (isinstance(value, int) or math.isfinite(value))
     return is_finite_number and (value_type == "number" or isinstance(value, int))
-
-
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-METHODS_WITHOUT_BODY = ("GET",)
-BODY_FORMATS = ("json", "form")
-MAX_DECLARED_OPERATIONS = 100
-MAX_DECLARED_BYTES = 128 * 1024
-MAX_OPERATION_NAME = 64
-MAX_PATH_CHARACTERS = 400
-MAX_DESCRIPTION_CHARACTERS = 4_000
-OPERATION_FIELDS = (
-    "name",
-    "description",
-    "method",
-    "path",
-    "parameters",
-    "body",
-    "result",
-    "labels",
-)
-DECLARED_FIELD = "endpoint_config.declared"
-# Names that stay unchanged when the document is parsed: letters, digits, `-` and single `_`.
-_OPERATION_NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
-_PATH_PARAMETER = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,24 @@ _PATH_PARAMETER = re.compile(r"\{([^{}]*)\}")
 _JSON_MEDIA_RANGE = re.compile(r"application/(?:json|[\w.+-]+\+json|\*)|\*/\*|text/json")
 _TEXT_MEDIA_TYPE = re.compile(r"text/[\w.+-]+|application/(?:xml|[\w.+-]+\+xml|yaml|graphql)")
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+# The key in a tool's `_meta` for the plan of its request.
+PLAN_META_KEY = "bonobot/operation"
+RESULT_EXTENSION = "x-bonobot-result"
+SEND_DEFAULTS_EXTENSION = "x-bonobot-send-defaults"
+LABELS_EXTENSION = "x-bonobot-labels"
+MAX_POINTER_CHARACTERS = 200
+MAX_DEFAULTS_DEPTH = 16
+MAX_LABELS = 10
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "query")
+READ_METHODS = ("get", "head", "options", "query")
+IDEMPOTENT_METHODS = (*READ_METHODS, "put", "delete")
+MAX_NAME_CHARACTERS = 64
+MAX_SUMMARY_CHARACTERS = 300
+MAX_OUTPUT_SCHEMA_NODES = 400
+MAX_OPERATIONS = 10_000
+_JSON_MEDIA_TYPE = re.compile(r"application/(?:json|[\w.+-]+\+json)")
+_Level = tuple[Any, str]
+_MISSING = object()
 
 
 @dataclass
@@ -283,19 +301,6 @@ def _add_description(schema: Any, description: str) -> Any:
     return schema
 
 
-# The key in a tool's `_meta` for the plan of its request.
-PLAN_META_KEY = "bonobot/operation"
-
-RESULT_EXTENSION = "x-bonobot-result"
-SEND_DEFAULTS_EXTENSION = "x-bonobot-send-defaults"
-LABELS_EXTENSION = "x-bonobot-labels"
-MAX_POINTER_CHARACTERS = 200
-MAX_DEFAULTS_DEPTH = 16
-MAX_LABELS = 10
-
-_MISSING = object()
-
-
 def build_plan_extensions(
     operation: Mapping[str, Any], properties: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -371,16 +376,6 @@ def _merge_defaults(arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -
     return merged_arguments
 
 
-METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "query")
-READ_METHODS = ("get", "head", "options", "query")
-IDEMPOTENT_METHODS = (*READ_METHODS, "put", "delete")
-MAX_NAME_CHARACTERS = 64
-MAX_SUMMARY_CHARACTERS = 300
-MAX_OUTPUT_SCHEMA_NODES = 400
-MAX_OPERATIONS = 10_000
-_JSON_MEDIA_TYPE = re.compile(r"application/(?:json|[\w.+-]+\+json)")
-
-
 @dataclass(frozen=True, kw_only=True)
 class OpenApiOperation:
     """One operation, identified by `key` (`GET /pets`).
@@ -432,9 +427,6 @@ def iterate_operations(document: OpenApiDocument) -> Iterator[OpenApiOperation]:
     names = _build_names([(key, node) for key, _, _, node, _ in entries])
     for key, path, method, node, levels in entries:
         yield _build_operation(document, key, names[key], path, method, node, levels)
-
-
-_Level = tuple[Any, str]
 
 
 def _walk_paths(document: OpenApiDocument) -> Iterator[tuple[str, str, str, Any, list[_Level]]]:

@@ -16,6 +16,8 @@ from mcp_servers.openapi.schema_conversion import find_text
 MAX_SERVERS = 50
 MAX_URL_CHARACTERS = 2_048
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
+MAX_TITLE_CHARACTERS = 200
+MAX_DESCRIPTION_CHARACTERS = 2_000
 
 
 def list_base_urls(document: OpenApiDocument, document_url: str = "") -> list[dict[str, str]]:
@@ -87,10 +89,6 @@ def _fill_url_variables(server: Mapping[str, Any]) -> str | None:
 def _list_url_variables(url: str) -> Iterator[str]:
     for match in _VARIABLE.finditer(url):
         yield match[1]
-
-
-MAX_TITLE_CHARACTERS = 200
-MAX_DESCRIPTION_CHARACTERS = 2_000
 
 
 def build_outline(

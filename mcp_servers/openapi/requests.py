@@ -1,6 +1,6 @@
 """Build an operation's HTTP request from a tool's arguments (pure).
 
-Parameter styles are those of OpenAPI 3 (RFC 6570 and more). No argument can leave the base URL or
+Parameter styles are those of OpenAPI 3 (RFC 6570 and more). No argument can escape the base URL or
 the path segments of the operation, or add a header; arguments that would are rejected.
 """
 

@@ -152,7 +152,7 @@ class SchemaConverter:
 
     def _normalize_constraints(self, node: Mapping[str, Any], converted: dict[str, Any]) -> None:
         for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            # OpenAPI 3.0: a boolean beside the bound.
+            # OpenAPI 3.0: a boolean next to the bound.
             if converted.get(exclusive) is True and bound in converted:
                 converted[exclusive] = converted.pop(bound)
             elif isinstance(converted.get(exclusive), bool):

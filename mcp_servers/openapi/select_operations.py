@@ -134,7 +134,7 @@ def select_operations(
     requested: Any = None,
     *,
     tags: Collection[str] = (),
-    everything: bool = False,
+    select_all: bool = False,
 ) -> list[str]:
     """Return the keys of operations selected by key, operation ID or name, by tag, or all.
 
@@ -144,11 +144,11 @@ def select_operations(
     """
     if requested is not None and not isinstance(requested, list | tuple):
         raise InvalidInput("`operations` must be a list.", field="endpoint_config.operations")
-    everything = everything or ALL_OPERATIONS in (requested or ())
+    select_all = select_all or ALL_OPERATIONS in (requested or ())
     keys = {
         operation["key"]
         for operation in outline.operations
-        if not operation["refused"] and (everything or set(tags) & set(operation["tags"]))
+        if not operation["refused"] and (select_all or set(tags) & set(operation["tags"]))
     }
     keys |= {
         _get_operation_key(outline, str(name)) for name in requested or () if name != ALL_OPERATIONS

@@ -23,6 +23,22 @@ from mcp_servers.server_config import ServerSpec
 
 FOLDER = Path(__file__).parent
 CATALOG_FILE = FOLDER / "catalog.json"
+OTHER_CATEGORY = "other"
+# Names of categories; unknown ones are shown as they are.
+CATEGORY_NAMES = {
+    "business": _("business"),
+    "cloud": _("cloud"),
+    "communication": _("communication"),
+    "data": _("data"),
+    "developer": _("development"),
+    "files": _("files"),
+    "knowledge": _("knowledge"),
+    "productivity": _("productivity"),
+    "reference": _("examples"),
+    "web": _("web"),
+    "own": _("custom"),
+    OTHER_CATEGORY: _("other"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,24 +149,6 @@ def fill_preset(
             **common,
         },
     )
-
-
-OTHER_CATEGORY = "other"
-# Names of categories; unknown ones are shown as they are.
-CATEGORY_NAMES = {
-    "business": _("business"),
-    "cloud": _("cloud"),
-    "communication": _("communication"),
-    "data": _("data"),
-    "developer": _("development"),
-    "files": _("files"),
-    "knowledge": _("knowledge"),
-    "productivity": _("productivity"),
-    "reference": _("examples"),
-    "web": _("web"),
-    "own": _("custom"),
-    OTHER_CATEGORY: _("other"),
-}
 
 
 def localize_description(preset: Preset) -> str:

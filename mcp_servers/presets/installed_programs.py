@@ -1,7 +1,7 @@
 """Find catalog entries whose program is installed on this machine.
 
-The start command uses the interpreter, so that the launcher allowlist applies: a module of our own
-Python, a Node script, else the program's path.
+The start command uses the interpreter, so that the launcher allowlist applies: a module of
+Bonobot's Python, a Node script, else the program's path.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """The logos of the services that presets of the catalog connect to.
 
-The symbols are in `bonobot/static/bonobot/presets/logos.svg`, with their license beside it. Other
+The symbols are in `bonobot/static/bonobot/presets/logos.svg`, next to their license. Other
 presets have an icon of their kind. Servers have no logo: their address can be changed.
 """
 

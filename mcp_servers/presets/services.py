@@ -31,6 +31,7 @@ PLACEHOLDER = re.compile(r"\$\{[A-Z0-9_]+\}")
 DISPLAY_FIELDS = ("name", "description", "category", "icon", "documentation_url")
 # Fields that decide what program a preset starts, and its limits.
 LAUNCH_FIELDS = ("transport_type", "endpoint_config", "auth_type", "auth_config", "parameters")
+SECRET_FIELDS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +226,6 @@ def build_name_conflict(name: str) -> Conflict:
         field="name",
         remedy="Choose another name.",
     )
-
-
-SECRET_FIELDS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
 
 def build_preset(principal: Principal, server: Server, name: str) -> Preset:

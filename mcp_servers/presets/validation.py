@@ -261,7 +261,7 @@ def _iterate_texts(columns: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]
             yield from ((path, str(text), False) for text in texts)
     _public, encrypted_fields = AUTH_FIELDS[columns["auth_type"]]
     for field_name, value in columns["auth_config"].items():
-        # These fields are secret, whatever their names.
+        # These fields are secret, regardless of their names.
         path = f"auth_config.{field_name}"
         yield (
             (f"{path}.secret" if field_name in encrypted_fields else path),

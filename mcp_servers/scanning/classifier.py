@@ -236,9 +236,9 @@ def find_heaviest_phrases(
     if not weights:
         return []
     first, last = min(weights), max(weights) + 1
-    words = _find_words(folded, first, last)
-    sums = [sum(weights.get(position, 0.0) for position in range(*word)) for word in words]
-    return _choose_heaviest_runs(words, sums)
+    word_spans = _find_words(folded, first, last)
+    sums = [sum(weights.get(position, 0.0) for position in range(*word)) for word in word_spans]
+    return _choose_heaviest_runs(word_spans, sums)
 
 
 def _weigh_positions(
@@ -270,10 +270,10 @@ def _find_words(folded: str, first: int, last: int) -> list[tuple[int, int]]:
 
 
 def _choose_heaviest_runs(
-    words: Sequence[tuple[int, int]], sums: Sequence[float]
+    word_spans: Sequence[tuple[int, int]], sums: Sequence[float]
 ) -> list[tuple[int, int]]:
     """Return the heaviest runs of neighboring words, without overlaps."""
-    remaining = set(range(len(words)))
+    remaining = set(range(len(word_spans)))
     phrases: list[tuple[int, int]] = []
     while len(phrases) < MAX_PHRASES:
         runs = [
@@ -286,7 +286,7 @@ def _choose_heaviest_runs(
         if weight <= 0:
             break
         remaining -= set(range(start, start + count))
-        phrases.append((words[start][0], words[start + count - 1][1]))
+        phrases.append((word_spans[start][0], word_spans[start + count - 1][1]))
     return phrases
 
 

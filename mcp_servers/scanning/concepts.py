@@ -52,17 +52,17 @@ def find_concepts(raw: bytes) -> list[Concept]:
 def list_concept_features(raw: bytes) -> list[ConceptFeature]:
     """Return the concepts in a text's letters, alone and in rows of two and three."""
     concepts = find_concepts(raw)
-    found: list[ConceptFeature] = []
+    features: list[ConceptFeature] = []
     for index, first in enumerate(concepts):
-        found.append(_build_feature(first, first))
+        features.append(_build_feature(first, first))
         for second in concepts[index + 1 : index + 1 + MAX_STEPS]:
             if second.start - first.end > MAX_GAP:
                 break
-            found.append(_build_feature(first, second, first.name, second.name))
+            features.append(_build_feature(first, second, first.name, second.name))
         row = concepts[index : index + 3]
         if len(row) == 3 and row[2].end - row[0].start <= MAX_TRIPLE_BYTES:
-            found.append(_build_feature(row[0], row[2], *(concept.name for concept in row)))
-    return found
+            features.append(_build_feature(row[0], row[2], *(concept.name for concept in row)))
+    return features
 
 
 def _build_feature(first: Concept, last: Concept, *names: str) -> ConceptFeature:

@@ -92,8 +92,8 @@ def scan_parameter_names(payload: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_suspicious_parameter(name: str, property_schema: Any) -> bool:
-    words = fold_text(re.sub(r"\W+", " ", split_identifier(name[:128]))).strip()
-    if _PRIVATE_DATA_NAME.search(words):
+    folded_name = fold_text(re.sub(r"\W+", " ", split_identifier(name[:128]))).strip()
+    if _PRIVATE_DATA_NAME.search(folded_name):
         return True
     description = property_schema.get("description") if isinstance(property_schema, dict) else None
     if isinstance(description, str) and _is_private_data(fold_text(description[:512]).strip()):
@@ -102,7 +102,7 @@ def _is_suspicious_parameter(name: str, property_schema: Any) -> bool:
         isinstance(description, str)
         and sum(map(str.isalpha, description)) >= MIN_DESCRIPTION_LETTERS
     )
-    return not has_description and _CONTEXT_NAME.search(words) is not None
+    return not has_description and _CONTEXT_NAME.search(folded_name) is not None
 
 
 def _is_private_data(description: str) -> bool:

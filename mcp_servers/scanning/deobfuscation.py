@@ -125,7 +125,7 @@ _COMMON_WORDS: Final = (
 )
 _ROTATED_WORDS: Final = LinearPattern(rf"(?i)\b(?:{codecs.encode(_COMMON_WORDS, 'rot13')})\b")
 _REVERSED_WORDS: Final = LinearPattern(
-    rf"(?i)\b(?:{'|'.join(one[::-1] for one in _COMMON_WORDS.split('|'))})\b"
+    rf"(?i)\b(?:{'|'.join(word[::-1] for word in _COMMON_WORDS.split('|'))})\b"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -219,8 +219,8 @@ def _extract_disguised(text: str) -> Iterator[TextLayer]:
         yield TextLayer("reversed", text[::-1], 0, len(text))
 
 
-def _is_frequent(words: LinearPattern, text: str) -> bool:
-    return sum(1 for _ in words.finditer(text)) >= _MIN_COMMON_WORDS
+def _is_frequent(pattern: LinearPattern, text: str) -> bool:
+    return sum(1 for _ in pattern.finditer(text)) >= _MIN_COMMON_WORDS
 
 
 def has_wide_letters(text: str) -> bool:
@@ -236,9 +236,9 @@ def _is_leetspeak(text: str) -> bool:
 
 def _join_spaced_letters(text: str) -> str:
     """Join letters with single separators between them; wider gaps separate words."""
-    words = re.split(r"\s{2,}|\s[|/]\s|\n", text)
+    segments = re.split(r"\s{2,}|\s[|/]\s|\n", text)
     return " ".join(
-        re.sub(r"(?<![^\W_]{2})[ .\-_*|/](?=[^\W_](?:[ .\-_*|/]|$))", "", word) for word in words
+        re.sub(r"(?<![^\W_]{2})[ .\-_*|/](?=[^\W_](?:[ .\-_*|/]|$))", "", word) for word in segments
     )
 
 
@@ -268,8 +268,8 @@ def _decode_base64(encoded: str) -> str:
 
 
 def _build_padding(raw: str) -> str:
-    rest = len(raw) % 4
-    return raw[-rest:] + "=" * (4 - rest) if rest in (2, 3) else ""
+    remainder = len(raw) % 4
+    return raw[-remainder:] + "=" * (4 - remainder) if remainder in (2, 3) else ""
 
 
 def _decode_base32(encoded: str) -> str:

@@ -122,7 +122,7 @@ def _find_in_piece(text: str, signals: SignalSet, threshold: float) -> list[Inst
             and _compute_score(layer_hits)[0] <= _compute_score(hits)[0]
         ):
             continue
-        best = max(layer_matches, key=lambda one: one.score)
+        best = max(layer_matches, key=lambda match: match.score)
         span = (best.start, best.end) if layer.aligned else (layer.start, layer.end)
         matches.append(InstructionMatch(best.rule, *span, best.score, layer.rule))
     if plain_matches and has_wide_letters(text[plain_matches[0].start : plain_matches[0].end]):
@@ -134,12 +134,12 @@ def find_name_instructions(
     name: str, *, threshold: float = DEFINITION_THRESHOLD
 ) -> list[InstructionMatch]:
     """Return the instructions in an identifier split into words."""
-    words = split_identifier(SURROGATES.sub("?", name))
-    if words.count(" ") < 3:
+    split_name = split_identifier(SURROGATES.sub("?", name))
+    if split_name.count(" ") < 3:
         return []
     return [
         InstructionMatch(match.rule, 0, len(name), match.score)
-        for match in _evaluate_text(words, threshold)[:1]
+        for match in _evaluate_text(split_name, threshold)[:1]
     ]
 
 

@@ -22,8 +22,8 @@ _DATA: Final = tomllib.loads(
 )
 STEMS: Final[dict[str, dict[str, str]]] = {
     concept: {
-        language: "".join(line.strip() for line in said.splitlines())
-        for language, said in languages.items()
+        language: "".join(line.strip() for line in source.splitlines())
+        for language, source in languages.items()
     }
     for concept, languages in _DATA["stems"].items()
 }
@@ -81,7 +81,7 @@ def _load_toml(file_name: str) -> dict[str, Any]:
 
 
 _ENGLISH: Final = _load_toml("english_signals.toml")
-PATTERN_PARTS: Final = {name: _join_lines(said) for name, said in _ENGLISH["parts"].items()}
+PATTERN_PARTS: Final = {name: _join_lines(source) for name, source in _ENGLISH["parts"].items()}
 # Rules that a negation cancels: "never include passwords" asks for nothing.
 _NEGATABLE_RULES: Final = frozenset(
     {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
@@ -179,15 +179,15 @@ _SHARED_WORDS: Final = {
 def discount_shared_words(hits: Sequence[SignalHit]) -> list[SignalHit]:
     """Return the signals, lighter where the same words were counted for another rule."""
     spans = {other: _merge_spans(hits, other) for _, other in _SHARED_WORDS}
-    kept: list[SignalHit] = []
+    remaining_hits: list[SignalHit] = []
     for hit in hits:
         weight = hit.weight
         for (rule, other), reduced in _SHARED_WORDS.items():
             if hit.rule == rule and _overlaps(spans[other], hit):
                 weight = min(weight, reduced)
         if weight:
-            kept.append(hit._replace(weight=weight))
-    return kept
+            remaining_hits.append(hit._replace(weight=weight))
+    return remaining_hits
 
 
 def _merge_spans(hits: Sequence[SignalHit], rule: str) -> list[tuple[int, int]]:

@@ -15,6 +15,26 @@ from bonobot.core.records import record
 from bonobot.core.text.untrusted_text import format_json_path, make_visible
 from mcp_servers.schemas import dialects
 
+Verdict = Literal["inline", "confined", "refused"]
+MAX_NODES = 2_000
+MAX_VALUES = 50_000
+MAX_DEPTH = 64
+MAX_INLINE_NODES = 200
+MAX_INLINE_WEIGHT = 2_000
+MAX_INLINE_CHAIN = 32
+_MAX_COST = 10**9
+# These depend on the results of other keywords, and are slow in every implementation.
+_UNEVALUATED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_UNRESOLVABLE = (
+    referencing.exceptions.Unresolvable,
+    referencing.exceptions.CannotDetermineSpecification,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
 
 @record()
 class ValueSize:
@@ -69,7 +89,7 @@ def measure_value(value: Any, *, max_values: int, max_depth: int) -> ValueSize:
             elif kind is int:
                 characters += item.bit_length() // 3
         level = children
-    return ValueSize(values, nodes, characters, depth, is_invalid)
+    return ValueSize(values, nodes=nodes, characters=characters, depth=depth, is_invalid=is_invalid)
 
 
 def _is_encodable(text: str) -> bool:
@@ -78,29 +98,6 @@ def _is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-Verdict = Literal["inline", "confined", "refused"]
-
-MAX_NODES = 2_000
-MAX_VALUES = 50_000
-MAX_DEPTH = 64
-MAX_INLINE_NODES = 200
-MAX_INLINE_WEIGHT = 2_000
-MAX_INLINE_CHAIN = 32
-_MAX_COST = 10**9
-
-# These depend on the results of other keywords, and are slow in every implementation.
-_UNEVALUATED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_UNRESOLVABLE = (
-    referencing.exceptions.Unresolvable,
-    referencing.exceptions.CannotDetermineSpecification,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-)
 
 
 @dataclass(frozen=True, slots=True)

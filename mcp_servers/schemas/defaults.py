@@ -72,7 +72,7 @@ def _fill_object(root: Any, schema: Any, value: Any, *, only_required: bool, dep
 
 
 def _find_default(declared: Any, resolved: Mapping[str, Any]) -> tuple[Any] | None:
-    """Return the default of a property in a tuple; one beside a reference comes first."""
+    """Return the default of a property in a tuple; one next to a reference takes precedence."""
     for schema in (declared, resolved):
         if "default" in schema:
             return (schema["default"],)

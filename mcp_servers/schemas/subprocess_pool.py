@@ -42,6 +42,10 @@ MAX_WAITING_OUTLINES = 8
 START_TIMEOUT_S = 30.0
 
 Answer = dict[str, Any]
+# Verdicts of output schemas by identity; each keeps its schema alive.
+MAX_OUTPUT_VERDICTS = 1_024
+_output_verdicts: dict[int, tuple[Any, SchemaVerdict]] = {}
+_pools_lock = threading.Lock()
 
 
 class ArgumentCheckTimeout(InvalidInput):
@@ -125,11 +129,6 @@ async def find_output_violation(schema: Any, value: Any) -> str:
     except Problem:
         return ""
     return ""
-
-
-# Verdicts of output schemas by identity; each keeps its schema alive.
-MAX_OUTPUT_VERDICTS = 1_024
-_output_verdicts: dict[int, tuple[Any, SchemaVerdict]] = {}
 
 
 async def classify_schemas(schemas: Sequence[Any]) -> list[SchemaVerdict]:
@@ -282,7 +281,6 @@ class _WorkerPool:
 
 
 _pools: dict[tuple[int, str], _WorkerPool] = {}
-_pools_lock = threading.Lock()
 atexit.register(close_pools)
 
 

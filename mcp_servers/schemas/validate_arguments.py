@@ -47,6 +47,15 @@ _ANNOTATION_KEYWORDS = frozenset(
         *("format", "deprecated", "readOnly", "writeOnly"),
     }
 )
+_NUMBERS = (int, float)
+MAX_INLINE_CHARACTERS = 16 * 1024
+MAX_INLINE_VALUES = 1_000
+# Steps per value × values, and per character × characters: at most about 35 ms each.
+MAX_INLINE_COST = 10_000
+MAX_INLINE_PATTERN_COST = 4_000_000
+MAX_ARGUMENT_VALUES = 100_000
+MAX_REPORTED_VIOLATIONS = 5
+_MAX_ERRORS = 50
 
 
 class _UnsupportedKeyword(Exception):  # not an error: `jsonschema` handles it
@@ -103,9 +112,6 @@ def _accept_anything(_value: Any) -> bool:
 
 def _reject_everything(_value: Any) -> bool:
     return False
-
-
-_NUMBERS = (int, float)
 
 
 def _is_number(value: Any) -> bool:
@@ -273,16 +279,6 @@ _KEYWORDS: dict[str, Callable[[Any, Any], ValueTest]] = {
     "minProperties": _build_limit_test_factory(_OBJECT, lambda value, least: len(value) >= least),
     "maxProperties": _build_limit_test_factory(_OBJECT, lambda value, most: len(value) <= most),
 }
-
-
-MAX_INLINE_CHARACTERS = 16 * 1024
-MAX_INLINE_VALUES = 1_000
-# Steps per value × values, and per character × characters: at most about 35 ms each.
-MAX_INLINE_COST = 10_000
-MAX_INLINE_PATTERN_COST = 4_000_000
-MAX_ARGUMENT_VALUES = 100_000
-MAX_REPORTED_VIOLATIONS = 5
-_MAX_ERRORS = 50
 
 
 class InvalidArguments(InvalidInput):

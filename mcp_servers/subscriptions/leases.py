@@ -1,6 +1,6 @@
 """Leases: which process listens to which server or resource.
 
-The first process that wants a server or resource claims it; the others read the change counts from
+The first process that needs a server or resource claims it; the others read the change counts from
 the row. The holder renews its leases while its loop runs, and another process takes over an expired
 lease by one conditional UPDATE. Later writes of the former holder have no effect. Many processes
 update many of the same rows at once, so always in `ORDER`.
@@ -88,12 +88,14 @@ def load_watched_resources(ids: Collection[UUID]) -> list[ResourceUpdateState]:
     return [
         ResourceUpdateState(
             row.pk,
-            UpdateSource(row.server_id, row.subject),
-            row.organization_id,
-            row.uri,
-            row.state,
-            row.changes,
-            row.holder if row.heartbeat_at is not None and row.heartbeat_at >= deadline else None,
+            source=UpdateSource(row.server_id, row.subject),
+            organization_id=row.organization_id,
+            uri=row.uri,
+            state=row.state,
+            changes=row.changes,
+            holder=row.holder
+            if row.heartbeat_at is not None and row.heartbeat_at >= deadline
+            else None,
         )
         for row in ResourceSubscription.objects.filter(pk__in=ids)
     ]
@@ -115,7 +117,7 @@ def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateS
 
 
 def renew_resource_leases(holder: UUID, wanted_ids: Collection[UUID]) -> None:
-    """Renew this process's leases, and record what its clients want (2 queries)."""
+    """Renew this process's leases, and record what its clients have subscribed to (2 queries)."""
     now = timezone.now()
     _update(ResourceSubscription.objects.filter(holder=holder), heartbeat_at=now)
     _update(ResourceSubscription.objects.filter(pk__in=wanted_ids), last_requested_at=now)
@@ -225,7 +227,7 @@ def load_leased_servers(holder: UUID) -> list[ServerLease]:
     """Return the servers that this process must listen to; release the others."""
     held_rows = query_wanted_subscriptions().filter(holder=holder)
     servers = list(held_rows.values_list("server_id", "organization_id"))
-    release_change_leases(holder, besides=[server_id for server_id, _ in servers])
+    release_change_leases(holder, excluded_ids=[server_id for server_id, _ in servers])
     generations = load_policy_generations({organization_id for _, organization_id in servers})
     return [
         ServerLease(server_id, generations.get(organization_id, 0))
@@ -238,10 +240,10 @@ def is_leased(holder: UUID, server_id: UUID) -> bool:
     return query_wanted_subscriptions().filter(holder=holder, server_id=server_id).exists()
 
 
-def release_change_leases(holder: UUID, *, besides: list[UUID] | None = None) -> None:
+def release_change_leases(holder: UUID, *, excluded_ids: list[UUID] | None = None) -> None:
     """Release all servers of this process except `besides`."""
     held_rows = ChangeSubscription.objects.filter(holder=holder).exclude(
-        server_id__in=besides or []
+        server_id__in=excluded_ids or []
     )
     update_in_order(held_rows, holder=None, heartbeat_at=None, listening_since=None)
 

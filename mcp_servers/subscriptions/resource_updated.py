@@ -50,6 +50,18 @@ logger = logging.getLogger(__name__)
 
 # Takes a URI, whether its subscription was granted, and whether updates may have been missed.
 OnWatchResult = Callable[[str, bool, bool], None]
+TICK_S = 1.0
+BEAT_S = 5.0
+STUCK_S = 5.0
+# Maximum wait for the result of a subscription.
+GRANT_TIMEOUT_S = 10.0
+FLUSH_S = 0.1
+MAX_WATCHED = 10_000
+# The bus channel that wakes other processes after changes.
+BUS_CHANNEL = "followed-resources"
+State = leases.State
+Key = tuple[UpdateSource, str]
+SUBSCRIBE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,20 +264,6 @@ def _load_logins(sources: Collection[UpdateSource]) -> dict[UpdateSource, Person
     }
 
 
-TICK_S = 1.0
-BEAT_S = 5.0
-STUCK_S = 5.0
-# Maximum wait for the result of a subscription.
-GRANT_TIMEOUT_S = 10.0
-FLUSH_S = 0.1
-MAX_WATCHED = 10_000
-# The bus channel that wakes other processes after changes.
-BUS_CHANNEL = "followed-resources"
-
-State = leases.State
-Key = tuple[UpdateSource, str]
-
-
 def can_watch_resources(endpoint: ServerEndpoint) -> bool:
     capabilities = (endpoint.discovery or {}).get("capabilities")
     return endpoint.transport in ("http", "stdio") and can_subscribe(capabilities)
@@ -373,10 +371,10 @@ class ResourceWatcher:
             return
         await self._add_watched_resources(organization_id, source, uris)
         self._start_polling()
-        waiting = [self._watches[source, uri].settled.wait() for uri in uris]
+        unsettled = [self._watches[source, uri].settled.wait() for uri in uris]
         with suppress(TimeoutError):
             async with asyncio.timeout(GRANT_TIMEOUT_S):
-                await asyncio.gather(*waiting)
+                await asyncio.gather(*unsettled)
 
     async def _add_watched_resources(
         self, organization_id: UUID, source: UpdateSource, uris: list[str]
@@ -562,8 +560,6 @@ def get_resource_watcher() -> ResourceWatcher:
 
 
 __all__ = ["HeldConnection", "find_connection", "subscribe_to_resource"]
-
-SUBSCRIBE_TIMEOUT_S = 10.0
 
 
 def find_connection(endpoint: ServerEndpoint, holder: str) -> HeldConnection | None:

@@ -193,13 +193,13 @@ def kill_at_each_moment(
 def answer_all(root: Session, *, approve: bool) -> int:
     """Answer the approvals and requests of a tree of sessions; return their number."""
     administrator = factories.build_administrator(root.organization)
-    approvals = list(Approval.objects.waiting().filter(session__in=get_session_tree(root)))
+    approvals = list(Approval.objects.pending().filter(session__in=get_session_tree(root)))
     for approval in approvals:
         assert approval.code == "call_interrupted", (approval.code, approval.reason)
         resolve_approval(
             administrator, approval, "approve" if approve else "deny", "Remove this field."
         )
-    requests = list(ElicitationRequest.objects.waiting().filter(session__in=get_session_tree(root)))
+    requests = list(ElicitationRequest.objects.pending().filter(session__in=get_session_tree(root)))
     for request in requests:
         elicitations.answer_request(administrator, request, "accept", {"name": "Ada"})
     return len(approvals) + len(requests)

@@ -398,9 +398,9 @@ def test_only_roles_that_label_definitions_can_clear_stores(world: World) -> Non
 @pytest.fixture
 def agent_with_stores(world: World) -> Agent:
     """The agent with notes and a workspace."""
-    kits = {NOTES_TOOLSET: {}, "filesystem": {"read_only": False}}
+    toolsets = {NOTES_TOOLSET: {}, "filesystem": {"read_only": False}}
     return update_agent(
-        world.administrator, world.helper, AgentSpec(name=world.helper.name, builtin_tools=kits)
+        world.administrator, world.helper, AgentSpec(name=world.helper.name, builtin_tools=toolsets)
     )
 
 

@@ -76,7 +76,7 @@ def test_a_running_session_is_canceled_with_the_reason(acme, helper, fake, runne
     fake.script.append(Waits())
     get_runtime().call(runner.claim_and_run, session.pk)
     eventually(lambda: fake.requests, within=30, what="the model's turn")
-    assert load_impact(acme).running == 1
+    assert load_impact(acme).running_sessions == 1
     halt_organization(owner, "Leaked key.")
     eventually(lambda: Session.objects.get().status == "cancelled", what="the end")
     canceled = Session.objects.get()
@@ -89,7 +89,9 @@ def test_a_waiting_session_is_canceled(acme, helper, workshop, run_to_rest, owne
     set_policy(owner, helper, PolicySpec("all", ask=(ECHO,)))
     session = sessions.start_session(owner, helper, f'/{ECHO} {{"text": "x"}}')
     assert run_to_rest(session) == Session.Status.WAITING
-    assert load_impact(acme) == KillSwitchImpact(running=0, waiting=1, agents=1, servers=1)
+    assert load_impact(acme) == KillSwitchImpact(
+        running_sessions=0, waiting_sessions=1, agents=1, servers=1
+    )
     halt_organization(owner)
     assert run_to_rest(session) == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
@@ -172,9 +174,15 @@ def test_disabling_a_server_affects_sessions_of_its_agents(acme, helper, worksho
     other = factories.create_agent(acme, "other")
     sessions.start_session(owner, helper, "hello")
     sessions.start_session(owner, other, "hello")
-    assert load_impact(workshop) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
-    assert load_impact(helper) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
-    assert load_impact(acme) == KillSwitchImpact(running=2, waiting=0, agents=2, servers=1)
+    assert load_impact(workshop) == KillSwitchImpact(
+        running_sessions=1, waiting_sessions=0, agents=1, servers=1
+    )
+    assert load_impact(helper) == KillSwitchImpact(
+        running_sessions=1, waiting_sessions=0, agents=1, servers=1
+    )
+    assert load_impact(acme) == KillSwitchImpact(
+        running_sessions=2, waiting_sessions=0, agents=2, servers=1
+    )
 
 
 def test_enabling_the_kill_switch_twice_is_one_change(acme, helper, owner):

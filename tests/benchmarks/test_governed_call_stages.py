@@ -2,13 +2,13 @@
 
 import inspect
 
-from benchmarks.governed_call_stages import COUNTED, STAGES
+from benchmarks.governed_call_stages import COUNTED_OPERATIONS, STAGES
 
 
 def test_the_wrapped_functions_exist() -> None:
     missing = [
         f"{stage}: {function}"
-        for stage, owner, function in (*STAGES, *COUNTED)
+        for stage, owner, function in (*STAGES, *COUNTED_OPERATIONS)
         if not hasattr(owner, function)
     ]
     assert not missing

@@ -23,7 +23,7 @@ from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server
 from agents.sessions.services import start_session
 from agents.skills.services import SkillSpec, save_skill
-from benchmarks.governed_call_stages import counted
+from benchmarks.governed_call_stages import count_operations
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.models.abstract_models import Governed
 from bonobot.accounts.roles import Role, TokenScope
@@ -302,12 +302,12 @@ def test_a_repeated_call_queries_only_the_ledger(helper: Agent, through: str) ->
     # Writes of the fixture make the chain a shared one for a while.
     for _ in range(2 + UNTOUCHED_READS):
         assert _call(helper, **target) == "ok"
-    with counted() as counter:
+    with count_operations() as counter:
         assert _call(helper, **target) == "ok"
     counts = counter.counts
     assert counts["other queries"] == counts["hops to an ORM thread"] == 0
     assert counts["hops to another thread"] == 0
-    assert counts["hand-overs to the writer"] == counts["ledger transactions"] == 2
+    assert counts["items sent to the writer"] == counts["ledger transactions"] == 2
     # Two transactions, each: begin, compare, commit; PostgreSQL compares the cached rows with the
     # statement that moves the head. Then the rates, of which the server has none of its own.
     assert counts["ledger statements"] == 6 + int(through == "an agent")

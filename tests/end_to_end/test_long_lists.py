@@ -95,7 +95,7 @@ def test_120_calls_of_three_pages_are_approved_at_once(
     with olga.expect_navigation():
         confirm.click()
     expect(olga.locator("[data-toasts]")).to_contain_text("Calls approved: 120.")
-    assert not Approval.objects.waiting().exists()
+    assert not Approval.objects.pending().exists()
 
 
 def test_calls_that_move_to_another_page_stay_selectable(olga: Page, acme: Organization) -> None:

@@ -181,7 +181,7 @@ def flag_definition(server, name="two"):
 def test_definitions_that_contain_instructions_arent_approved_with_all(reviewer, server):
     flag_definition(server)
     result = approve_definitions(reviewer, server)
-    assert (result.approved, result.skipped, result.held) == (("one",), (), ("two",))
+    assert (result.approved, result.skipped, result.needs_review) == (("one",), (), ("two",))
     assert server.definitions.get(name="two").state == "pending"
 
 

@@ -80,7 +80,7 @@ def test_a_second_identical_discovery_changes_nothing(administrator, server):
     discover(administrator, server)
     before = AuditRow.objects.filter(action="definitions_discovered").count()
     result = discover(administrator, server)
-    assert (result.new, result.changed, result.gone) == (0, 0, 0)
+    assert (result.new, result.changed, result.removed) == (0, 0, 0)
     assert AuditRow.objects.filter(action="definitions_discovered").count() == before
 
 
@@ -88,7 +88,7 @@ def test_a_missing_definition_keeps_its_approved_digest(administrator, server):
     discover(administrator, server)
     approve_definitions(administrator, server)
     update_server(administrator, server, build_spec("one"))
-    assert discover(administrator, server).gone == 1
+    assert discover(administrator, server).removed == 1
     assert states(server)["two"] == "gone"
     update_server(administrator, server, build_spec("one two"))
     discover(administrator, server)

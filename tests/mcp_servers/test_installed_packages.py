@@ -52,7 +52,7 @@ def test_a_package_is_installed_before_the_first_discovery_and_shown_on_the_page
     administrator, server
 ):
     assert find_server_installation(server) == {"state": "needed", "detail": ""}
-    result = get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
+    result = get_runtime().call(run_discovery, server.pk, actor=SYSTEM, install_wait_s=120)
     assert result.tools == ("hello",)
     data = rest.as_administrator().get(f"mcp-servers/{server.pk}").json
     assert data["installation"] == {"state": "installed", "detail": ""}
@@ -78,7 +78,7 @@ def test_a_server_whose_installation_outlasted_its_start_is_discovered_automatic
 
 
 def test_a_reinstallation_is_recorded_with_its_actor(administrator, server):
-    get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
+    get_runtime().call(run_discovery, server.pk, actor=SYSTEM, install_wait_s=120)
     installation = get_runtime().call(reinstall_package, administrator, server)
     assert installation is not None
     assert installation.state == "installed"

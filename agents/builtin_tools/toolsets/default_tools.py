@@ -17,6 +17,8 @@ from mcp_servers.flow_labels.token_labels import HELD_LABELS
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 
 CHUNK_LENGTH = 32_768
+MAX_LISTED_RESOURCES = 200
+MAX_DESCRIPTION_LENGTH = 200
 
 
 async def _handle_read_result(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
@@ -98,10 +100,6 @@ READ_RESULT = BuiltinTool(
     labels=(FlowLabel.REPEATABLE,),
     list_result_labels=_list_result_labels,
 )
-
-
-MAX_LISTED_RESOURCES = 200
-MAX_DESCRIPTION_LENGTH = 200
 
 
 class ResourceReadFailed(Problem):

@@ -112,6 +112,14 @@ ATTRIBUTE = re2.compile(
 )
 MAX_DEPTH = 500
 MAX_LINK_LENGTH = 500
+MAX_RESPONSE_BYTES = 4 * 1024 * 1024
+MAX_HTML_LENGTH = 1024 * 1024  # characters of HTML
+MAX_REQUEST_LENGTH = 256 * 1024  # characters
+MAX_REDIRECTS = 5
+CONNECT_TIMEOUT_S = 10.0
+FETCH_TIMEOUT_S = 60.0
+# Media types of text that don't start with `text/`.
+TEXT_TYPES = ("json", "xml", "yaml", "javascript", "x-www-form-urlencoded", "csv", "toml")
 
 
 def extract_page_text(html: str, url: str) -> str:
@@ -260,16 +268,6 @@ def _is_hidden(attributes: Mapping[str, str]) -> bool:
         or attributes.get("aria-hidden") == "true"
         or any(rule in f"{style};" for rule in hiding_rules)
     )
-
-
-MAX_RESPONSE_BYTES = 4 * 1024 * 1024
-MAX_HTML_LENGTH = 1024 * 1024  # characters of HTML
-MAX_REQUEST_LENGTH = 256 * 1024  # characters
-MAX_REDIRECTS = 5
-CONNECT_TIMEOUT_S = 10.0
-FETCH_TIMEOUT_S = 60.0
-# Media types of text that don't start with `text/`.
-TEXT_TYPES = ("json", "xml", "yaml", "javascript", "x-www-form-urlencoded", "csv", "toml")
 
 
 class UnreadableContent(Problem):

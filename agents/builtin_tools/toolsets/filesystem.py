@@ -34,6 +34,12 @@ PATH_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 4096}
 FOLDER_PATH_SCHEMA = PATH_SCHEMA | {
     "description": "A folder in the workspace. Default: the workspace itself."
 }
+MAX_EDITS = 100
+MAX_PASSAGE_LENGTH = 200_000
+MAX_DIFF_LENGTH = 16_384
+MAX_DIFFED_LENGTH = 400_000  # characters; longer files get no diff
+MAX_LINES_NAMED = 5
+_DESTRUCTIVE_HINTS = BuiltinToolHints(read_only=False, destructive=True, idempotent=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +302,6 @@ def _build_schema(required: tuple[str, ...], **properties: dict[str, Any]) -> di
     }
 
 
-_DESTRUCTIVE_HINTS = BuiltinToolHints(read_only=False, destructive=True, idempotent=False)
-
 FILESYSTEM_TOOLS = (
     BuiltinTool(
         name="list_files",
@@ -397,13 +401,6 @@ FILESYSTEM_TOOLS = (
         hints=_DESTRUCTIVE_HINTS,
     ),
 )
-
-
-MAX_EDITS = 100
-MAX_PASSAGE_LENGTH = 200_000
-MAX_DIFF_LENGTH = 16_384
-MAX_DIFFED_LENGTH = 400_000  # characters; longer files get no diff
-MAX_LINES_NAMED = 5
 
 
 def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:

@@ -80,6 +80,38 @@ _SYNONYMS = (
     ("configuration", "config", "setting"),
     ("price", "cost"),
 )
+FIND_TOOLS = "find_tools"
+DESCRIBE_TOOL = "describe_tool"
+CALL_TOOL = "call_tool"
+DEFAULT_LIMIT, MAX_LIMIT = 8, 20
+MAX_DESCRIPTION_LENGTH = 160
+NO_MATCH_TEXT = "No tools match. Try other words: what to do, and with what."
+# How long counts of successful calls are used before they are counted again.
+SUCCESSES_LIFETIME_S = 300.0
+_TOOL_NAME_SCHEMA = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 255,
+    "description": f"The name of a tool, as {FIND_TOOLS} returns it.",
+}
+# `call_tool` is no tool of its own: the gateway calls the tool that it names.
+CALL_TOOL_DECLARATION: dict[str, Any] = {
+    "name": CALL_TOOL,
+    "description": f"Call a tool that {FIND_TOOLS} returned. Returns the tool's own result.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "name": _TOOL_NAME_SCHEMA,
+            "arguments": {
+                "type": "object",
+                "description": f"The tool's arguments, as {DESCRIBE_TOOL} describes them.",
+            },
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    },
+    "annotations": {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +226,6 @@ def _collect_parameter_texts(schema: Mapping[str, Any]) -> tuple[str, str]:
     return " ".join(properties), " ".join(
         property_schema for property_schema in descriptions if isinstance(property_schema, str)
     )
-
-
-FIND_TOOLS = "find_tools"
-DESCRIBE_TOOL = "describe_tool"
-CALL_TOOL = "call_tool"
-DEFAULT_LIMIT, MAX_LIMIT = 8, 20
-MAX_DESCRIPTION_LENGTH = 160
-NO_MATCH_TEXT = "No tools match. Try other words: what to do, and with what."
-
-
-# How long counts of successful calls are used before they are counted again.
-SUCCESSES_LIFETIME_S = 300.0
 
 
 async def _handle_find_tools(
@@ -337,12 +357,6 @@ async def _handle_describe_tool(
     }
 
 
-_TOOL_NAME_SCHEMA = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 255,
-    "description": f"The name of a tool, as {FIND_TOOLS} returns it.",
-}
 DESCRIBE_TOOL_TOOL = BuiltinTool(
     name=DESCRIBE_TOOL,
     description=format_message(
@@ -359,21 +373,3 @@ DESCRIBE_TOOL_TOOL = BuiltinTool(
 )
 # The tools of the search view that are built-in tools, by name.
 CATALOG_TOOLS = {tool.name: tool for tool in (CATALOG_FIND_TOOL, DESCRIBE_TOOL_TOOL)}
-# `call_tool` is no tool of its own: the gateway calls the tool that it names.
-CALL_TOOL_DECLARATION: dict[str, Any] = {
-    "name": CALL_TOOL,
-    "description": f"Call a tool that {FIND_TOOLS} returned. Returns the tool's own result.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {
-            "name": _TOOL_NAME_SCHEMA,
-            "arguments": {
-                "type": "object",
-                "description": f"The tool's arguments, as {DESCRIBE_TOOL} describes them.",
-            },
-        },
-        "required": ["name"],
-        "additionalProperties": False,
-    },
-    "annotations": {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True},
-}

@@ -4,7 +4,7 @@ git runs in the sandbox without network access.
 
 The configuration of an untrusted repository can name programs that git runs: hooks, filters, text
 conversions, a monitor, a pager, signing, transports. So only keys known to be safe are copied to a
-file of ours, which is mounted over the repository's own in the sandbox.
+new file, which is mounted over the repository's own in the sandbox.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,6 +83,22 @@ ENVIRONMENT = {
     **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(ENFORCED_CONFIG.values())},
     "GIT_CONFIG_COUNT": str(len(ENFORCED_CONFIG)),
 }
+TOOLSET_NAME = "git"
+MAX_PATHS = 200
+MAX_COMMITS = 200
+MAX_MESSAGE_LENGTH = 20_000
+# Excludes options and unusual revision syntax.
+REVISION_PATTERN = r"^[A-Za-z0-9_@][A-Za-z0-9_./~^@{}:+=-]{0,255}$"
+PLAIN_OUTPUT = ("--no-ext-diff", "--no-textconv", "--no-color")
+LOG_FORMAT = "--format=%H%n%an <%ae>, %aI%n    %s%n"
+_REVISION_SCHEMA = {"type": "string", "pattern": REVISION_PATTERN}
+_PATHS_SCHEMA = {
+    "type": "array",
+    "items": PATH_SCHEMA,
+    "maxItems": MAX_PATHS,
+    "description": "In the repository.",
+}
+_WRITE_HINTS = BuiltinToolHints(read_only=False, destructive=False, idempotent=False)
 
 
 class GitFailed(Problem):
@@ -196,16 +212,6 @@ async def run_sandboxed_git(
             remedy="Read the output, then change the call.",
         )
     return result.output
-
-
-TOOLSET_NAME = "git"
-MAX_PATHS = 200
-MAX_COMMITS = 200
-MAX_MESSAGE_LENGTH = 20_000
-# Excludes options and unusual revision syntax.
-REVISION_PATTERN = r"^[A-Za-z0-9_@][A-Za-z0-9_./~^@{}:+=-]{0,255}$"
-PLAIN_OUTPUT = ("--no-ext-diff", "--no-textconv", "--no-color")
-LOG_FORMAT = "--format=%H%n%an <%ae>, %aI%n    %s%n"
 
 
 async def _run_in_repository(
@@ -349,16 +355,6 @@ def _build_schema(*required: str, **properties: dict[str, Any]) -> dict[str, Any
         "required": list(required),
         "additionalProperties": False,
     }
-
-
-_REVISION_SCHEMA = {"type": "string", "pattern": REVISION_PATTERN}
-_PATHS_SCHEMA = {
-    "type": "array",
-    "items": PATH_SCHEMA,
-    "maxItems": MAX_PATHS,
-    "description": "In the repository.",
-}
-_WRITE_HINTS = BuiltinToolHints(read_only=False, destructive=False, idempotent=False)
 
 
 def _build_read_tool(name: str, description: str, run: Any, schema: dict[str, Any]) -> BuiltinTool:

@@ -48,6 +48,19 @@ from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.models import Definition, Server
 
 INSTRUCTIONS = _("Use your tools. State clearly what you did and what didn't work.")
+MAX_SERVERS = 10
+OFFLINE = "offline"
+OFFLINE_ENDPOINT = ModelEndpointSpec(
+    name="Offline", kind=ModelEndpoint.Kind.OFFLINE, model="offline"
+)
+ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
+    "presets": preset_gallery.choose_preset,
+    "url": add_by_url,
+    "paste": import_servers,
+    "openapi": openapi.add_api,
+    "operations": openapi.add_declared_api,
+    "form": add_servers.add_by_form,
+}
 
 
 class OnboardingModelEndpointForm(forms.Form):
@@ -154,21 +167,6 @@ class FirstCallForm(forms.Form):
             return endpoint
         endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
         return endpoints.get(pk=self.cleaned_data["model"])
-
-
-MAX_SERVERS = 10
-OFFLINE = "offline"
-OFFLINE_ENDPOINT = ModelEndpointSpec(
-    name="Offline", kind=ModelEndpoint.Kind.OFFLINE, model="offline"
-)
-ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
-    "presets": preset_gallery.choose_preset,
-    "url": add_by_url,
-    "paste": import_servers,
-    "openapi": openapi.add_api,
-    "operations": openapi.add_declared_api,
-    "form": add_servers.add_by_form,
-}
 
 
 def _build_action_url(view_name: str, *args: Any) -> str:

@@ -60,7 +60,7 @@ from bonobot.ledger.admin.usage import show_usage
 __all__ = ["BonobotAdminSite", "site"]
 
 # Apps whose models are managed elsewhere: permissions by memberships, schedules, OAuth grants and
-# sign-in by pages of our own.
+# sign-in by Bonobot's own pages.
 EXCLUDED_APPS = frozenset(
     {"account", "auth", "django_celery_beat", "mfa", "oauth2_provider", "usersessions"}
 )
@@ -78,7 +78,7 @@ class BonobotAdminSite(AdminSite):
     enable_nav_sidebar = True
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
-        """Register a model, unless its app is excluded and the admin isn't one of ours."""
+        """Register a model, unless its app is excluded and the admin is another library's."""
         models = model_or_iterable if isinstance(model_or_iterable, list | tuple) else None
         is_own_admin = isinstance(admin_class, type) and issubclass(admin_class, ScopedAdmin)
         for model in models if models is not None else [model_or_iterable]:

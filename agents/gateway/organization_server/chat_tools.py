@@ -99,147 +99,12 @@ STATUS_SCHEMA = build_output_schema(
         },
     }
 )
-
-
-def load_session_status(session_id: UUID, after_seq: int | None = None) -> dict[str, Any]:
-    """Return a session's status and calls since `after_seq`, or its last message (5 queries)."""
-    session = Session.objects.select_related("agent").get(pk=session_id)
-    if after_seq is None:
-        after_seq = find_last_message_seq(session)
-    new_steps = list(session.steps.filter(seq__gt=after_seq).order_by("seq"))
-    end_steps = [step for step in new_steps if step.kind == Step.Kind.END]
-    end = end_steps[-1].payload if end_steps and session.status == Session.Status.DONE else {}
-    return {
-        "session_id": str(session.pk),
-        "agent": session.agent.slug,
-        "status": session.status,
-        "resting": session.status in RESTING_STATUSES,
-        "answer": end.get("answer", ""),
-        "output": end.get("output"),
-        "calls": [_build_call(step) for step in new_steps if step.kind == Step.Kind.CALL][
-            -MAX_CALLS:
-        ],
-        "waits_for": [*_iterate_pending_requests(session.pk)],
-        "error": {"code": session.error_code, "detail": session.error_detail},
-    }
-
-
-def find_last_message_seq(session: Session) -> int:
-    """Return the number of the last message step, 0 for none (one query)."""
-    messages = session.steps.filter(kind=Step.Kind.MESSAGE)
-    return messages.aggregate(last=Max("seq"))["last"] or 0
-
-
-def _build_call(step: Step) -> dict[str, Any]:
-    return {
-        "tool": step.payload.get("name", ""),
-        "state": step.state,
-        "code": step.payload.get("code", ""),
-    }
-
-
-def _iterate_pending_requests(session_id: UUID) -> Iterable[dict[str, Any]]:
-    """Yield the pending approvals and questions of a session tree (2 queries)."""
-    for call in Approval.objects.waiting().in_session_tree(session_id):
-        text = f"Allow {call.label}? {call.reason}"
-        yield _build_pending_request(
-            "approval", call.pk, text, approvals.build_page_url(call), call.expires_at
-        )
-    for question in ElicitationRequest.objects.waiting().in_session_tree(session_id):
-        yield _build_pending_request(
-            "question",
-            question.pk,
-            question.message,
-            elicitations.build_page_url(question),
-            question.expires_at,
-        )
-
-
-def _build_pending_request(
-    kind: str, request_id: UUID, text: str, url: str, expires_at: datetime
-) -> dict[str, Any]:
-    expiry = expires_at.isoformat()
-    return {"kind": kind, "id": str(request_id), "text": text, "url": url, "expires_at": expiry}
-
-
-class SessionProgress:
-    """Tracks what a client was sent of a session: each text once, each call's start and end."""
-
-    def __init__(self) -> None:
-        self._texts: dict[int, str] = {}
-        self._states: dict[int, str] = {}
-
-    def collect_new_lines(self, events: Sequence[SessionEvent]) -> Iterator[str]:
-        """Yield new lines and pieces of text."""
-        yield from filter(None, (line for event in events for line in self._format_event(event)))
-
-    def _format_event(self, event: SessionEvent) -> Iterator[str]:
-        if event.kind in (Step.Kind.MODEL, TEXT):
-            yield from self._format_text(event)
-        elif event.kind == Step.Kind.CALL:
-            yield from self._format_call(event.data)
-        elif event.kind == Step.Kind.NOTICE:
-            yield str(event.data.get("text", ""))
-        elif event.kind == PROGRESS:
-            yield str(event.data.get("message", ""))
-        elif event.kind == STATE:
-            yield f"[{event.data['status']}]"
-
-    def _format_text(self, event: SessionEvent) -> Iterator[str]:
-        seq, known_text = event.data["seq"], self._texts.get(event.data["seq"], "")
-        new_text = str(event.data.get("text", ""))
-        full_text = known_text[: event.data["at"]] + new_text if event.kind == TEXT else new_text
-        if full_text.startswith(known_text) and full_text != known_text:
-            self._texts[seq] = full_text
-            yield full_text[len(known_text) :]
-
-    def _format_call(self, step: dict[str, Any]) -> Iterator[str]:
-        seq, state = step["seq"], step["state"]
-        if self._states.get(seq) == state:
-            return
-        self._states[seq] = state
-        if state == Step.State.INTENT:
-            yield f"[calls {step.get('name', '')}]"
-        else:
-            reason = f", {step['code']}" if step.get("code") else ""
-            yield f"[{step.get('name', '')}: {state}{reason}]"
-
-
-async def wait_until_resting(
-    inbound: GatewayRequest, session_id: UUID, after_seq: int, wait_s: float
-) -> None:
-    """Wait until a session rests, at most `wait_s`; send progress if the client wants it."""
-    progress, line_count = SessionProgress(), 0
-    with suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
-            # The watch may end early, for a slow reader or after an outdated poll.
-            while True:
-                async with aclosing(watch_session(session_id, after_seq)) as event_batches:
-                    async for events in event_batches:
-                        if events:
-                            await get_runtime().run_orm(
-                                label_session_reader, inbound.caller.principal, session_id
-                            )
-                        for line in (
-                            progress.collect_new_lines(events) if inbound.wants_progress else ()
-                        ):
-                            line_count += 1
-                            await inbound.report_progress(line_count, None, line)
-                if await get_runtime().run_orm(_is_resting, session_id):
-                    return
-
-
-def _is_resting(session_id: UUID) -> bool:
-    return not Session.objects.filter(pk=session_id).exclude(status__in=RESTING_STATUSES).exists()
-
-
 CHAT_SUFFIX = "_chat"
 # Many clients time out after a minute; return the session's status before that.
 DEFAULT_WAIT_S = 45
 MAX_WAIT_S = 600
 MAX_MESSAGES = 100
 DIGEST_LENGTH = 8
-
 SESSION_ID_SCHEMA = {"type": "string", "format": "uuid", "maxLength": 64}
 WAIT_SCHEMA: dict[str, Any] = {
     "type": "number",
@@ -304,6 +169,140 @@ MESSAGES_INPUT = ToolInputSchema(
     },
     ("session_id",),
 )
+
+
+def load_session_status(session_id: UUID, after_seq: int | None = None) -> dict[str, Any]:
+    """Return a session's status and calls since `after_seq`, or its last message (5 queries)."""
+    session = Session.objects.select_related("agent").get(pk=session_id)
+    if after_seq is None:
+        after_seq = find_last_message_seq(session)
+    new_steps = list(session.steps.filter(seq__gt=after_seq).order_by("seq"))
+    end_steps = [step for step in new_steps if step.kind == Step.Kind.END]
+    end = end_steps[-1].payload if end_steps and session.status == Session.Status.DONE else {}
+    return {
+        "session_id": str(session.pk),
+        "agent": session.agent.slug,
+        "status": session.status,
+        "resting": session.status in RESTING_STATUSES,
+        "answer": end.get("answer", ""),
+        "output": end.get("output"),
+        "calls": [_build_call(step) for step in new_steps if step.kind == Step.Kind.CALL][
+            -MAX_CALLS:
+        ],
+        "waits_for": [*_iterate_pending_requests(session.pk)],
+        "error": {"code": session.error_code, "detail": session.error_detail},
+    }
+
+
+def find_last_message_seq(session: Session) -> int:
+    """Return the number of the last message step, 0 for none (one query)."""
+    messages = session.steps.filter(kind=Step.Kind.MESSAGE)
+    return messages.aggregate(last=Max("seq"))["last"] or 0
+
+
+def _build_call(step: Step) -> dict[str, Any]:
+    return {
+        "tool": step.payload.get("name", ""),
+        "state": step.state,
+        "code": step.payload.get("code", ""),
+    }
+
+
+def _iterate_pending_requests(session_id: UUID) -> Iterable[dict[str, Any]]:
+    """Yield the pending approvals and questions of a session tree (2 queries)."""
+    for call in Approval.objects.pending().in_session_tree(session_id):
+        text = f"Allow {call.label}? {call.reason}"
+        yield _build_pending_request(
+            "approval", call.pk, text, approvals.build_page_url(call), call.expires_at
+        )
+    for question in ElicitationRequest.objects.pending().in_session_tree(session_id):
+        yield _build_pending_request(
+            "question",
+            question.pk,
+            question.message,
+            elicitations.build_page_url(question),
+            question.expires_at,
+        )
+
+
+def _build_pending_request(
+    kind: str, request_id: UUID, text: str, url: str, expires_at: datetime
+) -> dict[str, Any]:
+    expiry = expires_at.isoformat()
+    return {"kind": kind, "id": str(request_id), "text": text, "url": url, "expires_at": expiry}
+
+
+class SessionProgress:
+    """Tracks what a client was sent of a session: each text once, each call's start and end."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+        self._states: dict[int, str] = {}
+
+    def collect_new_lines(self, events: Sequence[SessionEvent]) -> Iterator[str]:
+        """Yield new lines and pieces of text."""
+        yield from filter(None, (line for event in events for line in self._format_event(event)))
+
+    def _format_event(self, event: SessionEvent) -> Iterator[str]:
+        if event.kind in (Step.Kind.MODEL, TEXT):
+            yield from self._format_text(event)
+        elif event.kind == Step.Kind.CALL:
+            yield from self._format_call(event.data)
+        elif event.kind == Step.Kind.NOTICE:
+            yield str(event.data.get("text", ""))
+        elif event.kind == PROGRESS:
+            yield str(event.data.get("message", ""))
+        elif event.kind == STATE:
+            yield f"[{event.data['status']}]"
+
+    def _format_text(self, event: SessionEvent) -> Iterator[str]:
+        seq, known_text = event.data["seq"], self._texts.get(event.data["seq"], "")
+        new_text = str(event.data.get("text", ""))
+        full_text = known_text[: event.data["at"]] + new_text if event.kind == TEXT else new_text
+        if full_text.startswith(known_text) and full_text != known_text:
+            self._texts[seq] = full_text
+            yield full_text[len(known_text) :]
+
+    def _format_call(self, step: dict[str, Any]) -> Iterator[str]:
+        seq, state = step["seq"], step["state"]
+        if self._states.get(seq) == state:
+            return
+        self._states[seq] = state
+        if state == Step.State.INTENT:
+            yield f"[calls {step.get('name', '')}]"
+        else:
+            reason = f", {step['code']}" if step.get("code") else ""
+            yield f"[{step.get('name', '')}: {state}{reason}]"
+
+
+async def wait_until_resting(
+    inbound: GatewayRequest, session_id: UUID, after_seq: int, wait_s: float
+) -> None:
+    """Wait until a session rests, at most `wait_s`; send progress if the client requested it."""
+    progress, line_count = SessionProgress(), 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            # The watch may end early, for a slow reader or after an outdated poll.
+            while True:
+                async with aclosing(watch_session(session_id, after_seq)) as event_batches:
+                    async for events in event_batches:
+                        if events:
+                            await get_runtime().run_orm(
+                                label_session_reader, inbound.caller.principal, session_id
+                            )
+                        for line in (
+                            progress.collect_new_lines(events) if inbound.wants_progress else ()
+                        ):
+                            line_count += 1
+                            await inbound.report_progress(line_count, None, line)
+                if await get_runtime().run_orm(_is_resting, session_id):
+                    return
+
+
+def _is_resting(session_id: UUID) -> bool:
+    return not Session.objects.filter(pk=session_id).exclude(status__in=RESTING_STATUSES).exists()
+
+
 MESSAGE_SCHEMA = build_output_schema(
     {
         "seq": {"type": "integer"},
@@ -467,8 +466,8 @@ async def _list_messages(inbound: GatewayRequest, arguments: dict[str, Any]) -> 
 
 def _load_messages(principal: Principal, session_id: str, after_seq: int) -> dict[str, Any]:
     session = _get_session(principal, session_id)
-    talk_steps = session.steps.filter(kind__in=(Step.Kind.MESSAGE, Step.Kind.END))
-    steps = list_current_steps(list(talk_steps.order_by("seq")))
+    message_steps = session.steps.filter(kind__in=(Step.Kind.MESSAGE, Step.Kind.END))
+    steps = list_current_steps(list(message_steps.order_by("seq")))
     label_reader(principal, session)
     messages = [
         message

@@ -43,6 +43,23 @@ from mcp_servers.client.mcp_extensions import UI_EXTENSION
 from mcp_servers.scanning.services import strip_result
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
+MAX_COMPLETIONS = 100
+MAX_SEARCHED_SESSIONS = 1_000
+Value = TypeVar("Value")
+MAX_LISTED_AGENTS = 50
+CAPABILITIES = {
+    "tools": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "prompts": {"listChanged": True},
+    "completions": {},
+}
+INSTRUCTIONS = """\
+Bonobot runs AI agents. Policies govern their tool calls: a rule can require that a person approves
+a call, and all calls are recorded in an audit log. Each tool named `…_chat` sends a message to one
+agent and waits for its answer. The session is durable: it continues if you stop waiting. To check
+it, call `session_status`. If `waits_for` isn't empty, show each `url` to the person: only a person
+can answer. The other tools manage what your token's role allows."""
+
 
 def list_prompts(principal: Principal) -> tuple[Declaration, ...]:
     """Return the skills as prompt declarations (one query)."""
@@ -82,8 +99,6 @@ def build_prompt_result(skill: SkillTemplate, arguments: Mapping[str, Any]) -> d
     }
 
 
-MAX_COMPLETIONS = 100
-MAX_SEARCHED_SESSIONS = 1_000
 KINDS_BY_TEMPLATE = {build_uri(kind, "{id}"): kind for kind in KINDS}
 
 
@@ -133,22 +148,6 @@ def _build_completion(values: Iterable[str]) -> dict[str, Any]:
     return {
         "completion": {"values": names[:MAX_COMPLETIONS], "hasMore": len(names) > MAX_COMPLETIONS}
     }
-
-
-Said = TypeVar("Said")
-MAX_LISTED_AGENTS = 50
-CAPABILITIES = {
-    "tools": {"listChanged": True},
-    "resources": {"listChanged": True, "subscribe": True},
-    "prompts": {"listChanged": True},
-    "completions": {},
-}
-INSTRUCTIONS = """\
-Bonobot runs AI agents. Policies govern their tool calls: a rule can require that a person approves
-a call, and all calls are recorded in an audit log. Each tool named `…_chat` sends a message to one
-agent and waits for its answer. The session is durable: it continues if you stop waiting. To check
-it, call `session_status`. If `waits_for` isn't empty, show each `url` to the person: only a person
-can answer. The other tools manage what your token's role allows."""
 
 
 class OrganizationHandlers:
@@ -224,9 +223,9 @@ class OrganizationHandlers:
         return await handle_completion(inbound)
 
 
-def _strip_unstorable(value: Said) -> Said:
+def _strip_unstorable(value: Value) -> Value:
     """Return a client's value without characters that can't be stored."""
-    storable: Said = make_storable(value)
+    storable: Value = make_storable(value)
     return storable
 
 

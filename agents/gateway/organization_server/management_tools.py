@@ -60,6 +60,54 @@ _PROBLEM_FIELDS = (
     "rule",
     "retry_after",
 )
+# Their values may contain secrets that aren't stored yet and so can't be masked.
+SECRET_FIELDS = frozenset({"endpoint_config", "auth_config", "parameters"})
+# What a person must be allowed to do to answer on a page.
+ANSWER_ACTIONS = {"approvals": Action.APPROVE_CALLS, "elicitation_requests": Action.RUN_AGENTS}
+URL_NOTE = "Only a person can answer: show the `url` of each pending one to the person."
+PAGE_NOTE = "Only for the page of an MCP App, on which a person answers."
+SESSION_NOTE = "Use `session_status` to check its session or wait for it."
+DELETED_SCHEMA = {
+    "type": "object",
+    "properties": {"removed": {"const": True}},
+    "required": ["removed"],
+}
+PARAMETER_DESCRIPTIONS = {
+    "agent_id": "ID or slug of the agent.",
+    "server_id": "ID of the server.",
+    "note_id": "ID of the note.",
+    "skill_id": "ID or name of the skill.",
+    "workflow_id": "ID or name of the workflow.",
+    "run_id": "ID of the run.",
+    "session_id": "ID of the session.",
+    "approval_id": "ID of the approval.",
+    "request_id": "ID of the elicitation request.",
+    "limit": "Maximum number of results, from 1 to 500.",
+    "cursor": "`next` of the previous page.",
+}
+AGENT_PATH, SERVER_PATH, RUN_PATH = (
+    "/api/agents/{agent_id}",
+    "/api/mcp-servers/{server_id}",
+    "/api/workflow-runs/{run_id}",
+)
+NOTE_PATH, SKILL_PATH = f"{AGENT_PATH}/notes/{{note_id}}", "/api/skills/{skill_id}"
+WORKFLOW_PATH = "/api/workflows/{workflow_id}"
+# Tools that were renamed after version 0.1: clients that know the old names can still call them.
+RENAMED_TOOLS = {
+    "add_agent": "create_agent",
+    "add_note": "create_note",
+    "add_preset_server": "create_server_from_preset",
+    "add_server": "create_server",
+    "change_agent": "update_agent",
+    "change_agent_server": "update_agent_server",
+    "change_note": "update_note",
+    "change_server": "update_server",
+    "give_agent_server": "attach_server_to_agent",
+    "remove_note": "delete_note",
+}
+CREATE_HINTS = OrganizationToolHints(destructive=False)
+UPDATE_HINTS = OrganizationToolHints(idempotent=True)
+RUN_HINTS = OrganizationToolHints(open_world=True)
 
 
 @dataclass(frozen=True)
@@ -142,36 +190,6 @@ def _extract_cursor(page: Any) -> Any:
     return page | {"next": query.get("cursor", [None])[0]}
 
 
-CREATE_HINTS = OrganizationToolHints(destructive=False)
-UPDATE_HINTS = OrganizationToolHints(idempotent=True)
-RUN_HINTS = OrganizationToolHints(open_world=True)
-# Their values may contain secrets that aren't stored yet and so can't be masked.
-SECRET_FIELDS = frozenset({"endpoint_config", "auth_config", "parameters"})
-# What a person must be allowed to do to answer on a page.
-ANSWER_ACTIONS = {"approvals": Action.APPROVE_CALLS, "elicitation_requests": Action.RUN_AGENTS}
-URL_NOTE = "Only a person can answer: show the `url` of each pending one to the person."
-PAGE_NOTE = "Only for the page of an MCP App, on which a person answers."
-SESSION_NOTE = "Use `session_status` to check its session or wait for it."
-DELETED_SCHEMA = {
-    "type": "object",
-    "properties": {"removed": {"const": True}},
-    "required": ["removed"],
-}
-PARAMETER_DESCRIPTIONS = {
-    "agent_id": "ID or slug of the agent.",
-    "server_id": "ID of the server.",
-    "note_id": "ID of the note.",
-    "skill_id": "ID or name of the skill.",
-    "workflow_id": "ID or name of the workflow.",
-    "run_id": "ID of the run.",
-    "session_id": "ID of the session.",
-    "approval_id": "ID of the approval.",
-    "request_id": "ID of the elicitation request.",
-    "limit": "Maximum number of results, from 1 to 500.",
-    "cursor": "`next` of the previous page.",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class ManagementOperation:
     """An operation as a tool.
@@ -210,13 +228,6 @@ def _build_read_operation(path: str) -> ManagementOperation:
     return ManagementOperation(method="GET", path=path, hints=READ_ONLY_HINTS)
 
 
-AGENT_PATH, SERVER_PATH, RUN_PATH = (
-    "/api/agents/{agent_id}",
-    "/api/mcp-servers/{server_id}",
-    "/api/workflow-runs/{run_id}",
-)
-NOTE_PATH, SKILL_PATH = f"{AGENT_PATH}/notes/{{note_id}}", "/api/skills/{skill_id}"
-WORKFLOW_PATH = "/api/workflows/{workflow_id}"
 OPERATIONS = (
     _build_read_operation("/api/agents"),
     _build_read_operation(AGENT_PATH),
@@ -320,21 +331,6 @@ OPERATIONS = (
         page_answers=True,
     ),
 )
-
-
-# Tools that were renamed after version 0.1: clients that know the old names can still call them.
-RENAMED_TOOLS = {
-    "add_agent": "create_agent",
-    "add_note": "create_note",
-    "add_preset_server": "create_server_from_preset",
-    "add_server": "create_server",
-    "change_agent": "update_agent",
-    "change_agent_server": "update_agent_server",
-    "change_note": "update_note",
-    "change_server": "update_server",
-    "give_agent_server": "attach_server_to_agent",
-    "remove_note": "delete_note",
-}
 
 
 def list_management_tools(principal: Principal) -> list[OrganizationTool]:

@@ -36,6 +36,9 @@ from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.schemas import SchemaVerdict, classify_schema
 
 ToolRunner = Callable[[GatewayRequest, dict[str, Any]], Awaitable[dict[str, Any]]]
+AUDIT_ACTION = "gateway_call"
+AUDIT_RESOURCE_TYPE = "gateway_tool"
+MAX_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +115,6 @@ class OrganizationTool:
 def build_output_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the output schema of an object whose properties are all required."""
     return {"type": "object", "properties": dict(properties), "required": list(properties)}
-
-
-AUDIT_ACTION = "gateway_call"
-AUDIT_RESOURCE_TYPE = "gateway_tool"
-MAX_NAME_LENGTH = 200
 
 
 @asynccontextmanager

@@ -118,13 +118,13 @@ def fill_arguments(tool: ToolSpec, text: str, instructions: str = "") -> ToolCho
         if value is not None:
             arguments[name] = value
     if counts := [name for name in parameters if _is_count(name, parameters[name], required)]:
-        for found in [found for found in unused if found.kind == "number"][:1]:
-            arguments[counts[0]] = found.value
+        for value in [value for value in unused if value.kind == "number"][:1]:
+            arguments[counts[0]] = value.value
     missing = tuple(name for name in required if name not in arguments)
     calls = [arguments]
     if len(required) == 1 and not missing and not _list_changing_verbs(tool):
         kind = infer_kind(required[0], parameters[required[0]])
-        others = (found.value for found in unused if found.kind == kind)
+        others = (value.value for value in unused if value.kind == kind)
         calls += [arguments | {required[0]: value} for value in others if kind != "number"]
     return ToolChoice(tool, tuple(calls), missing)
 
@@ -142,14 +142,14 @@ def build_sample_arguments(tool: ToolSpec) -> dict[str, Any]:
 
 def find_values(text: str, *kinds: str) -> list[FoundValue]:
     """Return the values in a text in order, each once; of some kinds only if they are given."""
-    found = [
+    values = [
         FoundValue("quoted", next(filter(None, match.groups())), *match.span())
         for match in QUOTED.finditer(text)
     ]
     for kind, value, start, end in _iterate_typed_values(text):
-        if not any(other.start < end and start < other.end for other in found):
-            found.append(FoundValue(kind, value, start, end))
-    chosen = (value for value in found if not kinds or value.kind in kinds)
+        if not any(other.start < end and start < other.end for other in values):
+            values.append(FoundValue(kind, value, start, end))
+    chosen = (value for value in values if not kinds or value.kind in kinds)
     return sorted(chosen, key=lambda value: value.start)
 
 
@@ -201,9 +201,9 @@ def _take_value(
     if choices := _list_choices(schema):
         return next((choice for choice in choices if str(choice).lower() in words), None)
     kind = infer_kind(name, schema)
-    wanted = "quoted" if kind == "text" else kind
+    expected_kind = "quoted" if kind == "text" else kind
     for found in unused:
-        if found.kind == wanted:
+        if found.kind == expected_kind:
             unused.remove(found)
             return found.value
     return _find_rest(text, tool) if kind == "text" else None
@@ -223,7 +223,7 @@ def _find_rest(text: str, tool: ToolSpec) -> str | None:
 def _calculate_score(terms: Sequence[str], tool: ToolSpec) -> float:
     """Return the share of the terms that a tool's name (or, less so, its description) has.
 
-    A message that begins with a word of the name is a command, whatever follows.
+    A message that begins with a word of the name is a command, regardless of the rest.
     """
     names = {_to_stem(word) for word in _split_words(_get_own_name(tool))}
     if names.isdisjoint(terms):

@@ -192,7 +192,13 @@ def _build_reply(
     turn = get_next_turn(messages)
     answer = _answer_messages(order_messages(messages), instructions, tools)
     calls = tuple(
-        ToolCall(index, name, arguments, json.dumps(arguments), build_call_id(turn, index))
+        ToolCall(
+            index,
+            name=name,
+            arguments=arguments,
+            raw_arguments=json.dumps(arguments),
+            id=build_call_id(turn, index),
+        )
         for index, (name, arguments) in enumerate(answer.calls)
     )
     if output_schema and not calls:
@@ -228,10 +234,10 @@ def _answer_messages(
     elif not results:
         answer.text = replies.render_introduction(tools)
     if results:
-        shown = replies.render_results(messages[last_turn]["calls"], results)
+        rendered_results = replies.render_results(messages[last_turn]["calls"], results)
         if not any(message["role"] == "tool" for message in messages[:last_turn]):
-            shown = f"{shown}\n\n{replies.FOOTNOTE}"
-        answer.text = f"{shown}\n\n{answer.text}".strip()
+            rendered_results = f"{rendered_results}\n\n{replies.FOOTNOTE}"
+        answer.text = f"{rendered_results}\n\n{answer.text}".strip()
     return answer
 
 

@@ -34,6 +34,9 @@ NO_TOOLS = (
     "model."
 )
 MARKUP = re.compile(r"[\[\]<>|]|\n|^#")  # what could link, embed or break the layout
+MAX_SCHEMA_DEPTH = 8
+MAX_ITEMS = 8
+_SIMPLE_VALUES: Mapping[str, Any] = {"boolean": False, "null": None}
 
 
 def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
@@ -194,11 +197,6 @@ def _parse_json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-MAX_SCHEMA_DEPTH = 8
-MAX_ITEMS = 8
-_SIMPLE_VALUES: Mapping[str, Any] = {"boolean": False, "null": None}
 
 
 class _UnsupportedSchema(ValueError):

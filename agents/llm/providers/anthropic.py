@@ -17,6 +17,25 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from agents.llm.interface import ModelEndpointConfig
 from agents.llm.providers.transport import build_client, build_timeout, mark_stream_complete
 
+T = TypeVar("T")
+# Our own key in the library's settings.
+SUMMARIES_SETTING = "bonobot_thinking_summaries"
+# Mark the ends of the tools, the instructions and the conversation as cacheable. Markers in the
+# blocks are understood by compatible services too, unlike the one for a whole request.
+CACHE_SETTINGS: dict[str, Any] = {
+    "anthropic_cache_tool_definitions": True,
+    "anthropic_cache_instructions": True,
+    "anthropic_cache_messages": True,
+}
+DELTA_EVENT = b"event: content_block_delta\ndata: "
+FRAME_END = b"\n\n"
+# A longer incomplete event, in bytes, is passed on in parts.
+MAX_REST_SIZE = 64 * 1024
+_DELTA_FIELDS = {"type", "index", "delta"}
+_TEXT_FIELDS = {"type", "text"}
+# Send tool schemas unchanged.
+PROFILE = AnthropicModelProfile(json_schema_transformer=None)
+
 
 class MergedStream(httpx2.AsyncByteStream):
     """A response's stream with merged deltas."""
@@ -44,23 +63,6 @@ async def merge_response_deltas(response: httpx2.Response) -> None:
     is_plain = response.headers.get("content-encoding", "identity") == "identity"
     if is_event_stream and is_plain and isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = MergedStream(response.stream)
-
-
-T = TypeVar("T")
-# Our own key in the library's settings.
-SUMMARIES_SETTING = "bonobot_thinking_summaries"
-
-# Send tool schemas unchanged.
-PROFILE = AnthropicModelProfile(json_schema_transformer=None)
-
-
-# Mark the ends of the tools, the instructions and the conversation as cacheable. Markers in the
-# blocks are understood by compatible services too, unlike the one for a whole request.
-CACHE_SETTINGS: dict[str, Any] = {
-    "anthropic_cache_tool_definitions": True,
-    "anthropic_cache_instructions": True,
-    "anthropic_cache_messages": True,
-}
 
 
 class AnthropicClient(AsyncAnthropic):
@@ -130,14 +132,6 @@ def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     if endpoint.thinking_summaries:
         request_settings[SUMMARIES_SETTING] = True
     return request_settings | (CACHE_SETTINGS if endpoint.prompt_caching else {})
-
-
-DELTA_EVENT = b"event: content_block_delta\ndata: "
-FRAME_END = b"\n\n"
-# A longer incomplete event, in bytes, is passed on in parts.
-MAX_REST_SIZE = 64 * 1024
-_DELTA_FIELDS = {"type", "index", "delta"}
-_TEXT_FIELDS = {"type", "text"}
 
 
 class DeltaMerger:

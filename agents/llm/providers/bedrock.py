@@ -31,6 +31,14 @@ from agents.llm.providers.transport import build_client, find_request_scope
 from bonobot.core.process_cache import compute_once
 
 T = TypeVar("T")
+# Add cache points after the tools, the instructions and the conversation, for models with them.
+CACHE_SETTINGS: dict[str, Any] = {
+    "bedrock_cache_tool_definitions": True,
+    "bedrock_cache_instructions": True,
+    "bedrock_cache_messages": True,
+}
+# Send tool schemas unchanged.
+PROFILE = BedrockModelProfile(json_schema_transformer=None)
 
 
 class GuardedBotoSession:
@@ -158,18 +166,6 @@ def build_bedrock_client(endpoint: ModelEndpointConfig, session: GuardedBotoSess
 
 def _decode_text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-# Send tool schemas unchanged.
-PROFILE = BedrockModelProfile(json_schema_transformer=None)
-
-
-# Add cache points after the tools, the instructions and the conversation, for models with them.
-CACHE_SETTINGS: dict[str, Any] = {
-    "bedrock_cache_tool_definitions": True,
-    "bedrock_cache_instructions": True,
-    "bedrock_cache_messages": True,
-}
 
 
 class BedrockConnection:

@@ -28,6 +28,8 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_LIFETIME_S = 3600
 REFRESH_TIMEOUT_S = 60.0
+# `agents.llm.tool_schemas` has already converted the schemas.
+PROFILE = GoogleModelProfile(json_schema_transformer=None)
 
 
 class GoogleServiceAccount(Credentials):
@@ -98,10 +100,6 @@ def _build_error(reason: str) -> ModelError:
         remedy="Set the endpoint's API key to the JSON key file of a service account.",
         retryable=False,
     )
-
-
-# `agents.llm.tool_schemas` has already converted the schemas.
-PROFILE = GoogleModelProfile(json_schema_transformer=None)
 
 
 class GoogleConnection:

@@ -52,6 +52,8 @@ _END_MARKER = "[DONE]"
 _FINISH_REASON = re.compile(r'"finish_reason"\s*:\s*"[^"]')
 # The last events of a Responses stream.
 _FINAL_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+T = TypeVar("T")
+_REQUEST_OPTIONS = ("extra_headers", "extra_query", "extra_body", "timeout")
 
 
 class ChunkStream(AsyncStream[ChatCompletionChunk]):
@@ -186,11 +188,6 @@ def _parse_text_chunk(event: ServerSentEvent) -> _TextChunk | None:
         return None
     del delta[name]
     return _TextChunk(payload, delta, name, [text])
-
-
-T = TypeVar("T")
-
-_REQUEST_OPTIONS = ("extra_headers", "extra_query", "extra_body", "timeout")
 
 
 class _FastCompletions(AsyncCompletions):

@@ -12,6 +12,11 @@ import httpx2
 from agents.llm.interface import ModelEndpointConfig
 from bonobot.core.http.egress import build_guarded_client
 
+MAX_RESPONSE_SIZE = 16 * 1024 * 1024  # bytes; a streamed token costs some 250 on the wire
+CONNECT_TIMEOUT_S = 30.0
+# Concurrent requests to a model; each may take many seconds.
+MAX_CONNECTIONS = 500
+
 
 class RequestScope:
     """The futures that threads of one request wait for, canceled when the request ends."""
@@ -85,12 +90,6 @@ def mark_stream_complete() -> None:
     """Record that the current request's stream ended as its API documents it."""
     if (request_scope := find_request_scope()) is not None:
         request_scope.is_stream_complete = True
-
-
-MAX_RESPONSE_SIZE = 16 * 1024 * 1024  # bytes; a streamed token costs some 250 on the wire
-CONNECT_TIMEOUT_S = 30.0
-# Concurrent requests to a model; each may take many seconds.
-MAX_CONNECTIONS = 500
 
 
 def build_client(endpoint: ModelEndpointConfig) -> httpx2.AsyncClient:

@@ -25,6 +25,8 @@ from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.core.admin.theme import display, register
 
+URL_PREFIX = "tenancy_invitation"
+
 
 class InvitationForm(forms.ModelForm):
     """The email address, role and agents of an invitation."""
@@ -175,9 +177,6 @@ class InvitationAdmin(ServiceFormAdmin):
             link=sent_invitation.link,
             problem=format_problem(sent_invitation.problem) if sent_invitation.problem else "",
         )
-
-
-URL_PREFIX = "tenancy_invitation"
 
 
 def render_state_badge(invitation: Invitation) -> SafeString:

@@ -64,6 +64,13 @@ _FORM = re.compile(rf"<form\b({_ATTRIBUTES})>(.*?)</form>", re.I | re.S)
 _TAG = re.compile(rf"<(/?)(input|select|option|textarea|fieldset|label)\b({_ATTRIBUTES})>", re.I)
 _ATTRIBUTE = re.compile(r"""([^\s=>"'/]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+)))?""")
 _MARKUP = re.compile(r"<[^>]*>")
+View = Callable[..., HttpResponseBase]
+VERSION_SALT = "bonobot.form_version"
+SECRET_PREFIX = "secret:"  # noqa: S105  # prefix of the names of stored secrets, which no control shows
+MAX_TOKENS = 200
+MAX_CHANGES_SHOWN, MAX_VALUE_LENGTH = 12, 80
+# Name prefixes of inputs that form rows, and name suffixes of inputs that form pairs.
+ROW_PREFIXES, PAIR_SUFFIXES = ("budget", "when", "p"), ("name", "value")
 
 
 @dataclass
@@ -250,15 +257,6 @@ def _parse_attributes(text: str) -> dict[str, str]:
         match[1].lower(): unescape(match[2] or match[3] or match[4] or "")
         for match in _ATTRIBUTE.finditer(text)
     }
-
-
-View = Callable[..., HttpResponseBase]
-VERSION_SALT = "bonobot.form_version"
-SECRET_PREFIX = "secret:"  # noqa: S105  # prefix of the names of stored secrets, which no control shows
-MAX_TOKENS = 200
-MAX_CHANGES_SHOWN, MAX_VALUE_LENGTH = 12, 80
-# Name prefixes of inputs that form rows, and name suffixes of inputs that form pairs.
-ROW_PREFIXES, PAIR_SUFFIXES = ("budget", "when", "p"), ("name", "value")
 
 
 @dataclass

@@ -72,7 +72,7 @@ class ScopedAdmin(ModelAdmin):
     """A model admin for the active organization.
 
     Viewing needs one of the actions `needs_to_view`, changing needs `needs_to_change`; None means
-    that nobody may.
+    that no user may.
     `platform_only` rows belong to no organization; only platform administrators see them.
     Subclasses save and delete through services, which check permissions and write the audit log. A
     `Problem` raised there becomes an error at its field. Django's admin log isn't written.

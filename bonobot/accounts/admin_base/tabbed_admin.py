@@ -31,12 +31,12 @@ RequiredActions = Action | tuple[Action, ...]
 class ObjectPage:
     """A page of an object: a tab, or (without a title) a fragment that a script requests.
 
-    Opening it needs one of the actions `needs`.
+    Opening it requires one of `required_actions`.
     """
 
     slug: str
     title: str | Promise
-    needs: tuple[Action, ...]
+    required_actions: tuple[Action, ...]
     view: Callable[["ObjectRequest"], HttpResponseBase]
     order: int
     parent_tab: str = ""  # slug of the tab that a page without a title belongs to
@@ -52,13 +52,13 @@ class TabGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectAction:
-    """An action on an object by POST, which needs one of the actions `needs`.
+    """An action on an object by POST, which requires one of `required_actions`.
 
     Without a response, it redirects back.
     """
 
     slug: str
-    needs: tuple[Action, ...]
+    required_actions: tuple[Action, ...]
     handle: Callable[["ObjectRequest"], HttpResponseBase | None]
 
 
@@ -112,7 +112,7 @@ class TabbedAdmin(ScopedAdmin):
         title: str | Promise = "",
         *,
         order: int = 0,
-        needs: RequiredActions = Action.VIEW,
+        required_actions: RequiredActions = Action.VIEW,
         parent_tab: str = "",
     ) -> Callable[
         [Callable[[ObjectRequest], HttpResponseBase]], Callable[[ObjectRequest], HttpResponseBase]
@@ -120,11 +120,10 @@ class TabbedAdmin(ScopedAdmin):
         """Register a function as a page; `change` is the first tab."""
 
         def register(view: Callable[[ObjectRequest], HttpResponseBase]) -> Any:
-            required_actions = (needs,) if isinstance(needs, Action) else needs
             cls.pages[slug] = ObjectPage(
                 slug=slug,
                 title=title,
-                needs=required_actions,
+                required_actions=_to_actions(required_actions),
                 view=view,
                 order=order,
                 parent_tab=parent_tab,
@@ -135,7 +134,7 @@ class TabbedAdmin(ScopedAdmin):
 
     @classmethod
     def add_object_action(
-        cls, slug: str, *, needs: RequiredActions
+        cls, slug: str, *, required_actions: RequiredActions
     ) -> Callable[
         [Callable[[ObjectRequest], HttpResponseBase | None]],
         Callable[[ObjectRequest], HttpResponseBase | None],
@@ -143,9 +142,8 @@ class TabbedAdmin(ScopedAdmin):
         """Register a function as an action for POST requests."""
 
         def register(handle: Callable[[ObjectRequest], HttpResponseBase | None]) -> Any:
-            required_actions = (needs,) if isinstance(needs, Action) else needs
             cls.object_actions[slug] = ObjectAction(
-                slug=slug, needs=required_actions, handle=handle
+                slug=slug, required_actions=_to_actions(required_actions), handle=handle
             )
             return handle
 
@@ -199,7 +197,7 @@ class TabbedAdmin(ScopedAdmin):
                 "active": page.slug == (parent_tab or visit.page),
             }
             for page in sorted(self.pages.values(), key=lambda page: page.order)
-            if page.title and any(map(visit.principal.may, page.needs))
+            if page.title and any(map(visit.principal.may, page.required_actions))
         }
         groups: list[tuple[Any, list[dict[str, Any]]]] = [
             (group.title, [pages.pop(slug) for slug in group.slugs if slug in pages])
@@ -238,8 +236,10 @@ class TabbedAdmin(ScopedAdmin):
             read_list_version(request)
             # Look up first: missing objects are 404 for every role.
             instance = self.get_object_or_404(request, object_id)
-            _require_one(principal, page.needs)
-            return page.view(ObjectRequest(request, principal, instance, self, slug))
+            _require_any(principal, page.required_actions)
+            return page.view(
+                ObjectRequest(request, principal=principal, object=instance, admin=self, page=slug)
+            )
 
         return view
 
@@ -250,8 +250,10 @@ class TabbedAdmin(ScopedAdmin):
             object_action = self.object_actions[slug]
             principal = self.get_principal(request)
             instance = self.get_object_or_404(request, object_id)
-            _require_one(principal, object_action.needs)
-            visit = ObjectRequest(request, principal, instance, self, slug)
+            _require_any(principal, object_action.required_actions)
+            visit = ObjectRequest(
+                request, principal=principal, object=instance, admin=self, page=slug
+            )
             if text := describe_list_changes(request, {str(instance.pk): str(instance)}):
                 messages.error(request, text)
                 return redirect_back(request, visit.url())
@@ -267,7 +269,11 @@ def redirect_to_page(visit: ObjectRequest, slug: str, query: str = "") -> HttpRe
     return HttpResponseRedirect(visit.url(slug) + query)
 
 
-def _require_one(principal: Principal, needs: tuple[Action, ...]) -> None:
+def _to_actions(required_actions: RequiredActions) -> tuple[Action, ...]:
+    return (required_actions,) if isinstance(required_actions, Action) else required_actions
+
+
+def _require_any(principal: Principal, actions: tuple[Action, ...]) -> None:
     """Raise `Forbidden` unless the principal may do one of the actions."""
-    if not any(map(principal.may, needs)):
-        principal.require(needs[0])
+    if not any(map(principal.may, actions)):
+        principal.require(actions[0])

@@ -17,6 +17,7 @@ from bonobot.core.i18n import localization
 from bonobot.core.problems import Forbidden
 
 LANGUAGES = ["", "en", "de"]
+OWN_FIELDS = ("first_name", "last_name", "language", "time_zone")
 
 
 class ProfileSerializer(StrictSerializer):
@@ -30,9 +31,6 @@ class ProfileSerializer(StrictSerializer):
     time_zone = serializers.CharField(
         help_text="Time zone of the screens; times in the API are UTC."
     )
-
-
-OWN_FIELDS = ("first_name", "last_name", "language", "time_zone")
 
 
 class MeSerializer(VersionedSerializer):

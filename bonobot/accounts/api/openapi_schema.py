@@ -275,7 +275,7 @@ class BearerTokenScheme(OpenApiAuthenticationExtension):
 def find_example(ref: str, page_fields: Mapping[str, Any]) -> Any:
     """Return the example response of a schema reference, or None.
 
-    `page_fields` are the fields of a page besides its rows.
+    `page_fields` are the fields of a page in addition to its rows.
     """
     name = ref.rpartition("/")[2]
     if rows := _PAGE_SCHEMA.fullmatch(name):

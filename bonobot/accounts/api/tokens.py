@@ -110,7 +110,7 @@ class TokenSerializer(VersionedSerializer):
         ["token", "grant"],
         help_text="Created as a token, or authorized for an OAuth client by a person.",
     )
-    given_by = serializers.CharField(
+    authorized_by = serializers.CharField(
         source="user.username",
         default=None,
         allow_null=True,

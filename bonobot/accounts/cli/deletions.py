@@ -47,7 +47,7 @@ VERBS = (
         "restore",
         "Restore a deleted agent, server, preset, skill, or workflow",
         _restore_deletion,
-        (Argument("ID", "ID, as listed by `org deletions`", dest="deletion"),),
-        ("org restore 6da5957b-6722-4c63-827e-324928a55bc1",),
+        arguments=(Argument("ID", "ID, as listed by `org deletions`", dest="deletion"),),
+        examples=("org restore 6da5957b-6722-4c63-827e-324928a55bc1",),
     ),
 )

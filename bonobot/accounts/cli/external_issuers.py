@@ -154,8 +154,8 @@ VERBS = (
         "add",
         "Accept an external issuer's tokens over MCP",
         _create_issuer,
-        _CREATE_ARGUMENTS,
-        (
+        arguments=_CREATE_ARGUMENTS,
+        examples=(
             "issuers add Login --url https://login.example.com --role member --agent helper",
             "issuers add Login --url https://login.example.com --role-claim groups "
             "--role-for bonobot-operators=operator --role ''",
@@ -165,22 +165,22 @@ VERBS = (
         "set",
         "Update an external issuer. Changes apply from the next call.",
         _update_issuer,
-        _UPDATE_ARGUMENTS,
-        ("issuers set Login --scope mcp:tools", "issuers set Login --no-enabled"),
+        arguments=_UPDATE_ARGUMENTS,
+        examples=("issuers set Login --scope mcp:tools", "issuers set Login --no-enabled"),
     ),
     CommandVerb(
         "check",
         "Fetch the keys of an external issuer now",
         _check_issuer,
-        _NAME_ARGUMENT,
-        ("issuers check Login",),
+        arguments=_NAME_ARGUMENT,
+        examples=("issuers check Login",),
     ),
     CommandVerb(
         "remove",
         "Delete an external issuer. Its tokens are no longer accepted.",
         _delete_issuer,
-        _NAME_ARGUMENT,
-        ("issuers remove Login",),
-        "Delete the external issuer {name}? Its tokens are no longer accepted.",
+        arguments=_NAME_ARGUMENT,
+        examples=("issuers remove Login",),
+        confirmation="Delete the external issuer {name}? Its tokens are no longer accepted.",
     ),
 )

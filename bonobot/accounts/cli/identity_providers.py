@@ -135,8 +135,8 @@ VERBS = (
         "add",
         "Add an OpenID Connect identity provider",
         _create_provider,
-        _CREATE_ARGUMENTS,
-        (
+        arguments=_CREATE_ARGUMENTS,
+        examples=(
             "sso add Acme --url https://login.example.com --client-id bonobot "
             "--client-secret '${SECRET}' --domain example.com --creates",
         ),
@@ -145,8 +145,8 @@ VERBS = (
         "set",
         "Update an identity provider",
         _update_provider,
-        _UPDATE_ARGUMENTS,
-        (
+        arguments=_UPDATE_ARGUMENTS,
+        examples=(
             "sso set Acme --role-claim groups --role-for bonobot-operators=operator",
             "sso set Acme --no-enabled",
         ),
@@ -155,15 +155,15 @@ VERBS = (
         "check",
         "Fetch the metadata and keys of an identity provider now",
         _check_provider,
-        _NAME_ARGUMENT,
-        ("sso check Acme",),
+        arguments=_NAME_ARGUMENT,
+        examples=("sso check Acme",),
     ),
     CommandVerb(
         "remove",
         "Delete an identity provider. Accounts are kept.",
         _delete_provider,
-        _NAME_ARGUMENT,
-        ("sso remove Acme",),
-        "Delete the identity provider {name}?",
+        arguments=_NAME_ARGUMENT,
+        examples=("sso remove Acme",),
+        confirmation="Delete the identity provider {name}?",
     ),
 )

@@ -101,7 +101,7 @@ def serialize_token(token: Token) -> dict[str, Any]:
         "name": token.name,
         "key": token.key,
         "kind": token.kind,
-        "given_by": token.user.get_username() if token.user else None,
+        "authorized_by": token.user.get_username() if token.user else None,
         "client_id": token.client_id,
         "resource": token.resource,
         "role": token.role,
@@ -197,8 +197,8 @@ VERBS = (
         "create",
         "Create a token and print it once",
         _create_token,
-        _CREATE_ARGUMENTS,
-        (
+        arguments=_CREATE_ARGUMENTS,
+        examples=(
             "tokens create ci --role operator",
             "tokens create ide --role member --agent demo --scope mcp:tools --expires 90d",
         ),
@@ -207,8 +207,8 @@ VERBS = (
         "set",
         "Update a token. Changes apply from the next call.",
         _update_token,
-        _UPDATE_ARGUMENTS,
-        (
+        arguments=_UPDATE_ARGUMENTS,
+        examples=(
             "tokens set ci --scope mcp:tools --agent demo --agent helper",
             "tokens set 1a2b3c4d5e6f --clear networks --expires 30d",
         ),
@@ -217,19 +217,19 @@ VERBS = (
         "list",
         "List tokens",
         _list_tokens,
-        (
+        arguments=(
             Argument(
                 "--authorized-by USERNAME", "Only tokens of clients that this person authorized"
             ),
         ),
-        ("tokens list", "tokens list --authorized-by anna"),
+        examples=("tokens list", "tokens list --authorized-by anna"),
     ),
     CommandVerb(
         "revoke",
         "Revoke a token",
         _revoke_token,
-        _TOKEN_ARGUMENT,
-        ("tokens revoke ci", "tokens revoke 1a2b3c4d5e6f --yes"),
-        "Revoke the token {token}? Clients that use it lose access.",
+        arguments=_TOKEN_ARGUMENT,
+        examples=("tokens revoke ci", "tokens revoke 1a2b3c4d5e6f --yes"),
+        confirmation="Revoke the token {token}? Clients that use it lose access.",
     ),
 )

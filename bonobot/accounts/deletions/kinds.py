@@ -28,7 +28,7 @@ class RestorableKind:
     name: str
     label: str | Promise
     model: str
-    needs: Action
+    required_action: Action
     action: str
     ignored_models: frozenset[str] = frozenset()
     after_restore: Callable[["Principal", str], Any] | None = None

@@ -26,6 +26,9 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 
+# Restoring more would take too long for a request.
+MAX_ROWS = 5_000
+
 
 def keep_deleted_rows(
     principal: Principal, kind_name: str, item: Any, *others: Model
@@ -58,7 +61,7 @@ def can_restore_later(kind_name: str, item: Any, *others: Model) -> bool:
 
 def list_deletions(principal: Principal) -> DeletionQuerySet:
     """Return what the principal may restore now, newest first."""
-    kinds = [kind.name for kind in list_restorable_kinds() if principal.may(kind.needs)]
+    kinds = [kind.name for kind in list_restorable_kinds() if principal.may(kind.required_action)]
     rows: DeletionQuerySet = Deletion.objects.for_organization(principal.organization_id)
     return rows.restorable().filter(kind__in=kinds)
 
@@ -74,7 +77,7 @@ def get_deletion(principal: Principal, deletion_id: str) -> Deletion:
 def restore_deletion(principal: Principal, deletion: Deletion) -> None:
     """Restore a deleted object with its rows; raises `Conflict`, `Forbidden`, `NotFound`."""
     kind = get_restorable_kind(deletion.kind)
-    principal.require(kind.needs)
+    principal.require(kind.required_action)
     with record_change(
         organization_id=deletion.organization_id,
         actor=principal.actor,
@@ -125,10 +128,6 @@ def _take_rows(deletion: Deletion) -> Any:
     rows = current.rows.open()
     current.delete()
     return rows
-
-
-# Restoring more would take too long for a request.
-MAX_ROWS = 5_000
 
 
 class StoredRow(TypedDict):
@@ -280,28 +279,28 @@ def _leave_out_orphans(rows: list[Model]) -> list[Model]:
     remaining = rows
     while True:
         missing = _find_missing_targets(remaining)
-        kept = [row for row in remaining if not _is_orphan(row, missing)]
-        if len(kept) == len(remaining):
-            return kept
-        if kept[:1] != rows[:1]:
+        restorable_rows = [row for row in remaining if not _is_orphan(row, missing)]
+        if len(restorable_rows) == len(remaining):
+            return restorable_rows
+        if restorable_rows[:1] != rows[:1]:
             raise Conflict(
                 "Something that the object needs was deleted, too.",
                 remedy="Restore that first, or create the object again.",
             )
-        remaining = kept
+        remaining = restorable_rows
 
 
 def _find_missing_targets(rows: Iterable[Model]) -> dict[type[Model], set[Any]]:
     """Return the keys that foreign keys of the rows refer to and that don't exist, by model."""
-    wanted: dict[type[Model], set[Any]] = defaultdict(set)
+    expected_keys: dict[type[Model], set[Any]] = defaultdict(set)
     restored: dict[type[Model], set[Any]] = defaultdict(set)
     for row in rows:
         restored[type(row)].add(row.pk)
         for field in _list_foreign_keys(row):
             if (key := getattr(row, field.attname)) is not None:
-                wanted[field.related_model].add(key)
+                expected_keys[field.related_model].add(key)
     missing = {}
-    for model, keys in wanted.items():
+    for model, keys in expected_keys.items():
         keys -= restored[model]
         missing[model] = keys - set(
             model._base_manager.filter(pk__in=keys).values_list("pk", flat=True)

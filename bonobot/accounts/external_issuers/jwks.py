@@ -107,7 +107,9 @@ class JwksCache:
             fetch = self._fetches[issuer] = get_runtime().loop.create_task(
                 self._fetch_and_store(issuer), name=f"keys of {issuer.url}"
             )
-            fetch.add_done_callback(lambda done: self._finish_fetch(issuer, done))
+            fetch.add_done_callback(
+                lambda finished_fetch: self._finish_fetch(issuer, finished_fetch)
+            )
         return await asyncio.shield(fetch)
 
     async def _get_key_set(self, issuer: IssuerAddress) -> JwkSet:
@@ -155,9 +157,9 @@ class JwksCache:
             self._key_sets.popitem(last=False)
         return key_set
 
-    def _finish_fetch(self, issuer: IssuerAddress, done: "asyncio.Task[JwkSet]") -> None:
+    def _finish_fetch(self, issuer: IssuerAddress, finished_fetch: "asyncio.Task[JwkSet]") -> None:
         self._fetches.pop(issuer, None)
-        if not done.cancelled() and (fault := done.exception()) is not None:
+        if not finished_fetch.cancelled() and (fault := finished_fetch.exception()) is not None:
             logger.warning("the keys of %r could not be read: %s", issuer.url, fault)
 
 

@@ -201,7 +201,7 @@ def _verify_claims(text: str, key: Any, algorithm: str, issuer: Issuer) -> dict[
         if isinstance(exp, bool) or not isinstance(exp, int | float):
             raise ValueError("`exp` isn't a number")
         if claims.get("cnf") is not None:
-            # Whoever stole it could use it: a proof of the key isn't checked (RFC 9449 7.2).
+            # A thief could use it, because the proof of the key isn't checked (RFC 9449 7.2).
             raise ValueError("it is bound to a key (`cnf`), which isn't supported")
     except JWT_ERRORS as fault:
         raise _build_bad_token(issuer, make_visible(str(fault), 200)) from None

@@ -111,7 +111,14 @@ def unlink_identity(user: User, identity: Identity) -> None:
 
 
 def _build_provider_user(identity: Identity) -> ProviderUser:
-    return ProviderUser(identity.subject, identity.email, None, "", "", {})
+    return ProviderUser(
+        identity.subject,
+        email=identity.email,
+        email_verified=None,
+        first_name="",
+        last_name="",
+        claims={},
+    )
 
 
 def _find_or_create_user(sign_in: _ProviderSignIn) -> User:

@@ -39,7 +39,8 @@ from bonobot.core.text.untrusted_text import make_visible
 
 register = template.Library()
 
-# The tone and icon of states; everything else is neutral. The word is beside the icon: see `badge`.
+# The tone and icon of states; everything else is neutral. The word is next to the icon: see
+# `badge`.
 STATE_STYLES = {
     **dict.fromkeys(("connected", "approved", "ok", "done"), ("good", "check_circle")),
     **dict.fromkeys(("allow", "usable", "on", "accept"), ("good", "check_circle")),
@@ -141,7 +142,7 @@ def as_markdown(text: Any) -> SafeString | None:
 
 @register.filter
 def sentence(text: Any, limit: int | None = None) -> SafeString:
-    """Return a localized sentence of ours with `names` set as code.
+    """Return one of Bonobot's sentences, localized, with `names` set as code.
 
     It may quote untrusted text.
     """
@@ -150,13 +151,13 @@ def sentence(text: Any, limit: int | None = None) -> SafeString:
 
 @register.filter
 def plain(text: Any, limit: int | None = None) -> str:
-    """Return a localized sentence of ours as plain text for an attribute."""
+    """Return one of Bonobot's sentences, localized, as plain text for an attribute."""
     return make_visible(localize_text(text), limit)
 
 
 @register.filter
 def described(text: Any, limit: int | None = None) -> str:
-    """Return untrusted text unchanged, or text of ours localized."""
+    """Return untrusted text unchanged, or Bonobot's own text localized."""
     return make_visible(localize_if_translatable(text if isinstance(text, str) else ""), limit)
 
 
@@ -175,11 +176,11 @@ def as_json(value: Any) -> SafeString:
 @register.filter
 def maybe_json(text: Any) -> SafeString | str:
     """Return a result: highlighted if it is a JSON object or array, else as visible text."""
-    found = str(text)
-    if found.lstrip()[:1] in ("{", "["):
+    parsed_text = str(text)
+    if parsed_text.lstrip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
-            return highlight_json(json.loads(found))
-    return make_visible(found, MAX_SHOWN_LENGTH)
+            return highlight_json(json.loads(parsed_text))
+    return make_visible(parsed_text, MAX_SHOWN_LENGTH)
 
 
 @register.filter

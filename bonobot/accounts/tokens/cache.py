@@ -151,7 +151,7 @@ class VerifiedTokenCache:
         )
 
     def load_issued_token(self, text: str, address: str) -> VerifiedToken:
-        """Verify and cache a token of ours (queries); raises like `verify_token`."""
+        """Verify and cache one of Bonobot's tokens (queries); raises like `verify_token`."""
         self._check_failures(address)
         try:
             return self._reload_issued_token(text, address)
@@ -231,7 +231,7 @@ class VerifiedTokenCache:
 
 
 def load_verified_token(text: str, address: str) -> VerifiedToken:
-    """Load and verify a token of ours (a query); raises `InvalidToken`."""
+    """Load and verify one of Bonobot's tokens (a query); raises `InvalidToken`."""
     key, secret = parse_token(text)
     heads = Head.objects.filter(pk=OuterRef("organization_id")).values("generation")[:1]
     # One query, so that the row belongs to exactly this generation.

@@ -41,6 +41,8 @@ GRANT_TERM_NAMES = frozenset({"name", "networks", "calls_per_minute"})
 # The last use is saved at most once in this time, so that reads don't become writes.
 LAST_USE_INTERVAL = timedelta(minutes=1)
 MAX_ADDRESS_LENGTH = 64
+# Scopes that can be granted: those of the gateway, not REST.
+GRANT_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 class InvalidToken(Problem):
@@ -240,10 +242,6 @@ def record_token_change(
     return record_change(
         **describe_row("token", token), actor=principal.actor, action=action, details=details
     )
-
-
-# Scopes that can be granted: those of the gateway, not REST.
-GRANT_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 def get_oauth_lifetime(

@@ -57,6 +57,10 @@ from bonobot.core.i18n.localization import localize_problem
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 # Messages of allauth that the pages make redundant.
 HIDDEN_MESSAGES = frozenset({"account/messages/logged_in.txt", "account/messages/logged_out.txt"})
+# URL name prefixes of allauth's pages.
+LIBRARY_URL_PREFIXES = ("mfa_", "account_reauthenticate")
+COOKIE_SALT = "bonobot.known-device"
+COOKIE_MAX_AGE_S = 180 * 24 * 3600
 
 
 class AccountAdapter(DefaultAccountAdapter):
@@ -216,7 +220,7 @@ class NewPasswordView(PasswordResetConfirmView):
     def form_valid(self, form: Any) -> HttpResponse:
         """Save the password, end the user's sessions and grants, and redirect to the sign-in.
 
-        Whoever had access to the account may have authorized a client.
+        A person with access to the account may have authorized a client.
         """
         user: Any = self.user
         with transaction.atomic():
@@ -230,10 +234,6 @@ class NewPasswordView(PasswordResetConfirmView):
             self.request, _t("Your password was changed. Sign in with the new password.")
         )
         return response
-
-
-# URL name prefixes of allauth's pages.
-LIBRARY_URL_PREFIXES = ("mfa_", "account_reauthenticate")
 
 
 def render_signed_out_page(
@@ -262,10 +262,6 @@ def cancel_sign_in(request: HttpRequest) -> HttpResponseBase:
 def _is_member(user: Any) -> bool:
     member = Membership.objects.filter(user=user)
     return user.is_active and (user.is_superuser or member.exists())
-
-
-COOKIE_SALT = "bonobot.known-device"
-COOKIE_MAX_AGE_S = 180 * 24 * 3600
 
 
 def remember_device(request: HttpRequest, response: HttpResponseBase, user: User) -> None:

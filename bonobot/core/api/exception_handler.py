@@ -30,6 +30,20 @@ logger = logging.getLogger(__name__)
 
 # Codes of DRF errors to keep; others become `invalid` but stay in `errors`.
 KEPT_CODES = frozenset({"unknown_field"})
+_CODES = {
+    400: "invalid_json",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    415: "unsupported_media_type",
+    429: "throttled",
+}
+_REMEDIES = {
+    405: "The header `Allow` lists what there is.",
+    415: "Send the body as `application/json`.",
+}
+# Temporary errors always have a `Retry-After` header.
+RETRYABLE_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+DEFAULT_RETRY_AFTER_S = 2.0
 
 
 class NotSignedIn(Problem):
@@ -158,17 +172,6 @@ def _convert_body_too_large(error: Any) -> Problem:
     return Problem("The request body is too large.", code="body_too_large", status=413)
 
 
-_CODES = {
-    400: "invalid_json",
-    405: "method_not_allowed",
-    406: "not_acceptable",
-    415: "unsupported_media_type",
-    429: "throttled",
-}
-_REMEDIES = {
-    405: "The header `Allow` lists what there is.",
-    415: "Send the body as `application/json`.",
-}
 # The first match is used, so subclasses come before their base classes.
 _CONVERTERS: tuple[tuple[type[BaseException], Callable[[Any], Problem]], ...] = (
     (drf_errors.ValidationError, _convert_validation_error),
@@ -198,11 +201,6 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response:
         headers=_build_headers(problem),
         content_type=PROBLEM_JSON,
     )
-
-
-# Temporary errors always have a `Retry-After` header.
-RETRYABLE_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-DEFAULT_RETRY_AFTER_S = 2.0
 
 
 def build_problem_details(problem: Problem) -> dict[str, Any]:

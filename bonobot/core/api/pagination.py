@@ -24,7 +24,7 @@ class StableCursorPagination(CursorPagination):
     page_size_query_param = "limit"
     max_page_size = 500
     ordering: Any = ("-created_at", "-pk")
-    # The fields beside `results` on the last page.
+    # The fields next to `results` on the last page.
     last_page_fields: ClassVar[dict[str, None]] = {"next": None}
     # Rows of one transaction may have the same time; a page must be able to begin among them.
     offset_cutoff = 100_000

@@ -1,7 +1,8 @@
 """Bounded JSON request bodies.
 
-Besides invalid JSON these are refused: more than 4 MiB, more than 64 levels, duplicate fields,
-numbers outside the range of a double, NUL and lone surrogates (PostgreSQL can't store them).
+In addition to invalid JSON, these are refused: more than 4 MiB, more than 64 levels, duplicate
+fields, numbers outside the range of a double, NUL and lone surrogates (PostgreSQL can't store
+them).
 """
 
 import json
@@ -20,6 +21,7 @@ from bonobot.core.problems import InvalidInput, Problem
 
 MAX_DEPTH = 64
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+PROBLEM_JSON = "application/problem+json"
 
 
 class BodyTooLarge(Problem):
@@ -129,9 +131,6 @@ def _parse_finite_float(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the number {text[:20]} is out of range")
     return number
-
-
-PROBLEM_JSON = "application/problem+json"
 
 
 class JSONContentNegotiation(BaseContentNegotiation):

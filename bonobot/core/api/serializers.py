@@ -16,6 +16,13 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.process_cache import compute_once
 from bonobot.core.renamed_fields import replace_renamed_fields
 
+VERSION_HELP = (
+    "Digest of the object's writable fields; also the `ETag`. If you send it with a PUT "
+    "or PATCH request and the object has changed, the write fails (`version_conflict`)."
+)
+FIELDS_PARAMETER = "fields"
+SPARSE_JSON = "application/vnd.bonobot.part+json"
+
 
 class StrictSerializer(serializers.Serializer[Any]):
     """A request or response body; unknown fields are rejected."""
@@ -54,12 +61,6 @@ def _is_number_for_text(field: Any, data: Mapping[str, Any]) -> bool:
     """Return whether a text field got a number, which DRF would accept."""
     value = data.get(field.field_name)
     return isinstance(field, serializers.CharField) and isinstance(value, int | float)
-
-
-VERSION_HELP = (
-    "Digest of the object's writable fields; also the `ETag`. If you send it with a PUT "
-    "or PATCH request and the object has changed, the write fails (`version_conflict`)."
-)
 
 
 class VersionField(serializers.CharField):
@@ -167,10 +168,6 @@ class ProblemDetailsSerializer(StrictSerializer):
     )
     # DRF removes declared fields from the class, so its own property of this name still works.
     errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
-
-
-FIELDS_PARAMETER = "fields"
-SPARSE_JSON = "application/vnd.bonobot.part+json"
 
 
 def list_selectable_fields(view: Any, method: str) -> tuple[str, ...]:

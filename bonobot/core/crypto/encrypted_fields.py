@@ -193,7 +193,7 @@ class SealedFieldMixin(EncryptedMixin):
             super().save_form_data(instance, data)
 
     def formfield(self, **kwargs: Any) -> forms.Field:
-        # Whatever widget a form proposes, use one that never renders a value. A blank input keeps
+        # Use a widget that never renders a value, regardless of the form. A blank input keeps
         # the stored value; `validate` requires one if nothing is stored.
         if not _is_write_only(kwargs.get("widget")):
             kwargs["widget"] = SealedInput

@@ -166,7 +166,7 @@ class JSONSecretCodec(SecretCodec):
 
 
 def can_unseal(token: str) -> bool:
-    """Return whether one of the keys decrypts a stored token, whatever its location."""
+    """Return whether one of the keys decrypts a stored token, regardless of its location."""
     try:
         key_ring.unseal(token)
     except (InvalidToken, ValueError, TypeError):

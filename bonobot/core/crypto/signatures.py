@@ -30,6 +30,8 @@ TIMESTAMP_HEADER = "Bonobot-Timestamp"
 SIGNATURE_HEADER = "Bonobot-Signature"
 # The maximum age of a signature, including clock skew; older requests may be replays.
 TOLERANCE_S = 300
+Statement = Mapping[str, Any]
+FINGERPRINT_PURPOSE = b"bonobot audit fingerprint"
 
 
 def sign_body(secret: str, timestamp: int, body: bytes) -> str:
@@ -47,9 +49,6 @@ def is_valid_signature(
     expected = sign_body(secret, int(timestamp), body)
     matches = hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
     return matches and abs(now - int(timestamp)) <= TOLERANCE_S
-
-
-Statement = Mapping[str, Any]
 
 
 class StatementSigner:
@@ -112,9 +111,6 @@ def _encode_base64(value: bytes) -> str:
 
 def _decode_base64(text: str) -> bytes:
     return base64.b64decode(text, altchars=b"-_", validate=True)
-
-
-FINGERPRINT_PURPOSE = b"bonobot audit fingerprint"
 
 
 def compute_fingerprint(organization_id: UUID, text: str) -> str:

@@ -12,6 +12,9 @@ from uuid import UUID
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+_VERSION = 0x7 << 76
+_VARIANT = 0b10 << 62
+
 
 class OrderedJSONField(models.JSONField):
     """A `JSONField` that is `json` on PostgreSQL, because `jsonb` doesn't keep the key order."""
@@ -33,10 +36,6 @@ class OrderedJSONField(models.JSONField):
         if connection.vendor == "postgresql":
             return value
         return super().from_db_value(value, expression, connection)
-
-
-_VERSION = 0x7 << 76
-_VARIANT = 0b10 << 62
 
 
 def generate_uuid7() -> UUID:

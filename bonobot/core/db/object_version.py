@@ -27,6 +27,8 @@ from bonobot.core.text.canonical_json import to_canonical_json
 MAX_VERSION_LENGTH = 100_000  # characters
 _WHOLE_LENGTH, _NAME_LENGTH, _VALUE_LENGTH = 16, 4, 6
 _PART_LENGTH = _NAME_LENGTH + _VALUE_LENGTH
+Check = Callable[[], None]
+_pending_checks: ContextVar[list[Check] | None] = ContextVar("preconditions", default=None)
 
 
 class VersionConflict(Conflict):
@@ -147,11 +149,6 @@ def collect_secret_marks(instance: Any) -> dict[str, str]:
         secrets_by_name = {name: getattr(stored_row, name) for name in names}
     related: dict[str, str] = getattr(instance, "related_secret_marks", dict)()
     return {name: value.mark for name, value in secrets_by_name.items()} | related
-
-
-Check = Callable[[], None]
-
-_pending_checks: ContextVar[list[Check] | None] = ContextVar("preconditions", default=None)
 
 
 @contextmanager

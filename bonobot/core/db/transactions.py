@@ -34,6 +34,11 @@ T = TypeVar("T")
 
 # Other writers wait while a batch holds SQLite's lock.
 MAX_BATCH_SIZE = 16
+_lock = threading.Lock()
+Rows = QuerySet[Any, Any]
+# Errors of a database that is unavailable, restarting or locked; others are bugs.
+UNAVAILABLE_ERRORS = (OperationalError, InterfaceError)
+RETRY_DELAY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,6 @@ def _set_result(work: _BatchedWork, result: Any) -> None:
         work.future.set_result(result)
 
 
-_lock = threading.Lock()
 _batchers: WeakKeyDictionary[Runtime, TransactionBatcher] = WeakKeyDictionary()
 
 
@@ -139,9 +143,6 @@ def get_transaction_batcher() -> TransactionBatcher:
     """Return the batcher of this process's runtime."""
     with _lock:
         return _batchers.setdefault(get_runtime(), TransactionBatcher())
-
-
-Rows = QuerySet[Any, Any]
 
 
 def lock_rows(rows: Rows, *, order: Iterable[str] = ("pk",), deleting: bool = False) -> list[Any]:
@@ -180,11 +181,6 @@ def _filter_locked_rows(rows: Rows, order: Iterable[str]) -> Rows:
 
 def _lock_in_order(rows: Rows, order: Iterable[str], *, deleting: bool = False) -> Rows:
     return rows.order_by(*order).select_for_update(no_key=not deleting)
-
-
-# Errors of a database that is unavailable, restarting or locked; others are bugs.
-UNAVAILABLE_ERRORS = (OperationalError, InterfaceError)
-RETRY_DELAY_S = 0.5
 
 
 async def run_orm_with_retry(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -37,6 +37,26 @@ _DOCUMENTATION = _CHECKOUT / "docs" if _IS_CHECKOUT else _PACKAGE / "documentati
 _ROOT = _CHECKOUT if _IS_CHECKOUT else _DOCUMENTATION
 _EXTERNAL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:|//)", re.IGNORECASE)
 _SOURCE = re.compile(r'\b(src|srcset)="([^"]+)"')
+MAX_QUERY = 200
+_MAX_RESULTS = 20
+_BEGINNING = r"(?<![^\W_])"  # of a word
+# Words of questions, which a section about their subject may lack.
+_UNSEARCHED_WORDS = frozenset(
+    (
+        *("a", "an", "and", "are", "can", "do", "does", "for", "from", "how", "i", "in", "is"),
+        *("it", "my", "of", "on", "or", "the", "to", "what", "where", "with"),
+    )
+)
+_MAX_MENTIONS = 5  # of a word in the text of a section that count
+_EXCERPT_BEFORE, _EXCERPT_AFTER = 60, 160
+_HEADING_LINE = re.compile(r"^(?P<marks>#{1,6}) (?P<title>.+)$")
+# The row of an error code, which pages of the admin link to.
+_CODE_ROW = re.compile(r"<tr>(?=\s*<td><code>(\w+)</code></td>)")
+_ERROR_CODE = re.compile(r"[a-z]_[a-z]")
+_MARKUP = re.compile(
+    r"<!--.*?-->|<[a-z/][^>]*>|!?\[([^\]]*)\]\([^)]*\)|[`*]+|^```.*?$|(?:\|-{3,})+\|$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -198,8 +218,8 @@ def _find_unused_anchor(title: str, used: set[str]) -> str:
 
 
 def _build_anchor(title: str) -> str:
-    words = re.sub(r"[^\w\s-]", "", title.encode("ascii", "ignore").decode()).strip().lower()
-    return re.sub(r"[-\s]+", "-", words)
+    anchor = re.sub(r"[^\w\s-]", "", title.encode("ascii", "ignore").decode()).strip().lower()
+    return re.sub(r"[-\s]+", "-", anchor)
 
 
 def _rewrite_targets(page: str, token: "Token") -> None:
@@ -237,28 +257,6 @@ def _draw_diagram(source: str) -> str:
     return f'<figure class="bb-docs-diagram">{drawing}</figure>\n'
 
 
-MAX_QUERY = 200
-_MAX_RESULTS = 20
-_BEGINNING = r"(?<![^\W_])"  # of a word
-# Words of questions, which a section about their subject may lack.
-_UNSEARCHED_WORDS = frozenset(
-    (
-        *("a", "an", "and", "are", "can", "do", "does", "for", "from", "how", "i", "in", "is"),
-        *("it", "my", "of", "on", "or", "the", "to", "what", "where", "with"),
-    )
-)
-_MAX_MENTIONS = 5  # of a word in the text of a section that count
-_EXCERPT_BEFORE, _EXCERPT_AFTER = 60, 160
-_HEADING_LINE = re.compile(r"^(?P<marks>#{1,6}) (?P<title>.+)$")
-# The row of an error code, which pages of the admin link to.
-_CODE_ROW = re.compile(r"<tr>(?=\s*<td><code>(\w+)</code></td>)")
-_ERROR_CODE = re.compile(r"[a-z]_[a-z]")
-_MARKUP = re.compile(
-    r"<!--.*?-->|<[a-z/][^>]*>|!?\[([^\]]*)\]\([^)]*\)|[`*]+|^```.*?$|(?:\|-{3,})+\|$",
-    re.DOTALL | re.MULTILINE,
-)
-
-
 @dataclass(frozen=True)
 class Section:
     """The plain text of a section, with the names and titles for a link to it."""
@@ -294,8 +292,8 @@ def search_pages(query: str, most: int = _MAX_RESULTS) -> list[SearchResult]:
     if not patterns:
         return []
     sections = [section for name in _list_searched_pages(query) for section in split_page(name)]
-    found = [(_rank(section, patterns), section) for section in sections]
-    ranked = sorted((item for item in found if item[0]), key=lambda item: -item[0])
+    ranked_sections = [(_rank(section, patterns), section) for section in sections]
+    ranked = sorted((item for item in ranked_sections if item[0]), key=lambda item: -item[0])
     any_word = re.compile("|".join(pattern.pattern for pattern in patterns), re.IGNORECASE)
     return [
         SearchResult(section, _build_excerpt(section.text, any_word))

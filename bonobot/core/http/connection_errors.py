@@ -17,6 +17,9 @@ E = TypeVar("E", bound=Exception)
 NO_ROUTE_ERRNOS = frozenset(
     {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.ENETDOWN}
 )
+UNTRUSTED_REMEDY = format_message(
+    "Renew the certificate, or get one for this host name from a trusted certificate authority."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,6 @@ NO_TLS = ConnectionFailure(
 NO_HTTP = ConnectionFailure(
     format_message("the response isn't HTTP"),
     format_message("Check the port, and whether the URL should start with https:// instead."),
-)
-UNTRUSTED_REMEDY = format_message(
-    "Renew the certificate, or get one for this host name from a trusted certificate authority."
 )
 
 

@@ -44,6 +44,24 @@ from bonobot.core.process_cache import compute_once
 
 MAX_PROXY_RESPONSE_BYTES = 16 * 1024
 DEFAULT_PROXY_PORT = 80
+MAX_BODY = 4 * 1024 * 1024
+MAX_URL_LENGTH = 8192
+# Most servers close idle connections after 5 s; close earlier to not race with that.
+KEEP_ALIVE_S = 4.5
+# Per client: concurrent requests, and idle connections to keep.
+MAX_CONNECTIONS = 100
+MAX_IDLE_CONNECTIONS = 20
+MAX_TRIED_ADDRESSES = 4
+PREVIEW_TIMEOUT_S = 5.0
+HOST_NAME = re.compile(
+    r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*"
+)
+NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+UNSAFE_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
+REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+COMPLETE_URL_REMEDY = "Write it whole, such as https://example.com/mcp."
+PRIVATE_ADDRESS_REMEDY = "A platform administrator can allow private addresses for this server."
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 @dataclass(frozen=True)
@@ -143,28 +161,6 @@ def _get_resolver_pool(pid: int) -> ThreadPoolExecutor:
 def _resolve_addresses(host: str, port: int) -> list[str]:
     entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
-
-
-MAX_BODY = 4 * 1024 * 1024
-MAX_URL_LENGTH = 8192
-# Most servers close idle connections after 5 s; close earlier to not race with that.
-KEEP_ALIVE_S = 4.5
-# Per client: concurrent requests, and idle connections to keep.
-MAX_CONNECTIONS = 100
-MAX_IDLE_CONNECTIONS = 20
-MAX_TRIED_ADDRESSES = 4
-PREVIEW_TIMEOUT_S = 5.0
-
-HOST_NAME = re.compile(
-    r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*"
-)
-NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
-UNSAFE_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
-REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
-COMPLETE_URL_REMEDY = "Write it whole, such as https://example.com/mcp."
-PRIVATE_ADDRESS_REMEDY = "A platform administrator can allow private addresses for this server."
-
-Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class EgressDenied(Problem):

@@ -20,6 +20,13 @@ from bonobot.core.i18n.messages import format_message
 
 Address = IPv4Address | IPv6Address
 Table = tuple[tuple[IPv4Network | IPv6Network, str], ...]
+IPV6_UNICAST = ip_network("2000::/3")  # all allocated global unicast
+IPV4_TRANSLATION_NETWORKS = (
+    ip_network("::ffff:0:0/96"),
+    ip_network("64:ff9b::/96"),
+)  # mapped, NAT64
+ISATAP_MARKERS = (0x00005EFE, 0x02005EFE)  # third 32 bits of an address that tunnels to the last 32
+IPV6_PREFIX_BITS = 64  # bits: one IPv6 user usually owns a whole /64
 
 
 class AddressScope(StrEnum):
@@ -86,12 +93,6 @@ FORBIDDEN_RANGES = _build_table(
         ("3fff::/20", format_message("documentation")),
     ]
 )
-IPV6_UNICAST = ip_network("2000::/3")  # all allocated global unicast
-IPV4_TRANSLATION_NETWORKS = (
-    ip_network("::ffff:0:0/96"),
-    ip_network("64:ff9b::/96"),
-)  # mapped, NAT64
-ISATAP_MARKERS = (0x00005EFE, 0x02005EFE)  # third 32 bits of an address that tunnels to the last 32
 
 
 def classify_address(text: str) -> AddressClassification:
@@ -128,9 +129,6 @@ def _extract_embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
 
 def _find_range(address: Address, table: Table) -> str:
     return next((description for network, description in table if address in network), "")
-
-
-IPV6_PREFIX_BITS = 64  # bits: one IPv6 user usually owns a whole /64
 
 
 def extract_address_prefix(address: str) -> str:

@@ -25,6 +25,7 @@ READ_BUFFER_BYTES = 256 * 1024
 NO_RESPONSE = "Server disconnected without sending a response."
 # Bytes to collect in one loop iteration before they are sent.
 WRITE_BATCH_BYTES = 64 * 1024
+_EXTRA_INFO_NAMES = {"client_addr": "sockname", "server_addr": "peername"}
 
 
 class AsyncioNetworkBackend(httpcore2.AsyncNetworkBackend):
@@ -148,9 +149,6 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
         if info == "is_readable":
             return self._protocol.readable or self._protocol.has_unread_data()
         return self._protocol.transport.get_extra_info(_EXTRA_INFO_NAMES.get(info, info))
-
-
-_EXTRA_INFO_NAMES = {"client_addr": "sockname", "server_addr": "peername"}
 
 
 class _StreamProtocol(asyncio.Protocol):

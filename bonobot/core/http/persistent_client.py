@@ -5,9 +5,9 @@ signs requests. A request is written once: it is never repeated on another conne
 server may have seen it.
 
 Responses are parsed while they arrive. httptools (llhttp) refuses what proxies and servers read
-differently: a length beside a transfer coding, repeated lengths, broken chunks, bare line feeds,
-folded headers. This module refuses other protocols and transfer codings, and bounds the head, the
-framing, and the body.
+differently: a length together with a transfer coding, repeated lengths, broken chunks, bare line
+feeds, folded headers. This module refuses other protocols and transfer codings, and bounds the
+head, the framing, and the body.
 """
 
 import asyncio

@@ -39,6 +39,15 @@ NOUN_PLACEHOLDERS = frozenset(
     }
 )
 SENTENCE_ENDS = (". ", ".\n", "? ", "; ")
+# The IANA database also has legacy names, and fixed offsets without daylight saving time.
+TIME_ZONE_AREAS = frozenset(
+    (
+        *("Africa", "America", "Antarctica", "Arctic", "Asia"),
+        *("Atlantic", "Australia", "Europe", "Indian", "Pacific"),
+    )
+)
+MAX_ZONE_NAME = 64  # characters of a name
+_reader_state = Local()
 
 
 class TranslatedTemplate(NamedTuple):
@@ -71,8 +80,8 @@ def localize_names(names: str) -> str:
     language = get_language() or settings.LANGUAGE_CODE
     if language == settings.LANGUAGE_CODE:
         return names
-    words = _load_translations(language)[0]
-    return ", ".join(words.get(name, name) for name in names.split(", "))
+    translations = _load_translations(language)[0]
+    return ", ".join(translations.get(name, name) for name in names.split(", "))
 
 
 def localize_problem(problem: Problem) -> str:
@@ -219,17 +228,6 @@ def _translate_value(placeholder: str, value: str, language: str) -> str:
         return localize_names(value)
     may_be_message = " " in value and (value[0].islower() or value.endswith("."))
     return (may_be_message and _translate_sentence(value, language, allow_sentences=True)) or value
-
-
-# The IANA database also has legacy names, and fixed offsets without daylight saving time.
-TIME_ZONE_AREAS = frozenset(
-    (
-        *("Africa", "America", "Antarctica", "Arctic", "Asia"),
-        *("Atlantic", "Australia", "Europe", "Indian", "Pacific"),
-    )
-)
-MAX_ZONE_NAME = 64  # characters of a name
-_reader_state = Local()
 
 
 @compute_once

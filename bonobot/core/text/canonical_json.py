@@ -18,6 +18,8 @@ try:
 except ImportError:  # Python without the C encoder: `json` does the same, slower
     make_encoder = None  # type: ignore[assignment,misc]
 
+DEL = 0x7F
+
 
 @lru_cache(maxsize=4096)
 def _format_number(number: int) -> str:
@@ -58,7 +60,6 @@ _encode_any_number = _build_encoder(allow_nan=True)
 to_compact_json = _build_encoder(allow_nan=False, sort_keys=False)
 
 
-DEL = 0x7F
 # The types that orjson writes as `json` does. It writes floats differently, NaN as null, and also
 # accepts some types that JSON doesn't have.
 _PLAIN_TYPES = frozenset({str, int, bool, type(None), dict, list})

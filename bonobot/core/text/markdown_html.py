@@ -106,17 +106,17 @@ def _show_link_hosts(state: Any) -> None:
     from markdown_it.token import Token
 
     for block in state.tokens:
-        children, shown, url = [], "", ""
+        children, link_text, url = [], "", ""
         for token in block.children or ():
             if token.type == "link_open":
-                shown, url = "", str(token.attrs.get("href", ""))
+                link_text, url = "", str(token.attrs.get("href", ""))
             elif token.type == "link_close":
                 address = unquote(url.removeprefix("mailto:"))
-                if unquote(shown).strip() != address:
+                if unquote(link_text).strip() != address:
                     text = Token("text", "", 0)
                     text.content = f" ({urlsplit(url).netloc or address})"
                     children.append(text)
-            shown += token.content
+            link_text += token.content
             children.append(token)
         if block.children is not None:
             block.children = children

@@ -95,6 +95,15 @@ _LARGE_MEMORY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 # The types of the keys of a JSON object.
 STR_ONLY = frozenset({str})
 TEXTLESS_TYPES = frozenset({type(None), bool, int, float})
+_PLAIN_WORDS = re.compile(r"[a-z]+(?:[ ./_-][a-z]+)*|[0-9]+")
+# A path, or a URL without credentials and parameters.
+_LOCATION = re.compile(r"(?:~|\.{1,2})?/[^+=?\s]*|[a-z]+://[a-z0-9.-]+(?::[0-9]+)?(?:/[a-z._-]*)*")
+MAX_ORGANIZATION_SECRETS = 4096  # secrets of one organization, the latest
+MAX_ORGANIZATIONS = 256
+MAX_READING_AGE_S = 60.0
+ORGANIZATION_SECRET_LENGTHS = range(6, 16_385)
+_AUTHORIZATION_VALUE = re.compile(r"[A-Za-z]+ +(\S+)")  # of an `Authorization` header
+_lock = threading.Lock()
 
 
 @record()
@@ -273,9 +282,6 @@ class SecretMemory:
 
 
 _PATTERN_MASKER = Masker()
-_PLAIN_WORDS = re.compile(r"[a-z]+(?:[ ./_-][a-z]+)*|[0-9]+")
-# A path, or a URL without credentials and parameters.
-_LOCATION = re.compile(r"(?:~|\.{1,2})?/[^+=?\s]*|[a-z]+://[a-z0-9.-]+(?::[0-9]+)?(?:/[a-z._-]*)*")
 _memory = SecretMemory()
 
 
@@ -347,12 +353,6 @@ def _keep_label(match: Any) -> str:
     return f"{label}{MASK}{'@' if secret.endswith('@') else ''}"
 
 
-MAX_ORGANIZATION_SECRETS = 4096  # secrets of one organization, the latest
-MAX_ORGANIZATIONS = 256
-MAX_READING_AGE_S = 60.0
-ORGANIZATION_SECRET_LENGTHS = range(6, 16_385)
-
-
 @dataclass(frozen=True, slots=True)
 class SecretsReading:
     """When an organization's encrypted values were read, at which generation, and their marks."""
@@ -376,8 +376,6 @@ class OrganizationSecrets(SecretMemory):
         return self.get_masker() if is_recent else None
 
 
-_AUTHORIZATION_VALUE = re.compile(r"[A-Za-z]+ +(\S+)")  # of an `Authorization` header
-_lock = threading.Lock()
 _memories: OrderedDict[str, OrganizationSecrets] = OrderedDict()
 
 

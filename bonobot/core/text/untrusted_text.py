@@ -32,6 +32,8 @@ _PICTURE = (
 )
 _STYLED = f"(?:{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]?\u20e3?|[0-9#*]\ufe0f\u20e3)"
 _EMOJI = re.compile(f"({_STYLED}(?:\u200d{_STYLED})*)")
+_PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+_MAX_KEY_LENGTH = 64
 
 
 class _VisibleCharacterTable(dict[int, str]):
@@ -94,10 +96,6 @@ def make_storable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [make_storable(item) for item in value]
     return value
-
-
-_PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
-_MAX_KEY_LENGTH = 64
 
 
 def format_path_step(key: str | int) -> str:

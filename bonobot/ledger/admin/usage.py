@@ -113,14 +113,14 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
 
 def _list_periods(request: HttpRequest) -> list[dict[str, Any]]:
     """Return the periods to choose from, up to now."""
-    given = (request.GET.get("since", ""), request.GET.get("until", ""))
+    period_values = (request.GET.get("since", ""), request.GET.get("until", ""))
     first_days = {days: timezone.localdate() - timedelta(days=days - 1) for days, _title in PERIODS}
     return [
         {
             "title": title,
             "url": _build_query_string(request, since=first_days[days].isoformat(), until=""),
-            "current": given == (first_days[days].isoformat(), "")
-            or (days == DEFAULT_DAYS and not any(given)),
+            "current": period_values == (first_days[days].isoformat(), "")
+            or (days == DEFAULT_DAYS and not any(period_values)),
         }
         for days, title in PERIODS
     ]

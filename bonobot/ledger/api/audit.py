@@ -78,7 +78,7 @@ class SearchCursorPagination(StableCursorPagination):
         if cursor is not None and cursor.reverse:
             raise NotFound  # we never create reverse cursors
         is_backward = ordering.startswith("-")
-        position: Any = cursor.position if cursor else None  # text, whatever its stub says
+        position: Any = cursor.position if cursor else None  # its stub is wrong: it is a text
         self.looked_to = search.find_stop_time(position, is_backward=is_backward)
         if self.looked_to is None:
             return queryset

@@ -64,11 +64,11 @@ class AuditFilter(StrictFilterSet):
     @staticmethod
     def _list_indexed_columns(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return the (filter, column) pairs of filters on an indexed column."""
-        plain = [("session", "session_id"), ("code", "code"), ("outcome", "outcome")]
+        exact_fields = [("session", "session_id"), ("code", "code"), ("outcome", "outcome")]
         ids = [
             (name, f"{name}_id") for name in ("agent", "server") if parse_uuid(values.get(name, ""))
         ]
-        return [(name, column) for name, column in (*plain, *ids) if name in values]
+        return [(name, column) for name, column in (*exact_fields, *ids) if name in values]
 
     def filter_by_words(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         return rows.filter(build_text_filter(value))

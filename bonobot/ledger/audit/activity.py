@@ -84,11 +84,11 @@ def _count_entries(
         opened_at__gte=bars[0].begins, opened_at__lt=bars[-1].ends, event_type="call", **filters
     )
     entries = rows.values_list("opened_at", "outcome", "code", "repeats")[: MAX_ENTRIES_COUNTED + 1]
-    found = list(entries)
-    if len(found) > MAX_ENTRIES_COUNTED:
+    new_entries = list(entries)
+    if len(new_entries) > MAX_ENTRIES_COUNTED:
         return False
     step = bars[0].ends - bars[0].begins
-    for opened_at, outcome, code, repeats in found:
+    for opened_at, outcome, code, repeats in new_entries:
         kind = "error" if outcome in ERROR_OUTCOMES else outcome
         bar = bars[(opened_at - bars[0].begins) // step]
         if kind in bar.counts and not is_approval_request(outcome, code):

@@ -56,13 +56,13 @@ def parse_lines(lines: Iterable[str]) -> Iterator[StoredEntry]:
             columns = tuple([data["columns"][name] for name in entry_encoding.COLUMN_NAMES])
             yield StoredEntry(
                 data["id"],
-                int(data["seq"]),
-                data["digest"],
-                data["opened"],
-                data["closed_seq"],
-                data["closed_digest"],
-                data["closed"],
-                columns,
+                seq=int(data["seq"]),
+                digest=data["digest"],
+                opened=data["opened"],
+                closed_seq=data["closed_seq"],
+                closed_digest=data["closed_digest"],
+                closed=data["closed"],
+                columns=columns,
             )
         except (ValueError, RecursionError, TypeError, KeyError) as error:
             raise ValueError(f"Line {line_number} isn't an exported audit entry.") from error

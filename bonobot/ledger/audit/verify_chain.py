@@ -174,7 +174,12 @@ class VerificationProgress:
 
     def build_report(self) -> VerificationReport:
         return VerificationReport(
-            self.ok, self.rows, self.faults, self.seq, self.digest, self.since
+            self.ok,
+            rows=self.rows,
+            faults=self.faults,
+            seq=self.seq,
+            digest=self.digest,
+            start=self.since,
         )
 
 
@@ -253,7 +258,9 @@ def verify_exported(rows: Iterable[StoredEntry]) -> VerificationReport:
         verifier.verify_row(row)
     last_entry = verifier.verify_remaining()
     faults = tuple(verifier.faults)
-    return VerificationReport(not faults, verifier.rows, faults, last_entry.seq, last_entry.digest)
+    return VerificationReport(
+        not faults, rows=verifier.rows, faults=faults, seq=last_entry.seq, digest=last_entry.digest
+    )
 
 
 def advance_verification(

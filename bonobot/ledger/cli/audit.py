@@ -377,8 +377,8 @@ VERBS = (
         "list",
         "List audit log entries, newest first",
         _show_entries,
-        (_add_list_arguments,),
-        (
+        arguments=(_add_list_arguments,),
+        examples=(
             "audit list",
             "audit list --outcome refused --json",
             "audit list --search invoice --since 7d",
@@ -388,15 +388,15 @@ VERBS = (
         "show",
         "Show an entry with its arguments, result, and decision",
         _show_entry,
-        (Argument("ENTRY", "Number of the entry, as shown by `audit list`, or its ID"),),
-        ("audit show 1042", "audit show 1042 --json"),
+        arguments=(Argument("ENTRY", "Number of the entry, as shown by `audit list`, or its ID"),),
+        examples=("audit show 1042", "audit show 1042 --json"),
     ),
     CommandVerb(
         "verify",
         "Verify the integrity of the audit log and compare it with signed checkpoints",
         _show_verification,
-        _VERIFY_ARGUMENTS,
-        (
+        arguments=_VERIFY_ARGUMENTS,
+        examples=(
             "audit verify",
             "audit verify --continue",
             "audit verify --checkpoints /backup/2026-11.jsonl",
@@ -413,15 +413,15 @@ VERBS = (
         "export",
         "Export the audit log as JSON Lines (for `audit verify --file`) or CSV",
         _export_entries,
-        (_add_export_arguments,),
-        ("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
+        arguments=(_add_export_arguments,),
+        examples=("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
     ),
     CommandVerb(
         "prune",
         "Delete old entries. A signed checkpoint keeps the remaining entries verifiable.",
         _prune_entries,
-        _PRUNE_ARGUMENTS,
-        (
+        arguments=_PRUNE_ARGUMENTS,
+        examples=(
             "audit prune --before 365d --dry-run",
             "audit prune --before 365d --archive 2025.jsonl",
             "audit prune --before 2026-01-01 --yes --json",

@@ -120,14 +120,14 @@ def build_kind(row: UsageEntry) -> RollupKind:
     """Return the kind of an entry; only refusals have their rule."""
     return RollupKind(
         row.organization_id,
-        row.event_type,
-        row.outcome,
-        row.code,
-        row.rule if row.outcome == REFUSED else "",
-        row.agent_id,
-        row.server_id,
-        row.tool_name,
-        row.resource_id if row.event_type == "model" else "",
+        event_type=row.event_type,
+        outcome=row.outcome,
+        code=row.code,
+        rule=row.rule if row.outcome == REFUSED else "",
+        agent_id=row.agent_id,
+        server_id=row.server_id,
+        tool_name=row.tool_name,
+        model=row.resource_id if row.event_type == "model" else "",
     )
 
 
@@ -317,7 +317,11 @@ def summarize_rollups(
             if key not in lines:
                 subject = hash_subject(values)
                 summary_key = SummaryKey(
-                    dimension, rollup_key.kind, rollup_key.grain, rollup_key.begins, subject
+                    dimension,
+                    kind=rollup_key.kind,
+                    grain=rollup_key.grain,
+                    begins=rollup_key.begins,
+                    subject=subject,
                 )
                 lines[key] = (summary_key, UsageLine())
             lines[key][1].add_line(line)

@@ -443,18 +443,21 @@ def load_uncounted_entries(organization_id: UUID) -> tuple[list[UsageEntry], boo
     new = rows.filter(seq__gt=Coalesce(Subquery(cursor_seq), 0)).values_list(*ENTRY_COLUMNS)[
         :BATCH_SIZE
     ]
-    late = _query_late_rows(organization_id)
-    entries = list(_build_usage_entries(None, chain(new, late), {row[-3] for row in late}))
-    return entries, len(new) == BATCH_SIZE or len(late) == LATE_BATCH_SIZE
+    late_rows = _query_late_rows(organization_id)
+    entries = list(
+        _build_usage_entries(None, chain(new, late_rows), {row[-3] for row in late_rows})
+    )
+    return entries, len(new) == BATCH_SIZE or len(late_rows) == LATE_BATCH_SIZE
 
 
 def find_first_uncounted(organization_id: UUID) -> int | None:
     """Return the position of the first row that isn't fully counted and can't be pruned yet."""
     cursor = RollupCursor.objects.filter(pk=organization_id).values_list("seq", flat=True).first()
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__gt=cursor or 0)
-    waiting = UncountedEntry.objects.filter(organization_id=organization_id)
+    uncounted_entries = UncountedEntry.objects.filter(organization_id=organization_id)
     positions = [
-        queryset.order_by().aggregate(seq=Min("seq"))["seq"] for queryset in (rows, waiting)
+        queryset.order_by().aggregate(seq=Min("seq"))["seq"]
+        for queryset in (rows, uncounted_entries)
     ]
     return min((seq for seq in positions if seq is not None), default=None)
 
@@ -497,26 +500,28 @@ def _load_batch(organization_id: UUID) -> AuditBatch:
     head = Head.objects.filter(pk=organization_id).values_list("seq", flat=True).first() or 0
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
     new = list(rows.filter(seq__gt=cursor.seq).values_list(*ENTRY_COLUMNS)[:BATCH_SIZE])
-    late = list(_query_late_rows(organization_id)) if cursor.version >= 0 else []
-    has_more = len(new) == BATCH_SIZE or len(late) == LATE_BATCH_SIZE
+    late_ids = list(_query_late_rows(organization_id)) if cursor.version >= 0 else []
+    has_more = len(new) == BATCH_SIZE or len(late_ids) == LATE_BATCH_SIZE
     return AuditBatch(
         cursor=cursor,
         seq=new[-1][-2] if new else cursor.seq,
         # -1: there are more rows, so the next run must not skip this organization.
         head=-1 if has_more else head,
         entries=list(
-            _build_usage_entries(cursor.since, chain(new, late), {row[-3] for row in late})
+            _build_usage_entries(cursor.since, chain(new, late_ids), {row[-3] for row in late_ids})
         ),
         waiting=list(_build_uncounted_entries(organization_id, cursor.since, new)),
-        done_ids=[row[-3] for row in late],
+        done_ids=[row[-3] for row in late_ids],
         has_more=has_more,
     )
 
 
 def _query_late_rows(organization_id: UUID) -> QuerySet[Any, Any]:
     """Return the rows that were closed after they were first read."""
-    waiting = UncountedEntry.objects.filter(organization_id=organization_id)
-    closed_rows = AuditRow.objects.filter(closed_seq__isnull=False, pk__in=waiting.values("pk"))
+    uncounted_entries = UncountedEntry.objects.filter(organization_id=organization_id)
+    closed_rows = AuditRow.objects.filter(
+        closed_seq__isnull=False, pk__in=uncounted_entries.values("pk")
+    )
     return closed_rows.order_by().values_list(*ENTRY_COLUMNS)[:LATE_BATCH_SIZE]
 
 

@@ -342,8 +342,8 @@ class UsageReader:
             if self.span.until:
                 rows = rows.filter(opened_at__lt=self.span.until + timedelta(days=1))
             columns = UsageEntry._fields[:-1]
-            found = list(rows.values_list(*columns)[: MAX_TIMED_ENTRIES + 1])
-            entries = [UsageEntry._make((*row, 1)) for row in found]
+            timed_rows = list(rows.values_list(*columns)[: MAX_TIMED_ENTRIES + 1])
+            entries = [UsageEntry._make((*row, 1)) for row in timed_rows]
             self.successes[cache_key] = (
                 [entry for entry in entries if entry.event_type == "call"]
                 if len(entries) <= MAX_TIMED_ENTRIES

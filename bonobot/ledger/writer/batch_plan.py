@@ -148,7 +148,13 @@ def build_open_item(
     )
     columns = entry_encoding.build_columns(entry_encoding.OPENING_COLUMNS, facts)
     text = to_canonical_json(facts)
-    return OpenItem(opening.call_id, opening.organization_id, text, columns, admission)
+    return OpenItem(
+        opening.call_id,
+        organization_id=opening.organization_id,
+        text=text,
+        columns=columns,
+        admission=admission,
+    )
 
 
 def build_close_item(settlement: Settlement, at: datetime) -> CloseItem:
@@ -157,7 +163,11 @@ def build_close_item(settlement: Settlement, at: datetime) -> CloseItem:
     columns = entry_encoding.build_columns(entry_encoding.CLOSING_COLUMNS, facts)
     call_id, organization_id = settlement.call_id, settlement.organization_id
     return CloseItem(
-        call_id, organization_id, to_canonical_json(facts), columns, settlement.actuals
+        call_id,
+        organization_id=organization_id,
+        text=to_canonical_json(facts),
+        columns=columns,
+        actuals=settlement.actuals,
     )
 
 
@@ -253,11 +263,11 @@ def collect_row_keys(items: Iterable[Item]) -> BatchRowKeys:
                 approval_ids.add(admission.approval.id)
     return BatchRowKeys(
         tuple(sorted(organizations)),
-        tuple(sorted(cells.items())),
-        tuple(sorted(rate_keys)),
-        tuple(closing),
-        tuple(sorted(flow_cells.items())),
-        tuple(sorted(approval_ids)),
+        cells=tuple(sorted(cells.items())),
+        rates=tuple(sorted(rate_keys)),
+        closing_calls=tuple(closing),
+        flows=tuple(sorted(flow_cells.items())),
+        approvals=tuple(sorted(approval_ids)),
     )
 
 
@@ -266,12 +276,12 @@ def decide_batch(state: BatchState, items: Iterable[Item]) -> BatchPlan:
     plan = BatchPlan(
         BatchState(
             dict(state.tips),
-            dict(state.cells),
-            dict(state.rates),
-            dict(state.open_calls),
-            state.now,
-            dict(state.flows),
-            dict(state.approvals),
+            cells=dict(state.cells),
+            rates=dict(state.rates),
+            open_calls=dict(state.open_calls),
+            now=state.now,
+            flows=dict(state.flows),
+            approvals=dict(state.approvals),
         )
     )
     for item in items:

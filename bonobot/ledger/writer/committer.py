@@ -126,7 +126,7 @@ class BatchStateCache:
 
 
 def _build_empty_state() -> BatchState:
-    return BatchState({}, {}, {}, {}, 0)
+    return BatchState({}, cells={}, rates={}, open_calls={}, now=0)
 
 
 CONNECTION_STATEMENTS = {

@@ -93,7 +93,8 @@ class BatchSizeEstimate:
         """Expect as many as arrived if those were more, and one less if they were fewer.
 
         Items that arrive during a commit are one batch, so the estimate grows with the callers.
-        Expecting one more than that would make every second batch of a steady load wait in vain.
+        Expecting one more than that would make every second batch of a steady load wait for
+        nothing.
         """
         if size > self.expected:
             self.expected = min(size, MAX_EXPECTED)

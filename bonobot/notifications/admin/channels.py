@@ -40,6 +40,11 @@ from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
+MAX_LATEST = 20
+# The badge tones of states.
+STATE_TONES = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
+TITLES = {code: _(event.title) for code, event in EVENTS.items()}
+
 
 def _build_secret_field(label: Any, help_text: Any) -> forms.CharField:
     return forms.CharField(
@@ -139,9 +144,6 @@ def build_initial(channel: NotificationChannel) -> dict[str, Any]:
     }
 
 
-MAX_LATEST = 20
-
-
 @register(NotificationChannel)
 class NotificationChannelAdmin(TabbedAdmin):
     """The notification channels of the active organization."""
@@ -233,7 +235,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         return render_state_badge(channel.latest_state) if channel.latest_state else "–"
 
 
-@NotificationChannelAdmin.add_page("change", _("Channel"), needs=Action.VIEW_AUDIT)
+@NotificationChannelAdmin.add_page("change", _("Channel"), required_actions=Action.VIEW_AUDIT)
 def show_channel(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form and the latest notifications, or update the channel."""
     channel: NotificationChannel = visit.object
@@ -259,7 +261,7 @@ def show_channel(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@NotificationChannelAdmin.add_object_action("test", needs=Action.MANAGE_NOTICES)
+@NotificationChannelAdmin.add_object_action("test", required_actions=Action.MANAGE_NOTICES)
 def send_channel_test(visit: ObjectRequest) -> None:
     """Send a test notification and show the result."""
     notice = send_test_notification(visit.principal, visit.object)
@@ -274,8 +276,3 @@ def render_state_badge(state: str) -> Any:
     """Return a notification's state as a badge."""
     # Capitalized: the word "pending" alone means a pending review.
     return render_badge(STATE_TONES[state], capfirst(Notification.State(state).label))
-
-
-# The badge tones of states.
-STATE_TONES = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
-TITLES = {code: _(event.title) for code, event in EVENTS.items()}

@@ -87,7 +87,7 @@ class NotificationAdmin(TabbedAdmin):
         messages.success(request, text % {"n": retried})
 
 
-@NotificationAdmin.add_page("change", _("Notification"), needs=Action.VIEW_AUDIT)
+@NotificationAdmin.add_page("change", _("Notification"), required_actions=Action.VIEW_AUDIT)
 def show_notification(visit: ObjectRequest) -> HttpResponseBase:
     """Show a notification with its channel and state."""
     notice: Notification = visit.object
@@ -101,7 +101,7 @@ def show_notification(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@NotificationAdmin.add_object_action("retry", needs=Action.MANAGE_NOTICES)
+@NotificationAdmin.add_object_action("retry", required_actions=Action.MANAGE_NOTICES)
 def retry_notification(visit: ObjectRequest) -> None:
     delivery.retry_notification(visit.principal, visit.object)
     messages.success(visit.request, _t("The notification will be resent within seconds."))

@@ -299,12 +299,12 @@ def test_many_approvals_are_denied_together_after_confirmation(
     }
     page = reviewer.send(admin_client.build_url(LIST), selection)
     assert "Deny all 2" in page
-    assert Approval.objects.waiting().count() == 3
+    assert Approval.objects.pending().count() == 3
     reviewer.send(
         admin_client.build_url(LIST), selection | {"confirmed": "1", "message": "Not today."}
     )
     assert "Calls denied: 2." in get_messages(reviewer)
-    assert list(Approval.objects.waiting()) == [approvals[2]]
+    assert list(Approval.objects.pending()) == [approvals[2]]
     assert set(Approval.objects.filter(state="denied").values_list("message", flat=True)) == {
         "Not today."
     }
@@ -325,11 +325,11 @@ def test_many_approvals_are_approved_together_but_not_ones_own(
     }
     page = owner.send(admin_client.build_url(LIST), selection)
     assert "Approve all 3" in page
-    assert Approval.objects.waiting().count() == 3
+    assert Approval.objects.pending().count() == 3
     owner.send(admin_client.build_url(LIST), selection | {"confirmed": "1", "message": "Checked."})
     assert "Calls approved: 2." in get_messages(owner)
     assert "Not answered: 1." in get_messages(owner)
-    assert list(Approval.objects.waiting()) == [own]
+    assert list(Approval.objects.pending()) == [own]
     assert ApprovalCell.objects.count() == 2
     approved = Approval.objects.filter(state="approved")
     assert set(approved.values_list("message", flat=True)) == {"Checked."}
@@ -353,7 +353,7 @@ def test_calls_on_all_pages_are_selected_with_the_filters_of_the_list(
         {"action": "approve_chosen", "confirmed": "1", "_selected_action": listed},
     )
     assert "Calls approved: 59." in get_messages(reviewer)
-    assert [approval.own_name for approval in Approval.objects.waiting()] == ["refund"]
+    assert [approval.own_name for approval in Approval.objects.pending()] == ["refund"]
 
 
 def test_at_most_200_calls_are_answered_at_once_those_that_expire_first(
@@ -398,7 +398,7 @@ def test_a_person_without_permission_has_no_deny_action(
         {"action": "deny_chosen", "_selected_action": str(approval.pk), "confirmed": "1"},
         status=403,
     )
-    assert Approval.objects.waiting().count() == 1
+    assert Approval.objects.pending().count() == 1
 
 
 def test_the_chat_shows_the_approval_inline_and_reloads(

@@ -47,7 +47,7 @@ def test_the_configuration_is_shown_as_values(auditor, helper):
 
 def test_toolsets_are_shown_as_values(auditor, helper):
     page = get_content(auditor.get("agents_agent_builtin", helper.pk))
-    assert "kit-notes" not in page
+    assert "toolset-notes" not in page
     assert "workspace_mib" not in page
     text = admin_client.get_text(page)
     assert "2 of 7 enabled" in text

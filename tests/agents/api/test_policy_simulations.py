@@ -22,8 +22,8 @@ def test_a_simulated_policy_changes_nothing(acme, agent):
     client = rest.as_role(acme, Role.AUDITOR)
     body = {"mode": "denylist", "deny": ["read_result"], "days": 2}
     response = client.post(f"agents/{agent.pk}/tool-policy/simulate", body)
-    assert (response.status, response.json["flipped"]) == (200, 3)
-    assert [row["after"] for row in response.json["flips"]] == ["deny"]
+    assert (response.status, response.json["changed"]) == (200, 3)
+    assert [row["after"] for row in response.json["changed_groups"]] == ["deny"]
     assert load_policy_spec(agent).mode == "all"
     response = client.post(f"agents/{agent.pk}/tool-policy/simulate", body | {"days": 0})
     assert response.status == 400
@@ -50,7 +50,7 @@ def test_the_organizations_policy_is_simulated_and_drafted(acme, agent):
     owner = rest.as_role(acme, Role.OWNER)
     body = {"mode": "all", "deny": ["read_result"], "days": 2}
     response = owner.post("tool-policy/simulate", body)
-    assert (response.status, response.json["flipped"]) == (200, 2)
+    assert (response.status, response.json["changed"]) == (200, 2)
     assert owner.get("tool-policy/draft").code == "no_draft"
     assert owner.put("tool-policy/draft", {"mode": "none"}).json["mode"] == "none"
     assert owner.get("tool-policy/draft/shadow").json["rows"] == 0

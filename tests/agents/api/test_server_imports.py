@@ -58,7 +58,7 @@ def test_a_preview_writes_nothing_and_contains_no_secret(operator):
     docs, odd = response.json["entries"]
     assert (docs["name"], docs["action"], docs["problems"]) == ("docs", "add", [])
     assert docs["auth_config"]["configured"] is True
-    assert (odd["action"], odd["problems"][0]["code"]) == ("refuse", "unknown_transport")
+    assert (odd["action"], odd["problems"][0]["code"]) == ("invalid", "unknown_transport")
     assert SECRET not in response.text
     assert not Server.objects.exists()
 
@@ -67,14 +67,14 @@ def test_applying_adds_valid_servers_and_explains_the_others(operator):
     docs, odd = post_import(operator, TWO_SERVERS, apply=True).json["entries"]
     server = Server.objects.get()
     assert (docs["action"], docs["server_id"]) == ("added", str(server.pk))
-    assert (odd["action"], odd["server_id"]) == ("refuse", None)
+    assert (odd["action"], odd["server_id"]) == ("invalid", None)
     assert server.secrets.get().value.open() == SECRET
 
 
 def test_of_two_entries_with_one_name_only_the_first_is_added(operator):
     text = "a: {url: https://a.example/}\na: {url: https://b.example/}\n"
     first, second = post_import(operator, text, apply=True).json["entries"]
-    assert (first["action"], second["action"]) == ("added", "refuse")
+    assert (first["action"], second["action"]) == ("added", "invalid")
     assert second["server_id"] is None
     assert [problem["code"] for problem in second["problems"]] == ["duplicate_name"]
 
@@ -82,13 +82,13 @@ def test_of_two_entries_with_one_name_only_the_first_is_added(operator):
 def test_applying_again_reports_duplicate_names(operator):
     post_import(operator, TWO_SERVERS, apply=True)
     docs, _ = post_import(operator, TWO_SERVERS, apply=True).json["entries"]
-    assert (docs["action"], docs["problems"][0]["code"]) == ("refuse", "name_taken")
+    assert (docs["action"], docs["problems"][0]["code"]) == ("invalid", "name_taken")
     assert Server.objects.count() == 1
 
 
 def test_only_selected_servers_are_added(operator):
     docs, _ = post_import(operator, TWO_SERVERS, apply=True, chosen=[]).json["entries"]
-    assert docs["action"] == "leave out"
+    assert docs["action"] == "skip"
     assert not Server.objects.exists()
 
 
@@ -106,7 +106,7 @@ def test_a_platform_administrator_can_allow_a_private_address(acme, operator):
 
 def test_a_parameter_is_filled_from_the_request(operator):
     (entry,) = post_import(operator, SERVER_WITH_VARIABLE).json["entries"]
-    assert (entry["action"], entry["parameters"][0]["name"]) == ("refuse", "KEY")
+    assert (entry["action"], entry["parameters"][0]["name"]) == ("invalid", "KEY")
     (entry,) = post_import(operator, SERVER_WITH_VARIABLE, apply=True, fill={"KEY": SECRET}).json[
         "entries"
     ]

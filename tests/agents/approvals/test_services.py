@@ -312,9 +312,9 @@ def test_an_approval_ends_when_its_call_is_made_without_it(
     session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}\n/{ADD} {{"a": 1, "b": 2}}')
     run_to_rest(session)
     set_policy(administrator, helper, PolicySpec("all", ask=(ADD,)))
-    resolve_approval(reviewer, Approval.objects.waiting().get(own_name="add"), "deny")
+    resolve_approval(reviewer, Approval.objects.pending().get(own_name="add"), "deny")
     assert run_to_rest(session) == Session.Status.DONE
-    assert not Approval.objects.waiting().exists()
+    assert not Approval.objects.pending().exists()
 
 
 def test_the_schedule_continues_a_session_whose_answer_came_early(

@@ -11,8 +11,8 @@ import pytest
 from django.utils import timezone
 
 from agents.budgets.admission_queue import (
-    AdmissionPatience,
     AdmissionTicket,
+    AdmissionTimeouts,
     get_admission_queue,
 )
 from agents.budgets.limits import build_charge
@@ -43,7 +43,7 @@ ECHO = "mcp_workshop_echo"
 # The suite runs a few; `TEST_PARALLEL_SESSIONS=50` is the run that docs/limits.md describes.
 SESSIONS = int(os.environ.get("TEST_PARALLEL_SESSIONS", "10"))
 ANSWER_TOKENS = 50
-LONG_WAIT = AdmissionPatience(30, 30)
+LONG_WAIT = AdmissionTimeouts(30, 30)
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def settle(admission: Admission, spent: int = 0) -> None:
     ).result()
 
 
-async def admit(admission: Admission, patience: AdmissionPatience = LONG_WAIT) -> None:
+async def admit(admission: Admission, timeouts: AdmissionTimeouts = LONG_WAIT) -> None:
     queue = get_admission_queue()
-    ticket = AdmissionTicket(patience)
+    ticket = AdmissionTicket(timeouts)
     try:
         await queue.admit_call(ticket, admission)
     finally:
@@ -169,7 +169,7 @@ def test_a_budget_is_exhausted_only_if_the_spent_amount_leaves_too_little(
     settle(earlier, spent)
     get_writer().admit_call(build_admission(acme, 10 - spent)).result()
     with pytest.raises(Problem) as raised:
-        get_runtime().call(admit, build_admission(acme, 5), AdmissionPatience(0, 0))
+        get_runtime().call(admit, build_admission(acme, 5), AdmissionTimeouts(0, 0))
     assert type(raised.value) is expected
 
 

@@ -170,10 +170,10 @@ def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path
     assert "Only a platform administrator can enable this" in page
     assert "The workspace uses 0 bytes of 256.0 MB" in page.replace("\xa0", " ")
     fields = {
-        "kit-filesystem": "on",
+        "toolset-filesystem": "on",
         "option-filesystem-read_only-there": "1",
         "option-filesystem-read_only": "on",
-        "kit-fetch": "on",
+        "toolset-fetch": "on",
         "option-fetch-hosts-there": "1",
         "option-fetch-hosts": "docs.example.com, *.example.org",
         "option-fetch-methods-there": "1",
@@ -193,18 +193,18 @@ def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path
     toolbox = get_snapshot_cache().load_current("agent", helper.pk).toolbox
     assert toolbox.has_toolset("filesystem", writes=False)
     assert not toolbox.has_toolset("filesystem", writes=True)
-    denied = operator.post("agents_agent_builtin", helper.pk, status=403, **{"kit-shell": "on"})
+    denied = operator.post("agents_agent_builtin", helper.pk, status=403, **{"toolset-shell": "on"})
     assert "Only a platform administrator" in admin_client.get_text(denied)
     administrator = admin_client.sign_in(acme, None)
     restricted_fields = fields | {
-        "kit-shell": "on",
+        "toolset-shell": "on",
         "option-shell-time_s-there": "1",
         "option-shell-time_s": "30",
         "workspace_folder": str(tmp_path),
     }
     administrator.post("agents_agent_builtin", helper.pk, **restricted_fields)
     # An operator's form has no fields for locked toolsets and keeps them unchanged.
-    operator.post("agents_agent_builtin", helper.pk, **(fields | {"kit-shell": "on"}))
+    operator.post("agents_agent_builtin", helper.pk, **(fields | {"toolset-shell": "on"}))
     helper.refresh_from_db()
     assert helper.builtin_tools["shell"] == {"time_s": 30}
     assert helper.workspace_folder == str(tmp_path.resolve())

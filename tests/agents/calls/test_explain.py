@@ -61,7 +61,11 @@ def get_stage(explanation, name):
 def test_an_allowed_tool_passes_every_stage(administrator, helper):
     explanation = explain(administrator, helper)
     assert [stage["stage"] for stage in explanation["stages"]] == ORDER
-    assert (explanation["decision"], explanation["first"], explanation["who"]) == ("allow", "", "")
+    assert (explanation["decision"], explanation["first"], explanation["changeable_by"]) == (
+        "allow",
+        "",
+        "",
+    )
     verdicts = {stage["stage"]: stage["verdict"] for stage in explanation["stages"]}
     assert verdicts.pop("arguments") == "skip"
     assert set(verdicts.values()) == {"allow"}
@@ -144,7 +148,7 @@ def test_the_first_denying_stage_names_who_can_change_it(
     change(administrator, helper, server)
     get_snapshot_cache().load("agent", helper.pk)
     explanation = explain(administrator, helper)
-    assert (explanation["first"], explanation["code"], explanation["who"]) == (
+    assert (explanation["first"], explanation["code"], explanation["changeable_by"]) == (
         first,
         code,
         ALLOWED_ROLES[action],
@@ -161,7 +165,9 @@ def test_a_required_approval_is_explained(administrator, helper):
         "policy",
         "approval_required",
     )
-    assert get_stage(explanation, "approval")["who"] == ALLOWED_ROLES[Action.APPROVE_CALLS]
+    assert (
+        get_stage(explanation, "approval")["changeable_by"] == ALLOWED_ROLES[Action.APPROVE_CALLS]
+    )
 
 
 def test_arguments_decide_conditions_and_are_validated(administrator, helper):
@@ -172,7 +178,7 @@ def test_arguments_decide_conditions_and_are_validated(administrator, helper):
     assert (explanation["first"], explanation["code"]) == ("policy", "denied_by_policy")
     invalid = explain(administrator, helper, {"a": "x"})
     assert (invalid["first"], invalid["code"]) == ("arguments", "invalid_arguments")
-    assert invalid["who"] == "the caller"
+    assert invalid["changeable_by"] == "the caller"
 
 
 def test_a_flow_that_requires_approval_is_explained(acme, administrator, helper):

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from agents.calls.pipeline import CallRequest, make_call
 from agents.kill_switch import halt_organization
-from benchmarks.governed_call_stages import counted
+from benchmarks.governed_call_stages import count_operations
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role, TokenScope
@@ -140,7 +140,7 @@ def test_the_kill_switch_and_a_deleted_agent_apply_to_cached_tokens(
 def test_a_repeated_call_with_a_cached_token_queries_only_the_ledger(hosts, helper):
     host = hosts[0]
     host.call_tool(agent_id=helper.pk)
-    with counted() as counter:
+    with count_operations() as counter:
         assert host.call_tool(agent_id=helper.pk) == "x"
     counts = counter.counts
     assert counts["other queries"] == counts["hops to an ORM thread"] == 0

@@ -34,7 +34,7 @@ def test_flow_labels_are_shown_and_cleared(bonobot, acme):
     agent = factories.create_agent(acme)
     assert bonobot("agents", "flow-labels", agent.slug, "--json").json == {
         "name": agent.slug,
-        "held": [],
+        "flow_labels": [],
     }
     assert bonobot("agents", "clear-flow-labels", agent.slug, "--json").status == 0
     assert "flow_labels_cleared" in list_recorded_actions()

@@ -82,7 +82,7 @@ def test_a_waiting_run_continues_after_the_answer(
     bonobot: Bonobot, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def approve(seconds: float) -> None:
-        bonobot("approvals", "approve", str(Approval.objects.waiting().get().pk))
+        bonobot("approvals", "approve", str(Approval.objects.pending().get().pk))
 
     monkeypatch.setattr(cli_approvals.command_group, "pause", approve)
     result = bonobot("agents", "run", "helper", MESSAGE, "--wait")

@@ -62,7 +62,7 @@ def test_a_run_ends_as_waiting_when_a_server_requests_input(
     start_input_server("modern")
     text = f"/mcp_asker_script {json.dumps({'rounds': [{'inputRequests': {'a': FORM}}]})}"
     result = bonobot("agents", "run", "helper", text, "--timeout", "60", "--json")
-    request = ElicitationRequest.objects.waiting().get()
+    request = ElicitationRequest.objects.pending().get()
     assert (result.status, result.json["status"]) == (1, "waiting")
     assert [row["id"] for row in result.json["questions"]] == [str(request.pk)]
     text_result = bonobot("agents", "run", "helper", text, "--timeout", "60")

@@ -20,8 +20,8 @@ def agent(acme):
 def test_a_simulation_counts_changed_decisions(bonobot, agent):
     history(agent, 3)
     result = bonobot("audit", "simulate", "--agent", "helper", "--mode", "none", "--json")
-    assert (result.status, result.json["flipped"], result.json["complete"]) == (0, 3, True)
-    (row,) = result.json["flips"]
+    assert (result.status, result.json["changed"], result.json["complete"]) == (0, 3, True)
+    (row,) = result.json["changed_groups"]
     assert (row["tool"], row["before"], row["after"]) == ("read_result", "allow", "deny")
     result = bonobot(
         "audit", "simulate", "--agent", "helper", "--ask", "read_result", "--rows", "2"
@@ -83,7 +83,7 @@ def test_impossible_actions_are_explained(bonobot, agent, arguments, code):
 def test_the_organizations_draft_runs_in_shadow_mode_and_is_enforced(bonobot, agent, acme):
     history(agent, 2)
     result = bonobot("audit", "simulate", "--organization", "--deny", "read_result", "--json")
-    assert result.json["flipped"] == 2
+    assert result.json["changed"] == 2
     result = bonobot("agents", "policy", "--organization", "--shadow", "--mode", "none", "--json")
     assert (result.json["mode"], result.json["draft"]["mode"]) == ("all", "none")
     assert "audit simulate --organization" in bonobot("agents", "policy", "--organization").out

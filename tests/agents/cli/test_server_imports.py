@@ -70,7 +70,7 @@ def test_valid_servers_need_confirmation_if_others_are_refused(bonobot, write):
     result = bonobot("mcp", "import", file, "--yes", "--json")
     assert (result.status, result.json["applied"]) == (1, True)
     entries = {entry["name"]: entry for entry in result.json["entries"]}
-    assert (entries["good"]["action"], entries["bad"]["action"]) == ("added", "refuse")
+    assert (entries["good"]["action"], entries["bad"]["action"]) == ("added", "invalid")
     (problem,) = entries["half"]["problems"]
     assert problem["code"] == "missing_value"
     assert entries["half"]["line"] > entries["bad"]["line"] > 1

@@ -14,9 +14,9 @@ def test_the_command_line_enables_toolsets_and_attaches_a_folder(acme, bonobot, 
     result = bonobot(
         "agents", "tools", "helper", "--enable", "shell", "--set", "shell.time_s=90", "--json"
     )
-    toolsets = {toolset["kit"]: toolset for toolset in result.json}
-    assert (toolsets["shell"]["on"], toolsets["shell"]["options"]["time_s"]) == (True, 90)
-    assert toolsets["git"]["on"] is False
+    toolsets = {toolset["toolset"]: toolset for toolset in result.json}
+    assert (toolsets["shell"]["enabled"], toolsets["shell"]["options"]["time_s"]) == (True, 90)
+    assert toolsets["git"]["enabled"] is False
     result = bonobot("agents", "tools", "helper", "--set", "fetch.hosts=a.example, b.example")
     assert "hosts=a.example,b.example" in result.out
     assert bonobot("agents", "tools", "helper", "--disable", "shell").status == 0

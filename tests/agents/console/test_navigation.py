@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.console.navigation import SETTINGS_AREA, SIDEBAR, Entry, Groups
+from agents.console.navigation import SETTINGS_AREA, SIDEBAR, Groups, NavigationEntry
 from tests.parts import ROOT
 
 PAGE_PATH = re.compile(r"\*([A-Z][\w -]+(?: → [^*→]+)+)\*")
 PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
 
 
-def list_entries(groups: Groups) -> dict[str, Entry]:
+def list_entries(groups: Groups) -> dict[str, NavigationEntry]:
     return {str(entry.title): entry for _title, entries in groups for entry in entries}
 
 

@@ -56,7 +56,7 @@ def resolve(acme: Organization) -> Resolve:
     """Return a function that approves or denies the pending approval."""
 
     def resolve_pending(decision: str, **more: Any) -> Approval:
-        approval = Approval.objects.waiting().get()
+        approval = Approval.objects.pending().get()
         return resolve_approval(factories.build_administrator(acme), approval, decision, **more)
 
     return resolve_pending
@@ -153,7 +153,7 @@ def test_a_canceled_call_withdraws_its_approval(
     send_task_request(gateway_client, AGENT, "tasks/cancel", task_id)
     repeated = gateway_client.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED).result
     assert get_task(gateway_client, repeated["taskId"])["status"] == "working"
-    assert Approval.objects.waiting().count() == 1
+    assert Approval.objects.pending().count() == 1
     assert not effects.read_text()
 
 
@@ -211,7 +211,7 @@ def test_an_approval_of_an_outdated_call_asks_again(
     policy = PolicySpec("all", ask=("mcp_workshop_*",))
     set_policy(factories.build_administrator(acme), helper, policy)
     get_task(gateway_client, task_id)
-    eventually(lambda: Approval.objects.waiting().exists(), what="the new approval")
+    eventually(lambda: Approval.objects.pending().exists(), what="the new approval")
     assert get_task(gateway_client, task_id)["status"] == "working"
     resolve("approve")
     assert (wait_for_task(gateway_client, task_id)["status"], effects.read_text()) == (

@@ -113,8 +113,8 @@ def test_built_in_tools_that_arent_listed_cant_be_called(
     acme: Organization, helper: Agent, workshop: Server, gateway_client: GatewayClient
 ) -> None:
     administrator = factories.build_administrator(acme)
-    kits = {"filesystem": {"read_only": False}, "notes": {}}
-    update_agent(administrator, helper, AgentSpec(name=helper.name, builtin_tools=kits))
+    toolsets = {"filesystem": {"read_only": False}, "notes": {}}
+    update_agent(administrator, helper, AgentSpec(name=helper.name, builtin_tools=toolsets))
     set_policy(administrator, helper, PolicySpec("denylist"))
     snapshot = get_snapshot_cache().load_current("agent", helper.pk)
     names = [tool.name for tool in snapshot.list_callable_tools() if tool.builtin is not None]
@@ -146,7 +146,7 @@ def test_a_call_that_needs_approval_waits_as_a_task(
     assert call_inner(gateway_client, COUNT, {"what": "x"}).code == "approval_required"
     task = call_inner(gateway_client, COUNT, {"what": "once"}, capabilities=DECLARED).result
     assert task["resultType"] == "task"
-    for approval in Approval.objects.waiting():
+    for approval in Approval.objects.pending():
         resolve_approval(administrator, approval, "approve")
     assert wait_for_task(gateway_client, VIEW, task["taskId"])["status"] == "completed"
     assert effects.read_text() == "once\n"

@@ -45,17 +45,17 @@ def compare(current, changed, arguments=None):
 
 def test_stricter_and_looser_policies_change_decisions():
     assert compare(build_policy("all"), build_policy("all", build_rule("ask"))) == (
-        "flip",
+        "changed",
         "allow",
         "ask",
     )
-    assert compare(build_policy("none"), build_policy("all")) == ("flip", "deny", "allow")
-    assert compare(build_policy("all"), build_policy("denylist")) == ("same", "allow", "allow")
+    assert compare(build_policy("none"), build_policy("all")) == ("changed", "deny", "allow")
+    assert compare(build_policy("all"), build_policy("denylist")) == ("unchanged", "allow", "allow")
 
 
 def test_a_condition_on_recorded_arguments_is_decided():
     changed = build_policy("all", build_rule("ask", LARGE))
-    assert compare(build_policy("all"), changed, {"amount": 5, "token": MASK})[0] == "same"
+    assert compare(build_policy("all"), changed, {"amount": 5, "token": MASK})[0] == "unchanged"
     assert compare(build_policy("all"), changed, {"amount": 5000, "token": MASK})[2] == "ask"
 
 
@@ -80,7 +80,7 @@ def test_a_condition_on_truncated_arguments_is_undecidable():
 def test_a_decision_that_is_the_same_either_way_is_decidable():
     policy = build_policy("all", build_rule("ask", KEYED))
     same = build_policy("all", build_rule("ask", KEYED), build_rule("deny", None, "other"))
-    assert compare(policy, same, {"token": MASK}) == ("same", "", "")
+    assert compare(policy, same, {"token": MASK}) == ("unchanged", "", "")
     assert compare(policy, build_policy("none"), {"token": MASK})[0] == "undecidable"
     organization = (build_rule("deny"),)
     assert (
@@ -90,13 +90,13 @@ def test_a_decision_that_is_the_same_either_way_is_decidable():
         == ""
     )
     denied = build_policy("all", build_rule("ask", KEYED), organization=organization)
-    assert compare(build_policy("all"), denied, {"token": MASK}) == ("flip", "allow", "deny")
+    assert compare(build_policy("all"), denied, {"token": MASK}) == ("changed", "allow", "deny")
 
 
 def test_the_same_condition_has_the_same_result_in_both_policies():
     now = build_policy("all", build_rule("ask", KEYED))
     changed = build_policy("denylist", build_rule("ask", dict(reversed(KEYED.items()))))
-    assert compare(now, changed, {"token": MASK})[0] == "same"
+    assert compare(now, changed, {"token": MASK})[0] == "unchanged"
 
 
 def test_too_many_unknown_conditions_are_undecidable():
@@ -113,7 +113,7 @@ def test_a_tool_without_conditions_is_decided_once():
     other = ToolFacts("mcp", "list", "list", BANK)
     assert comparison.compare_without_arguments(other) == comparison.compare_call(other, None)
     assert comparison.compare_without_arguments(TRANSFER) is None
-    assert comparison.compare_call(TRANSFER, {"amount": 2000}).kind == "flip"
+    assert comparison.compare_call(TRANSFER, {"amount": 2000}).kind == "changed"
 
 
 def test_paths_of_masked_values_are_listed():
@@ -249,7 +249,7 @@ def test_a_decided_comparison_is_true_for_the_original_arguments(data, condition
     before = decide_tool_call(TRANSFER, now, original).verdict
     after = decide_tool_call(TRANSFER, changed, original).verdict
     if comparison.kind != "undecidable":
-        assert (comparison.kind == "flip") == (before != after)
+        assert (comparison.kind == "changed") == (before != after)
     assert comparison.before in ("", before)
     assert comparison.after in ("", after)
     if original == recorded:

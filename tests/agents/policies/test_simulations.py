@@ -34,7 +34,10 @@ def administrator(acme):
 
 
 def count_changes(simulation):
-    return {(change.tool, change.before, change.after): change.calls for change in simulation.flips}
+    return {
+        (change.tool, change.before, change.after): change.calls
+        for change in simulation.changed_groups
+    }
 
 
 def get_shadow(row):
@@ -57,17 +60,24 @@ def test_a_simulation_lists_changed_decisions(administrator, helper, workshop, c
         administrator, helper, PolicySpec("denylist", ask=(LOUD,), deny=(ADD,))
     )
     assert count_changes(simulation) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
-    assert (simulation.rows, simulation.same, simulation.elsewhere, simulation.stopped) == (
+    assert (
+        simulation.rows,
+        simulation.unchanged,
+        simulation.other_denials,
+        simulation.stopped,
+    ) == (
         5,
         1,
         2,
         "",
     )
-    flip = next(change for change in simulation.flips if change.tool == "echo")
-    assert (flip.server_name, flip.agent_name) == ("workshop", helper.name)
-    arguments = json.loads(AuditRow.objects.get(pk=flip.samples[0]).opened)["details"]["arguments"]
+    change = next(change for change in simulation.changed_groups if change.tool == "echo")
+    assert (change.server_name, change.agent_name) == ("workshop", helper.name)
+    arguments = json.loads(AuditRow.objects.get(pk=change.samples[0]).opened)["details"][
+        "arguments"
+    ]
     assert arguments == {"text": "hello!"}
-    assert "echo" in flip.rule
+    assert "echo" in change.rule
 
 
 def test_a_simulation_counts_schema_defaults_as_provided_values_like_a_decision(
@@ -98,7 +108,7 @@ def test_denials_can_change_too_and_count_with_their_repeats(administrator, help
         ("echo", "deny", "allow"): 3
     }
     simulation = simulate_policy(administrator, helper, PolicySpec("allowlist", allow=(LOUD,)))
-    assert (simulation.same, simulation.undecidable) == (
+    assert (simulation.unchanged, simulation.undecidable) == (
         1,
         2,
     )  # no arguments are recorded for repeats
@@ -108,8 +118,8 @@ def test_only_masked_values_are_undecidable(administrator, helper, workshop, cal
     call(ECHO, {"text": TOKEN})
     assert TOKEN not in get_last_call().opened
     simulation = simulate_policy(administrator, helper, PolicySpec("all", ask=(LOUD,)))
-    assert (simulation.flipped, simulation.undecidable) == (0, 1)
-    (undecidable,) = simulation.unsure
+    assert (simulation.changed, simulation.undecidable) == (0, 1)
+    (undecidable,) = simulation.undecidable_groups
     assert (undecidable.tool, undecidable.before, undecidable.after) == ("echo", "allow", "")
     assert count_changes(simulate_policy(administrator, helper, PolicySpec("none"))) == {
         ("echo", "allow", "deny"): 1
@@ -121,7 +131,7 @@ def test_only_the_last_days_of_the_agent_are_read(acme, administrator, helper, w
         call(ECHO, {"text": "x"})
     other = factories.create_agent(acme, "other")
     assert simulate_policy(administrator, helper, PolicySpec("none"), days=1).rows == 0
-    assert simulate_policy(administrator, helper, PolicySpec("none"), days=4).flipped == 1
+    assert simulate_policy(administrator, helper, PolicySpec("none"), days=4).changed == 1
     assert simulate_policy(administrator, other, PolicySpec("none"), days=4).rows == 0
 
 
@@ -185,7 +195,7 @@ def test_a_draft_is_recorded_where_it_differs_without_enforcing_it(
     assert get_shadow(get_last_call()) is None  # invalid under any policy
     simulation = simulate_shadow_policy(administrator, helper)
     assert count_changes(simulation) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
-    assert (simulation.rows, simulation.same, simulation.elsewhere) == (4, 1, 1)
+    assert (simulation.rows, simulation.unchanged, simulation.other_denials) == (4, 1, 1)
 
 
 def test_a_denial_that_the_draft_would_allow_is_recorded(administrator, helper, workshop, call):
@@ -267,16 +277,16 @@ def test_the_organizations_policy_is_simulated_for_all_agents(
     simulation = simulate_policy(administrator, acme, PolicySpec("none", deny=(ADD,)))
     # The organization's mode applies only to calls without an agent.
     assert count_changes(simulation) == {("add", "allow", "deny"): 1, ("echo", "allow", "deny"): 1}
-    by_tool = {change.tool: change for change in simulation.flips}
+    by_tool = {change.tool: change for change in simulation.changed_groups}
     assert (by_tool["echo"].agent_id, by_tool["add"].agent_name) == (None, helper.name)
-    assert (simulation.rows, simulation.same) == (3, 1)
+    assert (simulation.rows, simulation.unchanged) == (3, 1)
 
 
 def test_calls_of_a_deleted_agent_are_undecidable(acme, administrator, helper, workshop, call):
     call(ECHO, {"text": "hello"})
     delete_agent(administrator, helper)
     simulation = simulate_policy(administrator, acme, PolicySpec("all", deny=(ECHO,)))
-    assert (simulation.flipped, simulation.undecidable) == (0, 1)
+    assert (simulation.changed, simulation.undecidable) == (0, 1)
 
 
 def test_a_draft_of_the_organization_runs_in_shadow_mode_for_all_agents(
@@ -293,7 +303,7 @@ def test_a_draft_of_the_organization_runs_in_shadow_mode_for_all_agents(
         json.loads(get_last_call().opened)["details"]["organization_shadow"]["decision"] == "deny"
     )
     simulation = simulate_shadow_policy(administrator, acme)
-    assert sorted((change.after, change.calls) for change in simulation.flips) == [
+    assert sorted((change.after, change.calls) for change in simulation.changed_groups) == [
         ("ask", 1),
         ("deny", 1),
     ]

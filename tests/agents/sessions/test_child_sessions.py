@@ -196,7 +196,7 @@ def test_an_approved_call_needs_no_second_approval_when_its_child_session_waits(
     session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: once")
     resolve_approval(administrator, Approval.objects.get(), "approve")
     get_runtime().call(_run_until_rest, runner, session.pk)
-    resolve_approval(administrator, Approval.objects.waiting().get(), "approve")
+    resolve_approval(administrator, Approval.objects.pending().get(), "approve")
     for waiting_session in (session.children.get(), session):
         get_runtime().call(_run_until_rest, runner, waiting_session.pk)
     session.refresh_from_db()

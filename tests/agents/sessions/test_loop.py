@@ -295,8 +295,8 @@ def test_requests_on_the_connection_of_a_dead_process_end(
     elicitations.create_request(origin, form, timezone.now() + timedelta(minutes=5))
     factories.create_approval(helper, interrupted_session, method=sampling.METHOD)
     run("and now?", interrupted_session)
-    assert not ElicitationRequest.objects.waiting().exists()
-    assert not Approval.objects.waiting().exists()
+    assert not ElicitationRequest.objects.pending().exists()
+    assert not Approval.objects.pending().exists()
     assert interrupted_session.status == Session.Status.DONE
 
 

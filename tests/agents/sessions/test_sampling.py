@@ -157,7 +157,7 @@ def test_a_person_approves_or_denies_without_a_running_worker(
 
     model.script = [build_call("script", rounds=[ROUND]), Says("done")]
     session = run_new_session()
-    resolve_approval(administrator, Approval.objects.waiting().get(), "deny", "Not now.")
+    resolve_approval(administrator, Approval.objects.pending().get(), "deny", "Not now.")
     run_session(session, runner)
     assert (session.status, get_call(session).payload["code"]) == ("done", "approval_denied")
 
@@ -174,11 +174,11 @@ def test_a_denied_request_ends_the_other_requests_of_its_call(
     requests = {"a": SAMPLE, "b": SAMPLE, "c": form}
     model.script = [build_call("script", rounds=[{"inputRequests": requests}]), Says("done")]
     session = run_new_session()
-    resolve_approval(administrator, Approval.objects.waiting().first(), "deny")
+    resolve_approval(administrator, Approval.objects.pending().first(), "deny")
     run_session(session, runner)
     assert (session.status, get_call(session).payload["code"]) == ("done", "approval_denied")
-    assert not Approval.objects.waiting().exists()
-    assert not ElicitationRequest.objects.waiting().exists()
+    assert not Approval.objects.pending().exists()
+    assert not ElicitationRequest.objects.pending().exists()
 
 
 def test_sampling_on_a_live_connection_works_the_same(
@@ -190,7 +190,7 @@ def test_sampling_on_a_live_connection_works_the_same(
     session = sessions.start_session(administrator, helper, "Go")
     future = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
     resolve_approval(
-        administrator, eventually(lambda: Approval.objects.waiting().first()), "approve"
+        administrator, eventually(lambda: Approval.objects.pending().first()), "approve"
     )
     future.result(30)
     assert "Blue." in get_call(session).payload["text"]
@@ -200,7 +200,7 @@ def test_sampling_on_a_live_connection_works_the_same(
     expired = get_call(run_new_session()).payload["text"]
     assert json.loads(expired)[0]["error"]["code"] == -1
     assert '"approval_expired"' in expired
-    assert not Approval.objects.waiting().exists()
+    assert not Approval.objects.pending().exists()
 
     set_client_capabilities(administrator, server, sampling="allow", sampling_tokens=100)
     tools = {**SAMPLE, "params": {**SAMPLE["params"], "tools": [{"name": "x"}]}}

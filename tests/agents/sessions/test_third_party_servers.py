@@ -64,7 +64,7 @@ def call_tool(administrator, helper, runner):
         if suspends:  # the session waits for the person without a worker
             future.result(60)
         if content is not None:
-            requests = ElicitationRequest.objects.waiting().filter(session=session)
+            requests = ElicitationRequest.objects.pending().filter(session=session)
             answer_request(administrator, eventually(requests.first), "accept", content)
         future.result(60)
         if suspends:

@@ -44,7 +44,7 @@ def test_a_wait_for_a_person_is_drawn_within_its_call() -> None:
     )
     bar = timeline.bars[1]
     assert (bar.took_ms, bar.waited_ms, timeline.waited_ms) == (10_000, 5_000, 5_000)
-    assert [(part.left, part.width, part.waits) for part in bar.parts] == [
+    assert [(part.left, part.width, part.is_wait) for part in bar.parts] == [
         (0, 100, False),
         (20, 50, True),
     ]

@@ -188,7 +188,7 @@ def test_a_server_with_endless_requests_is_stopped(
     assert len(get_received("tools/call")) == MAX_ROUNDS + 1
     session = run_tool("script", rounds=[build_round(FORM, requestState="0")])
     for _ in range(MAX_ROUNDS):
-        answer_request(administrator, ElicitationRequest.objects.waiting().get(), "decline")
+        answer_request(administrator, ElicitationRequest.objects.pending().get(), "decline")
         run_session(session, runner)
     assert session.status == Session.Status.DONE
     assert "more than 10 times" in get_call(session).payload["text"]
@@ -268,7 +268,7 @@ def test_a_live_connection_waits_for_a_person(
         administrator, helper, f"/mcp_asker_ask {json.dumps({'requests': [FORM, ROOTS]})}"
     )
     future = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
-    request = eventually(lambda: ElicitationRequest.objects.waiting().first())
+    request = eventually(lambda: ElicitationRequest.objects.pending().first())
     assert request.pending_call is None
     notice = eventually(lambda: session.steps.filter(kind=Step.Kind.NOTICE).last())
     assert notice.payload["question_id"] == str(request.pk)
@@ -294,7 +294,7 @@ def test_a_url_request_waits_until_the_page_was_visited(
         administrator, helper, f'/mcp_asker_url_first {{"url": "{url}"}}'
     )
     future = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
-    request = eventually(lambda: ElicitationRequest.objects.waiting().first())
+    request = eventually(lambda: ElicitationRequest.objects.pending().first())
     assert (request.mode, request.url) == ("url", url)
     answer_request(administrator, request, "accept")
     future.result(30)

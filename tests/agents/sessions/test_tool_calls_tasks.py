@@ -217,7 +217,7 @@ def test_a_lost_task_is_started_again_when_a_person_approves_it(
     session = start()
     task_server.states = [build_completed_state("built")]
     for code in ("call_interrupted", "flow_needs_approval"):
-        resolve_approval(administrator, Approval.objects.waiting().get(code=code), "approve")
+        resolve_approval(administrator, Approval.objects.pending().get(code=code), "approve")
         run_session(session, runner)
     assert (session.status, get_call(session).payload["text"]) == ("done", "built")
     assert task_server.count("tools/call") == 2

@@ -152,7 +152,7 @@ def test_a_step_waits_for_approval_and_continues(
     resolve_approval(administrator, Approval.objects.get(), "approve")
     run = run_until_rest(run)
     assert run.session.status == Session.Status.WAITING, "the second step needs approval, too"
-    resolve_approval(administrator, Approval.objects.waiting().get(), "deny", "Enough.")
+    resolve_approval(administrator, Approval.objects.pending().get(), "deny", "Enough.")
     run = run_until_rest(run)
     assert (run.session.status, run.session.error_code) == ("failed", "approval_denied")
     assert [step.state for step in list_calls(run)] == ["done", "failed"]

@@ -91,7 +91,7 @@ def test_rest_lists_and_revokes_only_a_persons_own_clients(
     other_client.force_login(other)
     client.force_login(olga)
     [row] = client.get("/api/authorized-clients").json()["results"]
-    assert (row["client"], row["given_by"], row["kind"]) == ("Notebook", "olga", "grant")
+    assert (row["client"], row["authorized_by"], row["kind"]) == ("Notebook", "olga", "grant")
     assert other_client.get("/api/authorized-clients").json()["results"] == []
     assert other_client.delete(f"/api/authorized-clients/{row['id']}").status_code == 404
     assert is_valid(gateway_client, tokens["access_token"])

@@ -24,7 +24,14 @@ from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 RESULT = DiscoveryResult(
-    tools=("add",), new=1, changed=0, gone=0, waiting=1, refused=0, latency_ms=7, notices=()
+    tools=("add",),
+    new=1,
+    changed=0,
+    removed=0,
+    pending_review=1,
+    refused=0,
+    latency_ms=7,
+    notices=(),
 )
 
 

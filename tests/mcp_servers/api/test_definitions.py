@@ -85,7 +85,7 @@ def test_an_unknown_state_is_refused_with_its_value(reviewer, path):
 
 def test_all_pending_definitions_are_approved_together(reviewer, server, path):
     response = reviewer.post(f"{path}/approve", {"all": True})
-    assert (sorted(response.json["approved"]), response.json["waiting"]) == (
+    assert (sorted(response.json["approved"]), response.json["pending_review"]) == (
         ["one", "p", "r", "two"],
         0,
     )
@@ -99,8 +99,8 @@ def test_only_definitions_with_the_given_digest_are_approved(reviewer, server, p
     assert response.json == {
         "approved": ["one"],
         "skipped": ["two"],
-        "held": [],
-        "waiting": 3,
+        "needs_review": [],
+        "pending_review": 3,
     }
 
 

@@ -210,4 +210,4 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     # The token, the servers with their counts, the secrets, and the labels of the names.
     with django_assert_num_queries(4):
         servers = operator.get("mcp-servers").json["results"]
-    assert {(server["tools"], server["waiting"]) for server in servers} == {(1, 1)}
+    assert {(server["tools"], server["pending_review"]) for server in servers} == {(1, 1)}

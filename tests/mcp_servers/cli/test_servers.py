@@ -31,13 +31,17 @@ def workshop(bonobot):
 
 
 def test_a_server_is_added_discovered_and_approved_in_one_step(workshop):
-    assert (workshop["status"], workshop["scope"], workshop["waiting"]) == ("connected", "pool", 0)
+    assert (workshop["status"], workshop["scope"], workshop["pending_review"]) == (
+        "connected",
+        "pool",
+        0,
+    )
     assert workshop["tools"] == 8
 
 
 def test_without_approve_the_definitions_are_pending_review(bonobot):
     result = bonobot("mcp", "add", "workshop", "--command", COMMAND, "--json")
-    assert result.json["waiting"] == 9
+    assert result.json["pending_review"] == 9
     assert "bonobot mcp approve workshop" in bonobot("mcp", "refresh", "workshop").out
     assert len(bonobot("mcp", "approve", "workshop", "echo", "--json").json["approved"]) == 1
     assert len(bonobot("mcp", "approve", "workshop", "--json").json["approved"]) == 8

@@ -68,7 +68,7 @@ if name:
     is_async = asyncio.iscoroutinefunction(function)
     setattr(holder, name, function_that_kills_when_awaited if is_async else function_that_kills)
 
-endpoint = build_npx_endpoint(Registry(url=url), Path(packages), patience_s=60)
+endpoint = build_npx_endpoint(Registry(url=url), Path(packages), install_wait_s=60)
 asyncio.run(package_installation.install_package(endpoint, reinstall=reinstall == "reinstall"))
 """
 # Before or after the nth call of a function.
@@ -108,7 +108,7 @@ async def check_installation(
     connections: ConnectionPool, registry: Registry, packages: Path
 ) -> None:
     """Start the server, which installs it if necessary, and check that nothing else is left."""
-    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, install_wait_s=60)
     assert text_of(await call(connections, endpoint, "hello")) == "hello you"
     installation = find_installation(endpoint)
     assert installation
@@ -138,7 +138,7 @@ async def test_a_server_starts_after_its_installation_was_killed(
 async def test_the_installed_package_is_used_after_a_reinstallation_was_killed(
     connections: ConnectionPool, registry: Registry, packages: Path, step: str
 ) -> None:
-    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, install_wait_s=60)
     before = (await install_package(endpoint)).command
     when, owner, name, number = STEPS[step]
     with start_worker(registry, packages, when, owner, name, number, reinstall=True) as process:
@@ -209,7 +209,7 @@ async def test_the_state_isnt_installing_while_others_read_it(
     registry: Registry, packages: Path
 ) -> None:
     """Readers of the state don't disturb each other or an installation."""
-    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, install_wait_s=60)
     await install_package(endpoint)
     states: set[str] = set()
 

@@ -93,7 +93,7 @@ async def test_a_start_waits_for_a_limited_time_and_reports_the_installation(
         assert installation
         assert (installation.state, bool(installation.detail)) == ("installing", True)
         registry.sends.set()
-        await install_package(replace(endpoint, patience_s=60))
+        await install_package(replace(endpoint, install_wait_s=60))
         await asyncio.sleep(0)
         assert installed == [endpoint.server_id]
     finally:
@@ -101,7 +101,7 @@ async def test_a_start_waits_for_a_limited_time_and_reports_the_installation(
 
 
 async def test_concurrent_starts_share_one_installation(registry: Registry, packages: Path) -> None:
-    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, install_wait_s=60)
     endpoints = [replace(endpoint, name=f"server {n}") for n in range(8)]
     installed = await asyncio.gather(*(install_package(each) for each in endpoints))
     assert len({each.command for each in installed}) == 1
@@ -112,7 +112,7 @@ async def test_concurrent_starts_share_one_installation(registry: Registry, pack
 async def test_a_failed_installation_leaves_nothing_and_isnt_repeated_immediately(
     registry: Registry, packages: Path
 ) -> None:
-    endpoint = build_npx_endpoint(registry, packages, f"{NAME}@9.9.9", patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, f"{NAME}@9.9.9", install_wait_s=60)
     error = await failure(install_package(endpoint))
     assert error.code == "installation_failed"
     assert "9.9.9" in str(error)
@@ -121,7 +121,9 @@ async def test_a_failed_installation_leaves_nothing_and_isnt_repeated_immediatel
     assert installation
     assert (installation.state, "9.9.9" in installation.detail) == ("failed", True)
     requests = len(registry.asked)
-    assert (await failure(install_package(replace(endpoint, patience_s=None)))).code == error.code
+    assert (
+        await failure(install_package(replace(endpoint, install_wait_s=None)))
+    ).code == error.code
     assert len(registry.asked) == requests
     await failure(install_package(endpoint))  # a caller that waits triggers another attempt
     assert len(registry.asked) > requests
@@ -129,7 +131,7 @@ async def test_a_failed_installation_leaves_nothing_and_isnt_repeated_immediatel
 
 async def test_an_installation_has_a_timeout(registry: Registry, packages: Path) -> None:
     registry.sends.clear()
-    endpoint = build_npx_endpoint(registry, packages, install_s=2, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, install_s=2, install_wait_s=60)
     error = await failure(install_package(endpoint))
     assert (error.code, "2 s" in str(error)) == ("installation_failed", True)
     assert list_folders(packages) == []
@@ -140,9 +142,9 @@ async def test_an_installation_has_a_timeout(registry: Registry, packages: Path)
 async def test_another_version_is_installed_next_to_the_old_one(
     registry: Registry, packages: Path
 ) -> None:
-    old = await install_package(build_npx_endpoint(registry, packages, patience_s=60))
+    old = await install_package(build_npx_endpoint(registry, packages, install_wait_s=60))
     new = await install_package(
-        build_npx_endpoint(registry, packages, f"{NAME}@1.1.0", patience_s=60)
+        build_npx_endpoint(registry, packages, f"{NAME}@1.1.0", install_wait_s=60)
     )
     assert old.command != new.command
     assert Path(old.command).exists()
@@ -151,7 +153,7 @@ async def test_another_version_is_installed_next_to_the_old_one(
 async def test_a_reinstallation_replaces_the_package_atomically(
     registry: Registry, packages: Path
 ) -> None:
-    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, install_wait_s=60)
     first = await install_package(endpoint)
     second = await install_package(endpoint, reinstall=True)
     assert first.command != second.command
@@ -167,7 +169,7 @@ from pathlib import Path
 from tests.mcp_servers.client.test_package_installation import build_npx_endpoint
 from tests.servers.npm_registry import Registry
 from mcp_servers.client.package_installation import install_package
-endpoint = build_npx_endpoint(Registry(url=sys.argv[1]), Path(sys.argv[2]), patience_s=60)
+endpoint = build_npx_endpoint(Registry(url=sys.argv[1]), Path(sys.argv[2]), install_wait_s=60)
 asyncio.run(install_package(endpoint))
 """
 
@@ -188,7 +190,7 @@ async def test_a_killed_installation_leaves_no_broken_package(
         process.send_signal(signal.SIGKILL)
         process.wait()
     registry.sends.set()
-    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, install_wait_s=60)
 
     def is_released() -> bool:
         installation = find_installation(endpoint)

@@ -5,7 +5,7 @@ function buildApproval(approval, key) {
     build("p", approval.reason),
     build("pre", JSON.stringify(approval.arguments, null, 2)),
   );
-  if (approval.held.length) card.append(build("p", `Session has: ${approval.held.join(", ")}`));
+  if (approval.flow_labels.length) card.append(build("p", `Session has: ${approval.flow_labels.join(", ")}`));
   card.append(build("p", `Requested by ${approval.requested_by}`));
   const answer = (value) => () => ({ approval_id: approval.id, answer: value, answer_key: key });
   if (key) {

@@ -14,6 +14,7 @@ from django.db import OperationalError
 from django.db.backends.sqlite3 import base
 
 __all__ = ["Database", "DatabaseWrapper", "WriteQueue", "get_write_queue"]
+DEFAULT_TIMEOUT_S = 5.0
 
 
 class WriteQueue:
@@ -67,8 +68,6 @@ def _reset_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_after_fork)
-
-DEFAULT_TIMEOUT_S = 5.0
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

@@ -302,8 +302,8 @@ def test_a_token_that_a_client_with_labels_creates_starts_with_them(scene: Scene
     response = scene.rest.post("tokens", {"name": "clean", "role": "owner"})
     assert response.status == 201
     path = f"tokens/{response.json['id']}/flow-labels"
-    held = rest.as_administrator().get(path).json["held"]
-    assert held == ["private_data", "untrusted_content"]
+    labels = rest.as_administrator().get(path).json["flow_labels"]
+    assert labels == ["private_data", "untrusted_content"]
 
 
 # How a client with labels could remove them, or do without.

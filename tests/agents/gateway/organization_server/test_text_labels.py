@@ -233,8 +233,8 @@ TEXT_READS: dict[str, Read] = {
 
 def write_texts(scene: Scene) -> None:
     """Write a text of each kind as the client."""
-    kits = {NOTES_TOOLSET: {}}
-    spec = AgentSpec(name="Helper", instructions="Say it.", builtin_tools=kits)
+    toolsets = {NOTES_TOOLSET: {}}
+    spec = AgentSpec(name="Helper", instructions="Say it.", builtin_tools=toolsets)
     update_agent(scene.program.principal, scene.world.helper, spec)
     save_skill(scene.program.principal, SkillSpec(**SKILL))  # type: ignore[arg-type]
     save_note(scene.program.principal, scene.world.helper, NoteSpec("x", "Say it."))
