@@ -145,31 +145,33 @@ class AuditRow(models.Model):
                 fields=["organization_id", "seq"], name="ledger_auditrow_one_chain"
             ),
         ]
+        # In ascending order, in which entries are added: SQLite and PostgreSQL split the pages of a
+        # descending index in the middle, and read either in both directions.
         indexes = [
-            models.Index(fields=["organization_id", "-opened_at"], name="ledger_audit_time"),
+            models.Index(fields=["organization_id", "opened_at"], name="ledger_audit_by_time"),
             models.Index(
-                fields=["organization_id", "agent_id", "-opened_at"],
-                name="ledger_audit_agent",
+                fields=["organization_id", "agent_id", "opened_at"],
+                name="ledger_audit_by_agent",
                 condition=Q(agent_id__isnull=False),
             ),
             models.Index(
-                fields=["organization_id", "server_id", "-opened_at"],
-                name="ledger_audit_server",
+                fields=["organization_id", "server_id", "opened_at"],
+                name="ledger_audit_by_server",
                 condition=Q(server_id__isnull=False),
             ),
             models.Index(
-                fields=["organization_id", "session_id", "-opened_at"],
-                name="ledger_audit_session",
+                fields=["organization_id", "session_id", "opened_at"],
+                name="ledger_audit_by_session",
                 condition=Q(session_id__isnull=False),
             ),
             models.Index(
-                fields=["organization_id", "tool_name", "-opened_at"], name="ledger_audit_tool"
+                fields=["organization_id", "tool_name", "opened_at"], name="ledger_audit_by_tool"
             ),
             models.Index(
-                fields=["organization_id", "code", "-opened_at"], name="ledger_audit_code"
+                fields=["organization_id", "code", "opened_at"], name="ledger_audit_by_code"
             ),
             models.Index(
-                fields=["organization_id", "outcome", "-opened_at"], name="ledger_audit_outcome"
+                fields=["organization_id", "outcome", "opened_at"], name="ledger_audit_by_outcome"
             ),
         ]
 

@@ -13,8 +13,9 @@ from django.urls import reverse
 from django.utils import translation
 from time_machine import travel
 
+from bonobot.accounts.account_emails import send_due_emails
 from bonobot.accounts.models import Membership, Organization, Token, User
-from bonobot.accounts.password_reset import send_reset_emails
+from bonobot.accounts.password_reset import queue_reset_emails
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.i18n import localization
@@ -108,9 +109,11 @@ def test_the_language_menu_updates_the_profile(anna: User) -> None:
 
 def test_emails_are_written_in_the_persons_language(anna: User) -> None:
     with translation.override("en"):
-        send_reset_emails([anna.pk])
+        queue_reset_emails([anna.pk])
+        send_due_emails()
         User.objects.filter(pk=anna.pk).update(language="de")
-        send_reset_emails([anna.pk])
+        queue_reset_emails([anna.pk])
+        send_due_emails()
     assert [message.subject for message in mail.outbox] == [
         "New password for Bonobot",
         "Neues Passwort für Bonobot",

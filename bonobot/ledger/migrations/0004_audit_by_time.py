@@ -1,0 +1,22 @@
+"""Index the audit log by time in the order in which entries are added."""
+
+from django.db.migrations import Migration as DjangoMigration
+from django.db.models import Index
+
+from bonobot.core.db.migration_operations import AddIndexOnline
+
+
+class Migration(DjangoMigration):
+    """Builds the index while others write."""
+
+    atomic = False
+    dependencies = [("ledger", "0003_rename_models")]
+    operations = [
+        AddIndexOnline(
+            "AuditRow",
+            Index(
+                fields=["organization_id", "opened_at"],
+                name="ledger_audit_by_time",
+            ),
+        ),
+    ]
