@@ -64,9 +64,9 @@ class ScheduleAdmin(ServiceFormAdmin):
     counted_as = _("schedules")
     needs_to_change = Action.MANAGE_ORGANIZATION
     form = ScheduleForm
-    fields = ("what", "about", "every", "enabled", "last", "times")
-    readonly_fields = ("what", "about", "last", "times")
-    list_display = ("what", "about", "period", "usual", "on", "last", "times")
+    fields = ("label", "summary", "every", "enabled", "last_run", "run_count")
+    readonly_fields = ("label", "summary", "last_run", "run_count")
+    list_display = ("label", "summary", "period", "default_period", "on", "last_run", "run_count")
     list_select_related = ("interval",)
     ordering = ("name",)
     change_list_template = "admin/schedules.html"
@@ -80,11 +80,11 @@ class ScheduleAdmin(ServiceFormAdmin):
         return False
 
     @display(description=_("schedule"), ordering="name")
-    def what(self, row: PeriodicTask) -> str:
+    def label(self, row: PeriodicTask) -> str:
         return str(SCHEDULE_LABELS.get(row.name, row.name))
 
     @display(description=_("description"))
-    def about(self, row: PeriodicTask) -> SafeString:
+    def summary(self, row: PeriodicTask) -> SafeString:
         """Return the first sentence of the task's docstring."""
         return format_html(
             '<span class="bb-cell">{}</span>',
@@ -96,7 +96,7 @@ class ScheduleAdmin(ServiceFormAdmin):
         return _format_period(compute_period_s(row))
 
     @display(description=_("default"))
-    def usual(self, row: PeriodicTask) -> str:
+    def default_period(self, row: PeriodicTask) -> str:
         """Return the default period."""
         return _format_period(read_default_period_s(row))
 
@@ -105,12 +105,12 @@ class ScheduleAdmin(ServiceFormAdmin):
         return bool(row.enabled)
 
     @display(description=_("last run"), ordering="last_run_at")
-    def last(self, row: PeriodicTask) -> Any:
+    def last_run(self, row: PeriodicTask) -> Any:
         """Return when the scheduler last sent the task."""
         return format_html('<span class="bb-nowrap">{}</span>', ago(row.last_run_at))
 
     @display(description=_("runs"), ordering="total_run_count")
-    def times(self, row: PeriodicTask) -> str:
+    def run_count(self, row: PeriodicTask) -> str:
         """Return how often the scheduler has sent the task."""
         return thousands(row.total_run_count)
 

@@ -266,7 +266,15 @@ class PresetAdmin(ScopedAdmin):
     """The presets of the active organization; those of the catalog are read-only."""
 
     add_label = _("Create preset")
-    list_display = ("preset", "kind", "transport", "signs_in", "whose", "enabled", "proven")
+    list_display = (
+        "preset",
+        "kind",
+        "transport",
+        "authentication",
+        "owner_name",
+        "enabled",
+        "last_check",
+    )
     list_filter = (
         PresetCategoryFilter,
         ("auth_type", MultipleChoicesDropdownFilter),
@@ -274,10 +282,22 @@ class PresetAdmin(ScopedAdmin):
     )
     search_fields = ("name", "slug", "description", "category")
     fieldsets = (
-        (None, {"fields": ("name", "slug", "about", "kind", "documentation_url", "enabled")}),
+        (
+            None,
+            {
+                "fields": (
+                    "name",
+                    "slug",
+                    "localized_description",
+                    "kind",
+                    "documentation_url",
+                    "enabled",
+                )
+            },
+        ),
         (_("Connection"), {"fields": ("transport_type", "endpoint", "auth_type", "auth")}),
-        (_("Parameters"), {"fields": ("filled_in",)}),
-        (_("Evidence"), {"fields": ("stands_in", "evidence")}),
+        (_("Parameters"), {"fields": ("parameter_values",)}),
+        (_("Evidence"), {"fields": ("replaced_packages", "evidence")}),
     )
     needs_to_view = (Action.VIEW,)
     needs_to_change = Action.MANAGE_SERVERS
@@ -304,7 +324,7 @@ class PresetAdmin(ScopedAdmin):
         if getattr(obj, "switch", None) is None:
             return fieldsets
         (title, first), *other_fieldsets = fieldsets
-        return [(title, {**first, "fields": (*first["fields"], "enabling")}), *other_fieldsets]
+        return [(title, {**first, "fields": (*first["fields"], "availability")}), *other_fieldsets]
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs that enable and disable a preset."""
@@ -393,7 +413,7 @@ class PresetAdmin(ScopedAdmin):
         )
 
     @display(description=_("replaces"))
-    def stands_in(self, preset: Preset) -> str:
+    def replaced_packages(self, preset: Preset) -> str:
         """Return the names, used elsewhere, of packages that don't exist."""
         return ", ".join(map(make_visible, preset.replaces)) or "–"
 
@@ -408,12 +428,12 @@ class PresetAdmin(ScopedAdmin):
         return make_visible(preset_catalog.format_category(preset.category), 64)
 
     @display(description=_("description"))
-    def about(self, preset: Preset) -> str:
+    def localized_description(self, preset: Preset) -> str:
         """Return the localized description."""
         return make_visible(preset_catalog.localize_description(preset), 1_000)
 
     @display(description=_("belongs to"))
-    def whose(self, preset: Preset) -> str:
+    def owner_name(self, preset: Preset) -> str:
         return _t("the organization") if preset.organization_id else _t("Bonobot catalog")
 
     @display(description=_("enabled"), ordering="enabled_here")
@@ -424,7 +444,7 @@ class PresetAdmin(ScopedAdmin):
         return render_badge("disabled", _t("not enabled"), NOT_ENABLED)
 
     @display(description=_("availability"))
-    def enabling(self, preset: Any) -> SafeString:
+    def availability(self, preset: Any) -> SafeString:
         """Return the button that enables or disables it for the active organization."""
         switch = preset.switch
         text = (
@@ -438,7 +458,7 @@ class PresetAdmin(ScopedAdmin):
         return format_html(button, switch.url, label)
 
     @display(description=_("checked"))
-    def proven(self, preset: Preset) -> SafeString | str:
+    def last_check(self, preset: Preset) -> SafeString | str:
         """Return the last registry check, or when the proof was checked."""
         if preset.gone:
             return render_badge("error", _t("package not found"), preset.resolution.get("detail"))
@@ -452,7 +472,7 @@ class PresetAdmin(ScopedAdmin):
         return str(dict(Server.Transport.choices).get(preset.transport_type, preset.transport_type))
 
     @display(description=_("authentication"), ordering="auth_type")
-    def signs_in(self, preset: Preset) -> str:
+    def authentication(self, preset: Preset) -> str:
         return str(dict(Server.Auth.choices).get(preset.auth_type, preset.auth_type))
 
     @display(description=_("endpoint"))
@@ -466,7 +486,7 @@ class PresetAdmin(ScopedAdmin):
         return _render_code(preset.auth_config)
 
     @display(description=_("parameters"))
-    def filled_in(self, preset: Preset) -> SafeString:
+    def parameter_values(self, preset: Preset) -> SafeString:
         return _render_code(preset_catalog.localize_parameters(preset))
 
     @display(description=_("evidence"))

@@ -54,7 +54,7 @@ class InvitationAdmin(ServiceFormAdmin):
     needs_to_change = Action.MANAGE_MEMBERS
     form = InvitationForm
     fields = ("email", "role", "agents")
-    list_display = ("email", "role", "state", "invited_by", "until", "made_at")
+    list_display = ("email", "role", "state", "invited_by", "expires", "made_at")
     list_filter = ("role",)
     search_fields = ("email",)
     empty_icon = "mail"
@@ -76,7 +76,7 @@ class InvitationAdmin(ServiceFormAdmin):
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Show the state of an existing invitation."""
         return (
-            ("email", "role", "state", "invited_by", "mailed", "until", "accepter")
+            ("email", "role", "state", "invited_by", "email_sent", "expires", "accepted_by_name")
             if obj
             else self.fields
         )
@@ -98,15 +98,15 @@ class InvitationAdmin(ServiceFormAdmin):
         return render_state_badge(invitation)
 
     @display(description=_("email sent"))
-    def mailed(self, invitation: Invitation) -> SafeString | str:
+    def email_sent(self, invitation: Invitation) -> SafeString | str:
         return ago(invitation.mailed_at)
 
     @display(description=_("accepted by"))
-    def accepter(self, invitation: Invitation) -> str:
+    def accepted_by_name(self, invitation: Invitation) -> str:
         return str(invitation.accepted_by or "–")
 
     @display(description=_("expires"), ordering="expires_at")
-    def until(self, invitation: Invitation) -> SafeString | str:
+    def expires(self, invitation: Invitation) -> SafeString | str:
         return ago(invitation.expires_at)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Invitation:

@@ -117,7 +117,7 @@ class TokenAdmin(ServiceFormAdmin):
     needs_to_view = (Action.MANAGE_TOKENS,)
     needs_to_change = Action.MANAGE_TOKENS
     form = TokenForm
-    list_display = ("name", "key", "role", "giver", "state", "used", "until", "made_at")
+    list_display = ("name", "key", "role", "granted_by", "state", "last_used", "expires", "made_at")
     list_filter = ("role", ("user", EmptyFieldListFilter))
     search_fields = ("name", "key", "user__username")
     empty_icon = "key"
@@ -137,11 +137,11 @@ class TokenAdmin(ServiceFormAdmin):
         (_("Limits"), {"fields": LIMIT_FIELDS}),
         (
             _("Status"),
-            {"fields": ("state", "used", "until", "ended", "made_at")},
+            {"fields": ("state", "last_used", "expires", "revoked", "made_at")},
         ),
     )
     readonly_fields = (
-        *("state", "used", "until", "ended", "made_at", "key"),
+        *("state", "last_used", "expires", "revoked", "made_at", "key"),
         *("user", "client_id", "resource"),
     )
 
@@ -212,20 +212,20 @@ class TokenAdmin(ServiceFormAdmin):
         return render_badge("usable", _t("active"))
 
     @display(description=_("granted by"), ordering="user__username")
-    def giver(self, token: Token) -> str:
+    def granted_by(self, token: Token) -> str:
         """Return the user of a grant; a dash for an issued token."""
         return token.user.get_username() if token.user else "–"
 
     @display(description=_("last used"), ordering="last_used_at")
-    def used(self, token: Token) -> SafeString | str:
+    def last_used(self, token: Token) -> SafeString | str:
         return ago(token.last_used_at)
 
     @display(description=_("revoked"), ordering="revoked_at")
-    def ended(self, token: Token) -> SafeString | str:
+    def revoked(self, token: Token) -> SafeString | str:
         return ago(token.revoked_at)
 
     @display(description=_("expires"), ordering="expires_at")
-    def until(self, token: Token) -> SafeString | str:
+    def expires(self, token: Token) -> SafeString | str:
         return ago(token.expires_at)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Token:

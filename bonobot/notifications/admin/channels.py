@@ -151,7 +151,15 @@ class NotificationChannelAdmin(TabbedAdmin):
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
     delete_note = _("This channel no longer sends notifications.")
-    list_display = ("name", "kind", "where", "told_of", "minimum_severity", "on", "latest")
+    list_display = (
+        "name",
+        "kind",
+        "destination",
+        "event_titles",
+        "minimum_severity",
+        "on",
+        "last_notification",
+    )
     list_filter = ("kind", "enabled")
     search_fields = ("name", "origin")
     change_list_template = "admin/notifications/channels.html"
@@ -216,12 +224,12 @@ class NotificationChannelAdmin(TabbedAdmin):
         delete_channel(self.get_principal(request), obj)
 
     @display(description=_("destination"))
-    def where(self, channel: NotificationChannel) -> str:
+    def destination(self, channel: NotificationChannel) -> str:
         """Return the destination without secret parts."""
         return make_visible(channel.goes_to, 80)
 
     @display(description=_("events"))
-    def told_of(self, channel: NotificationChannel) -> str:
+    def event_titles(self, channel: NotificationChannel) -> str:
         """Return the titles of its events."""
         return "; ".join(str(TITLES[event]) for event in channel.events) or _t("all events")
 
@@ -230,7 +238,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         return channel.enabled
 
     @display(description=_("last notification"))
-    def latest(self, channel: Any) -> Any:
+    def last_notification(self, channel: Any) -> Any:
         """Return the state of the last notification as a badge."""
         return render_state_badge(channel.latest_state) if channel.latest_state else "–"
 

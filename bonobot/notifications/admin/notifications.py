@@ -27,7 +27,15 @@ class NotificationAdmin(TabbedAdmin):
 
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
-    list_display = ("what", "about", "goes_by", "became", "attempts", "fault", "when")
+    list_display = (
+        "event_title",
+        "subject_label",
+        "channel_name",
+        "state_badge",
+        "attempts",
+        "last_error",
+        "created",
+    )
     list_filter = (("state", MultipleChoicesDropdownFilter), "severity", "channel")
     search_fields = ("subject_name", "text", "error")
     list_select_related = ("channel",)
@@ -43,30 +51,30 @@ class NotificationAdmin(TabbedAdmin):
         return False
 
     @display(description=_("event"), ordering="event")
-    def what(self, notice: Notification) -> str:
+    def event_title(self, notice: Notification) -> str:
         """Return the event's title."""
         return str(TITLES[notice.event])
 
     @display(description=_("affected object"), ordering="subject_name")
-    def about(self, notice: Notification) -> str:
+    def subject_label(self, notice: Notification) -> str:
         return notice.about
 
     @display(description=_("channel"), ordering="channel__name")
-    def goes_by(self, notice: Notification) -> str:
+    def channel_name(self, notice: Notification) -> str:
         return notice.channel.name
 
     @display(description=_("status"), ordering="state")
-    def became(self, notice: Notification) -> Any:
+    def state_badge(self, notice: Notification) -> Any:
         """Return the state as a badge."""
         return render_state_badge(notice.state)
 
     @display(description=_("error"))
-    def fault(self, notice: Notification) -> str:
+    def last_error(self, notice: Notification) -> str:
         """Return the error of the last attempt."""
         return localize_text(notice.error)[:80] or "–"
 
     @display(description=_("time"), ordering="created_at")
-    def when(self, notice: Notification) -> Any:
+    def created(self, notice: Notification) -> Any:
         return ago(notice.created_at)
 
     @action(description=_("Resend"), permissions=["change"])
