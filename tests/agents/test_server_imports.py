@@ -182,7 +182,7 @@ def test_any_text_has_a_plan_or_a_problem(administrator: Principal, text: str) -
         assert result["remedy"]
         return
     for entry in result["entries"]:
-        assert (entry["action"] == "refuse") == bool(entry["problems"])
+        assert (entry["action"] == "invalid") == bool(entry["problems"])
         assert all(problem["code"] and problem["detail"] for problem in entry["problems"])
 
 

@@ -170,7 +170,7 @@ def test_a_changed_definition_is_never_approved_with_all_others(bonobot, changed
 def test_the_service_leaves_changed_definitions_out_as_well(changed):
     administrator = factories.build_administrator(changed.organization)
     result = approve_definitions(administrator, changed)
-    assert (result.approved, len(result.held)) == (("search",), 1)
+    assert (result.approved, len(result.needs_review)) == (("search",), 1)
 
 
 def test_a_script_names_the_digest_of_a_change(bonobot, changed):
@@ -261,6 +261,6 @@ def test_a_terminal_reviews_a_server_while_it_is_added(
 def test_a_script_approves_a_server_while_it_adds_it(bonobot, listen, helper, call):
     url = listen((tool("search"), tool("odd", ATTACK))).http.url
     options = ("--url", url, "--allow-private", "--agent", "helper")
-    assert bonobot("mcp", "add", "one", *options, "--json").json["waiting"] == 2
-    assert bonobot("mcp", "add", "two", *options, "--approve", "--json").json["waiting"] == 1
+    assert bonobot("mcp", "add", "one", *options, "--json").json["pending_review"] == 2
+    assert bonobot("mcp", "add", "two", *options, "--approve", "--json").json["pending_review"] == 1
     assert call("mcp_two_search").outcome == "ok"

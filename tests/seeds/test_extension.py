@@ -68,7 +68,7 @@ def test_an_import_over_rest_can_approve_while_it_adds(platform, listen, acme):
     answer = platform.post("mcp-servers/import", body | {"apply": True, "approve": True})
     found = {entry["name"]: entry["discovery"] for entry in answer.json["entries"]}
     weather = found.pop("weather")
-    assert [weather[name] for name in ("status", "tools", "waiting")] == ["connected", 2, 1]
+    assert [weather[name] for name in ("status", "tools", "pending_review")] == ["connected", 2, 1]
     assert (found["gone"]["status"], found["gone"]["code"]) == ("error", "server_unreachable")
     assert found["off"] is None
     assert [row.name for row in Definition.objects.awaiting_review()] == ["odd"]

@@ -224,7 +224,7 @@ def add(url, **more):
 def test_a_server_is_usable_at_once_if_its_review_is_part_of_adding(platform, path, listen, call):
     declared = listen((*BUCKETS, tool("odd", ATTACK)))
     made = platform.post(path, add(declared.http.url, approve=True))
-    assert (made.status, made.json["status"], made.json["waiting"]) == (201, "connected", 1)
+    assert (made.status, made.json["status"], made.json["pending_review"]) == (201, "connected", 1)
     assert call("mcp_aws_s3_list_buckets").outcome == "ok"
     with pytest.raises(CallRefused) as refused:
         call("mcp_aws_s3_odd")
@@ -250,7 +250,7 @@ def test_review_as_part_of_adding_needs_the_permission_to_review(acme, path, pla
     assert not Server.objects.exists()
     made = platform.post("mcp-servers", add(url))
     platform.post(f"mcp-servers/{made.json['id']}/refresh")
-    assert platform.get(f"mcp-servers/{made.json['id']}").json["waiting"] == len(BUCKETS)
+    assert platform.get(f"mcp-servers/{made.json['id']}").json["pending_review"] == len(BUCKETS)
 
 
 def test_a_template_is_usable_at_once(acme, platform, path, call):
@@ -262,7 +262,7 @@ def test_a_template_is_usable_at_once(acme, platform, path, call):
     }
     slug = platform.post("presets", preset).json["slug"]
     made = platform.post(path, {"preset": slug, "approve": True})
-    assert (made.status, made.json["status"], made.json["waiting"]) == (201, "connected", 0)
+    assert (made.status, made.json["status"], made.json["pending_review"]) == (201, "connected", 0)
     assert call("mcp_greeter_greet", name="Ada").text == "Hello, Ada."
 
 

@@ -253,6 +253,6 @@ def test_the_list_uses_the_same_queries_for_any_number_of_rows(
         server = create_pool_server(acme, f"s{number}")
         AgentServer.objects.create(organization=acme, agent=helper, server=server)
     # The token, the agent, its attached servers, the servers with counts, secrets, tools, and the
-    # labels of the agent and of the servers.
-    with django_assert_num_queries(8):
+    # labels of the agent, of the servers, and of the patterns.
+    with django_assert_num_queries(9):
         assert len(operator.get(path).json["results"]) == 12

@@ -70,7 +70,7 @@ def test_a_server_is_created_approved_attached_and_called(administrator, tmp_pat
     assert (check["status"], check["tools_discovered"]) == ("connected", 8)
     approved = send_json(administrator, "POST", f"{path}/approve", {"all": True})
     assert {"echo", "count", "instructions"} <= set(approved["approved"])
-    assert approved["waiting"] == 0
+    assert approved["pending_review"] == 0
 
     attachment = {"server_id": server["id"], "allowed_tools": ["count", "echo"]}
     send_json(administrator, "POST", "agents/helper/mcp-servers", attachment)
