@@ -179,7 +179,7 @@ def describe_budgets(budgets: Iterable[tuple[Budget, BudgetUse]]) -> Iterator[At
         yield AttentionItem(
             "account_balance_wallet",
             tone="bad" if use.percent >= 100 else "warn",
-            title=_("%(name)s at %(percent)s of budget")
+            title=_("Budget %(percent)s used: %(name)s")
             % {"name": make_visible(owner, MAX_NAME), "percent": f"{use.percent}%"},
             detail=_("%(spent)s of %(limit)s %(period)s") % numbers,
             url=reverse("admin:agents_budget_change", args=[row.pk]),

@@ -109,7 +109,7 @@ def test_the_dashboard_and_the_notification_agree_when_much_is_only_reserved(age
     spend(agent, 800)
     (use,) = load_budget_use([budget])
     assert send_budget_alerts() == 1
-    assert [item.title for item in describe_budgets([(budget, use)])] == ["Helper at 80% of budget"]
+    assert [item.title for item in describe_budgets([(budget, use)])] == ["Budget 80% used: Helper"]
 
 
 def test_a_budget_of_zero_is_no_warning_on_the_dashboard(acme):
