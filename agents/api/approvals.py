@@ -54,8 +54,7 @@ class CallApprovalSerializer(StrictSerializer):
     rule = serializers.CharField()
     code = serializers.CharField()
     reason = serializers.CharField()
-    held = serializers.ListField(
-        source="flow_labels",
+    flow_labels = serializers.ListField(
         child=serializers.CharField(),
         help_text="Flow labels of the caller before the call.",
     )
