@@ -85,7 +85,7 @@ def check_launcher(
     (`launcher_not_allowed`) for every other command.
     """
     if reason := _explain_refusal(command, allowed_launchers):
-        # Absolute paths are of this machine: they help nobody who fills in a form.
+        # Absolute paths are those of this machine, which don't help to fill in a form.
         bare_names = sorted(
             name for name in allowed_launchers if name not in SHELLS and "/" not in name
         )

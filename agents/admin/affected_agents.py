@@ -29,7 +29,7 @@ class AffectedAgent:
         return self.tools_by_decision["deny"]
 
     @property
-    def asked(self) -> int:
+    def needing_approval(self) -> int:
         return self.tools_by_decision["ask"]
 
 

@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from agents.models import Agent, ToolPolicy, ToolRule
+from agents.policies.queries import build_rules
 from agents.policies.rules import Policy, Rule
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
@@ -141,18 +142,7 @@ def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> Pol
 
 def build_draft_policy(owner: Owner, spec: PolicySpec) -> Policy:
     """Return an unsaved policy for decisions; raises `InvalidInput` as `set_policy` does."""
-    tool_rules = _build_all_rules(owner, spec)
-    rules = (
-        Rule(
-            tool_rule.effect,
-            source=tool_rule.source,
-            pattern=tool_rule.pattern,
-            server_id=tool_rule.server_id,
-            condition=tool_rule.condition,
-        )
-        for tool_rule in tool_rules
-    )
-    return Policy(spec.mode, tuple(rules))
+    return Policy(spec.mode, build_rules(_build_all_rules(owner, spec)))
 
 
 @dataclass(frozen=True)
@@ -180,17 +170,7 @@ def _build_entry_rules(owner: Owner, effect: str, entry: Entry, targets: RuleTar
         rows = _build_effect_rules(owner, effect, (entry,), *targets)
     except InvalidInput as problem:
         return EntryRules(effect, entry, problem=problem)
-    rules = (
-        Rule(
-            row.effect,
-            source=row.source,
-            pattern=row.pattern,
-            server_id=row.server_id,
-            condition=row.condition,
-        )
-        for row in rows
-    )
-    return EntryRules(effect, entry, tuple(rules))
+    return EntryRules(effect, entry, build_rules(rows))
 
 
 def is_current_policy(owner: Owner, spec: PolicySpec) -> bool:

@@ -161,7 +161,7 @@ def test_the_page_of_agents_counts_what_the_organizations_rules_decide(acme, hel
         )
         if row.agent.pk == helper.pk
     )
-    assert (row.denied, row.asked) == (2, 1)
+    assert (row.denied, row.needing_approval) == (2, 1)
     page = admin_client.sign_in(acme, Role.AUDITOR).get("organization_policy_agents")
     assert "What the organization's deny and ask rules decide" in admin_client.get_text(page)
 
