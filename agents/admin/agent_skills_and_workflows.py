@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.agents import READERS, AgentAdmin
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Skill, Workflow
-from agents.skills import services as skill_keeping
+from agents.skills import services as skill_services
 from agents.skills.services import SkillSpec, save_skill
-from agents.workflows import services as workflow_keeping
+from agents.workflows import services as workflow_services
 from agents.workflows.services import WorkflowSpec, save_workflow
 from bonobot.accounts.admin_base import (
     ObjectRequest,
@@ -153,7 +153,7 @@ def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
         "agents/workflows.html",
         rows,
         attached_workflows,
-        own=list(own_workflows[:MAX_OFFERED]),
+        own_workflows=list(own_workflows[:MAX_OFFERED]),
     )
 
 
@@ -190,14 +190,14 @@ def _render_tab(
         template,
         agent=agent,
         paged=paginator.get_page(visit.request.GET.get("page")),
-        others=list(other_rows[:MAX_OFFERED]),
+        other_rows=list(other_rows[:MAX_OFFERED]),
         may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
         **context,
     )
 
 
 def _set_skill_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
-    skill = skill_keeping.get_skill(visit.principal, visit.request.POST.get("skill", ""))
+    skill = skill_services.get_skill(visit.principal, visit.request.POST.get("row", ""))
     save_skill(
         visit.principal,
         SkillSpec(name=skill.name, agents=_list_agent_slugs(visit, skill, attached=attached)),
@@ -207,9 +207,7 @@ def _set_skill_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponse
 
 
 def _set_workflow_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
-    workflow = workflow_keeping.get_workflow(
-        visit.principal, visit.request.POST.get("workflow", "")
-    )
+    workflow = workflow_services.get_workflow(visit.principal, visit.request.POST.get("row", ""))
     spec = WorkflowSpec(
         name=workflow.name, agents=_list_agent_slugs(visit, workflow, attached=attached)
     )

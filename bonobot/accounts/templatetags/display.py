@@ -480,6 +480,43 @@ def icon(name: str, css_class: str = "") -> SafeString:
     return format_html('<span class="{}" aria-hidden="true">{}</span>', names, name)
 
 
+@register.simple_block_tag
+def note(content: str, icon_name: str, tone_name: str = "", role: str = "") -> SafeString:
+    """Show the content as a note with a symbol; `role` is status or alert, or empty."""
+    tone_attribute = format_html(' data-tone="{}"', tone_name) if tone_name else ""
+    role_attribute = format_html(' role="{}"', role) if role else ""
+    return format_html(
+        '<div class="bb-note"{}{}>{}<div>{}</div></div>',
+        tone_attribute,
+        role_attribute,
+        icon(icon_name),
+        content,
+    )
+
+
+@register.inclusion_tag("admin/parts/post_button.html", takes_context=True)
+def post_button(
+    context: Any,
+    url: str,
+    text: str,
+    *,
+    title: str = "",
+    icon_name: str = "",
+    css_class: str = "",
+    **fields: Any,
+) -> dict[str, Any]:
+    """Show a button that posts to a URL; `fields` are sent with it."""
+    return {
+        "request": context["request"],
+        "url": url,
+        "text": text,
+        "title": title,
+        "icon_name": icon_name,
+        "css_class": css_class,
+        "fields": fields,
+    }
+
+
 @register.simple_tag
 def line_changes(lines: Iterable[tuple[str, str]]) -> SafeString:
     """Return lines with their kinds (`added`, `removed`, `same`) as a colored block."""

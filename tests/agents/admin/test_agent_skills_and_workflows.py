@@ -47,12 +47,12 @@ def test_attaching_and_detaching_a_skill_keeps_its_version(acme, operator, helpe
     other = factories.create_agent(acme, "other")
     skill = create_skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
     assert "tell" in admin_client.get_text(operator.get("agents_agent_skills", helper.pk))
-    operator.post("agents_agent_assign_skill", helper.pk, skill=skill.pk)
+    operator.post("agents_agent_assign_skill", helper.pk, row=skill.pk)
     assert list_agent_slugs(skill) == sorted([helper.slug, other.slug])
     page = operator.get("agents_agent_skills", helper.pk)
     assert "Says &lt;b&gt;hello&lt;/b&gt;." in page
     assert "version 1" in admin_client.get_text(page)
-    operator.post("agents_agent_unassign_skill", helper.pk, skill=skill.pk)
+    operator.post("agents_agent_unassign_skill", helper.pk, row=skill.pk)
     assert list_agent_slugs(skill) == [other.slug]
     assert AuditRow.objects.filter(action="skill_updated").count() == 2
     skill.refresh_from_db()
@@ -62,13 +62,13 @@ def test_attaching_and_detaching_a_skill_keeps_its_version(acme, operator, helpe
 def test_a_workflow_is_attached_as_a_tool_and_detached(acme, operator, helper):
     other = factories.create_agent(acme, "other")
     workflow = factories.create_workflow(other, "weekly")
-    operator.post("agents_agent_assign_workflow", helper.pk, workflow=workflow.pk)
+    operator.post("agents_agent_assign_workflow", helper.pk, row=workflow.pk)
     assert helper.slug in list_agent_slugs(workflow)
     words = admin_client.get_text(operator.get("agents_agent_workflows", helper.pk))
     assert "runs as Other" in words
     other_words = admin_client.get_text(operator.get("agents_agent_workflows", other.pk))
     assert other_words.index("Workflows that run as this agent") < other_words.rindex("weekly")
-    operator.post("agents_agent_unassign_workflow", helper.pk, workflow=workflow.pk)
+    operator.post("agents_agent_unassign_workflow", helper.pk, row=workflow.pk)
     assert helper.slug not in list_agent_slugs(workflow)
 
 
@@ -84,14 +84,14 @@ def test_a_read_only_role_has_no_buttons_and_is_refused(acme, helper):
     page = auditor.get("agents_agent_skills", helper.pk)
     assert "tell" in page
     assert "unassign_skill" not in page
-    auditor.post("agents_agent_unassign_skill", helper.pk, status=403, skill=skill.pk)
+    auditor.post("agents_agent_unassign_skill", helper.pk, status=403, row=skill.pk)
     assert list_agent_slugs(skill) == [helper.slug]
 
 
 def test_skills_of_another_organization_arent_shown_or_attached(acme, operator, helper):
     foreign = create_skill(factories.create_organization("other"), "theirs")
     assert "theirs" not in admin_client.get_text(operator.get("agents_agent_skills", helper.pk))
-    operator.post("agents_agent_assign_skill", helper.pk, status=404, skill=foreign.pk)
+    operator.post("agents_agent_assign_skill", helper.pk, status=404, row=foreign.pk)
     assert not list_agent_slugs(foreign)
 
 
