@@ -53,15 +53,21 @@ SERVERS_SHOWN = 50  # per page; find others by search
 
 @dataclass(frozen=True)
 class DefinitionSection:
-    """A kind of definitions: its title, and the list of `AgentServer` that selects from it."""
+    """Kinds of definitions with one title, and the list of `AgentServer` that selects from them.
+
+    `slug` names the form fields (`tool-<server>`), `column` the list.
+    """
 
     slug: str
     title: Any
-    help: Any
     column: str
     kinds: tuple[str, ...]
+    help: Any = ""
 
 
+TOOL_SECTION = DefinitionSection(
+    "tool", title=_("Tools"), column="allowed_tools", kinds=(Definition.Kind.TOOL,)
+)
 DEFINITION_SECTIONS = (
     DefinitionSection(
         "resource",
@@ -81,24 +87,24 @@ DEFINITION_SECTIONS = (
         kinds=(Definition.Kind.PROMPT,),
     ),
 )
-DEFINITION_KINDS = tuple(kind for sort in DEFINITION_SECTIONS for kind in sort.kinds)
+ALL_KINDS = [kind for section in (TOOL_SECTION, *DEFINITION_SECTIONS) for kind in section.kinds]
 
 
 @dataclass(frozen=True)
 class DefinitionSelection:
     """The definitions of one section of a server, and the patterns that select some."""
 
-    sort: DefinitionSection
+    section: DefinitionSection
     rows: Sequence[Definition]
     patterns: Sequence[str]
 
     @property
-    def everything(self) -> bool:
-        """Return whether everything is selected, including future definitions."""
+    def selects_all(self) -> bool:
+        """Return whether all definitions are selected, including future ones."""
         return EVERYTHING in self.patterns
 
     @property
-    def names(self) -> frozenset[str]:
+    def selected_names(self) -> frozenset[str]:
         pattern_set = frozenset(self.patterns)
         return frozenset(
             row.name
@@ -107,9 +113,10 @@ class DefinitionSelection:
         )
 
     @property
-    def further(self) -> str:
-        """Return the patterns that aren't a single name, one per line."""
-        single_names = {escape_glob(name) for name in self.names} | self.names | {EVERYTHING}
+    def other_patterns(self) -> str:
+        """Return the patterns that aren't the name of one definition, one per line."""
+        names = self.selected_names
+        single_names = {escape_glob(name) for name in names} | names | {EVERYTHING}
         return "\n".join(pattern for pattern in self.patterns if pattern not in single_names)
 
 
@@ -139,7 +146,8 @@ def has_selections(posted: QueryDict | None, key: str) -> bool:
 
 def build_allow_lists(selections: Iterable[DefinitionSelection]) -> Mapping[str, list[str]]:
     return {
-        selection.sort.column: list(dict.fromkeys(selection.patterns)) for selection in selections
+        selection.section.column: list(dict.fromkeys(selection.patterns))
+        for selection in selections
     }
 
 
@@ -160,35 +168,9 @@ def _get_stored_patterns(
 
 
 @dataclass(frozen=True)
-class ToolSection:
-    """A kind of tools: its title, and the list of `AgentServer` that selects from it.
-
-    `slug` names the form fields (`tool-<server>`), `column` the list.
-    """
-
-    slug: str
-    title: Any
-    no_rows: Any
-    column: str
-    kinds: tuple[str, ...]
-
-
-TOOL_SECTIONS = (
-    ToolSection(
-        "tool",
-        title=_("Tools"),
-        no_rows=_("This server declares no tools."),
-        column="allowed_tools",
-        kinds=(Definition.Kind.TOOL,),
-    ),
-)
-
-
-@dataclass(frozen=True)
 class ToolSelection:
-    """The definitions of one kind of a server, and the selected names."""
+    """The tools of a server, and the selected names."""
 
-    part: ToolSection
     rows: list[Definition]
     selected_names: frozenset[str]
 
@@ -210,13 +192,12 @@ class ServerSelection:
 
     @property
     def mode(self) -> str:
-        """Return `all`, `chosen`, or "" if nothing was selected yet."""
+        """Return `all`, `selected`, or "" if nothing was selected yet."""
         if self.posted is not None:
             return str(self.posted.get(f"mode-{self.server.pk}", ""))
         if self.agent_server is None:
             return ""
-        is_narrowed = any(getattr(self.agent_server, section.column) for section in TOOL_SECTIONS)
-        return "selected" if is_narrowed else "all"
+        return "selected" if self.agent_server.allowed_tools else "all"
 
     @property
     def denied(self) -> list[str]:
@@ -232,19 +213,24 @@ class ServerSelection:
         return "\n".join(self.denied)
 
     @property
-    def parts(self) -> list[ToolSelection]:
-        """Return the selected tools by section."""
-        return [self._build_tool_selection(section) for section in TOOL_SECTIONS]
+    def tool_selection(self) -> ToolSelection:
+        """Return the selected tools."""
+        rows = [row for row in self.rows if row.kind in TOOL_SECTION.kinds]
+        if self.posted is not None:
+            return ToolSelection(rows, frozenset(self.posted.getlist(f"tool-{self.server.pk}")))
+        globs = self._get_stored_tool_globs()
+        names = (row.name for row in rows if globs and is_name_allowed(row.name, globs))
+        return ToolSelection(rows, frozenset(names))
 
     @property
-    def selections(self) -> list[DefinitionSelection]:
+    def definition_selections(self) -> list[DefinitionSelection]:
         """Return the selected resources and prompts by section."""
         return build_selections(self.rows, self.agent_server, self.posted, str(self.server.pk))
 
     @property
     def has_other_definitions(self) -> bool:
         """Return whether the server has resources or prompts."""
-        return any(selection.rows for selection in self.selections)
+        return any(selection.rows for selection in self.definition_selections)
 
     @property
     def is_discovered(self) -> bool:
@@ -257,9 +243,9 @@ class ServerSelection:
 
     def save(self, visit: ObjectRequest) -> int | None:
         """Save the posted form; return the number of definitions, or None for all."""
-        lists = {selection.part.column: self._build_globs(selection) for selection in self.parts}
+        lists: dict[str, Any] = {TOOL_SECTION.column: self._build_tool_globs()}
         if has_selections(self.posted, str(self.server.pk)):
-            lists |= build_allow_lists(self.selections)
+            lists |= build_allow_lists(self.definition_selections)
         attach_server(
             visit.principal,
             visit.object,
@@ -270,33 +256,23 @@ class ServerSelection:
         )
         if self.mode == "all":
             return None
-        return sum(selection.count for selection in self.parts) + self._count_other_definitions()
+        return self.tool_selection.count + self._count_other_definitions()
 
     def _count_other_definitions(self) -> int:
         """Return how many resources, prompts and patterns are selected."""
-        return sum(len(selection.patterns) for selection in self.selections)
+        return sum(len(selection.patterns) for selection in self.definition_selections)
 
-    def _build_tool_selection(self, section: ToolSection) -> ToolSelection:
-        rows = [row for row in self.rows if row.kind in section.kinds]
-        if self.posted is not None:
-            selected_names = frozenset(self.posted.getlist(f"{section.slug}-{self.server.pk}"))
-        else:
-            stored_globs = getattr(self.agent_server, section.column) if self.agent_server else []
-            selected_names = frozenset(
-                row.name for row in rows if stored_globs and is_name_allowed(row.name, stored_globs)
-            )
-        return ToolSelection(section, rows, selected_names)
+    def _get_stored_tool_globs(self) -> list[str]:
+        return self.agent_server.allowed_tools if self.agent_server else []
 
-    def _build_globs(self, selection: ToolSelection) -> list[str]:
+    def _build_tool_globs(self) -> list[str]:
         """Return the globs; raises `InvalidInput` (`nothing_selected`, `unknown_tool`)."""
-        field_name = f"{selection.part.slug}-{self.server.pk}"
+        field_name = f"tool-{self.server.pk}"
+        selection = self.tool_selection
         if self.mode == "all" or (self._count_other_definitions() and not selection.rows):
             return clean_patterns([EVERYTHING], (), field=field_name)
         names = {row.name for row in selection.rows}
-        stored_globs = (
-            getattr(self.agent_server, selection.part.column) if self.agent_server else []
-        )
-        globs = build_globs(selection.selected_names, names, stored_globs)
+        globs = build_globs(selection.selected_names, names, self._get_stored_tool_globs())
         return clean_patterns(globs, names, field=field_name)
 
 
@@ -414,8 +390,9 @@ def _load_selections(
     attached_by_server = {
         row.server_id: row for row in agent.agent_servers.filter(server__in=found_servers)
     }
-    kinds = [*(kind for section in TOOL_SECTIONS for kind in section.kinds), *DEFINITION_KINDS]
-    definitions = Definition.objects.filter(server__in=found_servers, kind__in=kinds, present=True)
+    definitions = Definition.objects.filter(
+        server__in=found_servers, kind__in=ALL_KINDS, present=True
+    )
     rows: dict[UUID, list[Definition]] = {}
     for row in definitions.order_by("name"):
         rows.setdefault(row.server_id, []).append(row)
