@@ -277,25 +277,25 @@ class DefinitionInput:
 class ContentPart:
     """A part of a result: text, an image, or other content that is only named."""
 
-    who: str = ""
+    source: str = ""
     text: str = ""
-    mime: str = ""
+    media_type: str = ""
     data: str = ""
     size: int = 0
 
     @property
-    def picture(self) -> bool:
+    def is_image(self) -> bool:
         """Return whether it can be shown as an image."""
-        return bool(self.data) and self.mime in IMAGE_TYPES
+        return bool(self.data) and self.media_type in IMAGE_TYPES
 
 
-@ServerAdmin.add_page("ask", required_actions=Action.CALL_TOOLS)
+@ServerAdmin.add_page("try_definition", required_actions=Action.CALL_TOOLS)
 def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a resource or prompt, or request it and show the result."""
     server: Server = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     query = posted if posted is not None else visit.request.GET
-    kind_slug, title, kinds = next(
+    kind_slug, label, kinds = next(
         (candidate for candidate in DEFINITION_CHOICES if candidate[0] == query.get("kind", "")),
         DEFINITION_CHOICES[0],
     )
@@ -319,17 +319,18 @@ def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
         except Problem as exc:
             problem = exc
     return replace(visit, page="try").render_tab(
-        "servers/ask.html",
+        "servers/try_definition.html",
         server=server,
         kind=kind_slug,
-        title_of_kind=title,
+        kind_label=label,
         definitions=definitions,
         definition=definition,
         inputs=inputs,
         uri=_build_uri(definition, inputs) if definition and kind_slug == "resources" else "",
         outcome=outcome,
         problem=problem,
-        pieces=list(extract_content_parts(outcome.result))
+        outcome_text=outcome.text if outcome and outcome.is_error else "",
+        content_parts=list(extract_content_parts(outcome.result))
         if outcome and not outcome.is_error
         else [],
         needs_review=definition is not None and definition.state in ("pending", "changed"),
@@ -409,29 +410,33 @@ def extract_content_parts(result: dict[str, Any]) -> Iterable[ContentPart]:
             yield _build_part(part, str(message.get("role", "")))
 
 
-def _build_part(part: dict[str, Any], author: str) -> ContentPart:
+def _build_part(part: dict[str, Any], source: str) -> ContentPart:
     if isinstance(part.get("resource"), dict):
         return _build_resource_part(
-            part["resource"], f"{author} {part['resource'].get('uri', '')}".strip()
+            part["resource"], f"{source} {part['resource'].get('uri', '')}".strip()
         )
     if "data" in part:
-        return _build_data_part(author, part, part["data"])
+        return _build_data_part(source, part, part["data"])
     text = part.get("text", part.get("uri", ""))
-    return ContentPart(who=author, text=str(text), mime=str(part.get("mimeType") or ""))
+    return ContentPart(source=source, text=str(text), media_type=str(part.get("mimeType") or ""))
 
 
-def _build_resource_part(resource: dict[str, Any], author: str) -> ContentPart:
+def _build_resource_part(resource: dict[str, Any], source: str) -> ContentPart:
     text = decode_text_blob(resource)
     if "blob" in resource and text is None:
-        return _build_data_part(author, resource, resource["blob"])
-    mime = str(resource.get("mimeType") or "")
-    return ContentPart(who=author, text=str(resource.get("text", text or "")), mime=mime)
+        return _build_data_part(source, resource, resource["blob"])
+    media_type = str(resource.get("mimeType") or "")
+    return ContentPart(
+        source=source, text=str(resource.get("text", text or "")), media_type=media_type
+    )
 
 
-def _build_data_part(author: str, source: dict[str, Any], data: Any) -> ContentPart:
+def _build_data_part(source: str, part: dict[str, Any], data: Any) -> ContentPart:
     encoded = data if isinstance(data, str) else ""
-    mime = str(source.get("mimeType") or "")
-    return ContentPart(who=author, mime=mime, data=encoded, size=len(encoded.rstrip("=")) * 3 // 4)
+    media_type = str(part.get("mimeType") or "")
+    return ContentPart(
+        source=source, media_type=media_type, data=encoded, size=len(encoded.rstrip("=")) * 3 // 4
+    )
 
 
 def _filter_dicts(items: Any) -> list[dict[str, Any]]:
@@ -465,7 +470,7 @@ def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
         except Problem as exc:
             problem = exc
     return visit.render_tab(
-        "servers/try.html",
+        "servers/try_tool.html",
         server=server,
         tools=tools,
         tool=tool,
@@ -475,7 +480,8 @@ def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
         arguments=text,
         outcome=outcome,
         problem=problem,
-        parts=_list_result_parts(outcome) if outcome else [],
+        outcome_text=outcome.text if outcome else "",
+        content_parts=_list_result_parts(outcome) if outcome else [],
         needs_review=tool is not None and tool.state in ("pending", "changed"),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )

@@ -98,7 +98,7 @@ AREA = Area(
         ),
         Feature(
             "Try a tool, resource, or prompt",
-            admin="server.try server.ask server.arguments",
+            admin="server.try server.try_definition server.arguments",
             rest="call_server",
             cli="mcp test-tool, mcp read, mcp prompt",
         ),

@@ -22,7 +22,8 @@ def owner(acme):
 @pytest.fixture
 def try_definition(owner, library):
     def send_request(kind, name, **fields):
-        return owner.post("mcp_servers_server_ask", library.pk, kind=kind, name=name, **fields)
+        page = "mcp_servers_server_try_definition"
+        return owner.post(page, library.pk, kind=kind, name=name, **fields)
 
     return send_request
 
@@ -31,14 +32,18 @@ def test_every_kind_of_definition_can_be_tried(owner, library):
     page = owner.get("mcp_servers_server_definitions", library.pk)
     assert "kind=resources&amp;name=lib%3A%2F%2Frules" in page
     assert "kind=prompts&amp;name=review" in page
-    form = owner.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
+    form = owner.get(
+        "mcp_servers_server_try_definition", library.pk, kind="resources", name="lib://rules"
+    )
     assert '<option value="lib://rules" selected>' in form
     assert "House rules" in form
 
 
 def test_a_link_to_a_missing_definition_opens_no_other(owner, library, try_definition):
     Definition.objects.filter(name="lib://rules").update(present=False)
-    page = owner.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
+    page = owner.get(
+        "mcp_servers_server_try_definition", library.pk, kind="resources", name="lib://rules"
+    )
     assert "<code>not_found</code>" in page
     assert "<code>not_found</code>" in try_definition("resources", "lib://rules")
     assert not AuditRow.objects.filter(resource_type="mcp_resource").exists()
@@ -75,5 +80,5 @@ def test_a_definition_pending_review_is_tried_only_after_confirmation(try_defini
 
 
 def test_the_page_of_a_server_without_resources_says_so(owner, workshop):
-    page = owner.get("mcp_servers_server_ask", workshop.pk)
+    page = owner.get("mcp_servers_server_try_definition", workshop.pk)
     assert "This server has no resources." in page
