@@ -5,7 +5,6 @@ are ended through their inbox, and child processes and connections are closed by
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from django.utils import timezone
 
@@ -13,7 +12,7 @@ from agents.models import Agent, Session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.models import Server
 
 MAX_REASON_LENGTH = 500
@@ -80,9 +79,12 @@ def halt_organization(principal: Principal, reason: str = "") -> Organization:
     organization = Organization.objects.get(pk=principal.organization_id)
     if organization.halted_at is None:
         reason = reason.strip()[:MAX_REASON_LENGTH]
-        details = {"reason": reason, **load_impact(organization).as_dict()}
+        details = load_impact(organization).as_dict() | ({"reason": reason} if reason else {})
         with record_change(
-            **_build_audit_fields(principal, organization, "kill_switch_enabled", **details)
+            actor=principal.actor,
+            action="kill_switch_enabled",
+            **describe_row("organization", organization),
+            details=details,
         ):
             organization.halted_at = timezone.now()
             organization.save(update_fields=["halted_at"])
@@ -98,21 +100,11 @@ def resume_organization(principal: Principal) -> Organization:
     principal.require(Action.MANAGE_ORGANIZATION)
     organization = Organization.objects.get(pk=principal.organization_id)
     if organization.halted_at is not None:
-        with record_change(**_build_audit_fields(principal, organization, "kill_switch_disabled")):
+        with record_change(
+            actor=principal.actor,
+            action="kill_switch_disabled",
+            **describe_row("organization", organization),
+        ):
             organization.halted_at = None
             organization.save(update_fields=["halted_at"])
     return organization
-
-
-def _build_audit_fields(
-    principal: Principal, organization: Organization, action: str, **details: Any
-) -> dict[str, Any]:
-    return {
-        "organization_id": organization.pk,
-        "actor": principal.actor,
-        "action": action,
-        "resource_type": "organization",
-        "resource_id": str(organization.pk),
-        "resource_name": organization.name,
-        "details": {name: value for name, value in details.items() if value != ""},
-    }

@@ -24,7 +24,7 @@ from agents.models import Agent, ModelEndpoint
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, Forbidden
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.audit.export import export_pages
 from bonobot.ledger.audit.retention import delete_organization_rows
 from bonobot.ledger.models import AuditRow
@@ -78,7 +78,10 @@ def export_organization(
     """Export everything to a new or empty folder, audited; raises `Conflict`, `Forbidden`."""
     _require_platform_admin(principal)
     with record_change(
-        **_build_audit_fields(principal, organization, "organization_exported"), governed=False
+        actor=principal.actor,
+        action="organization_exported",
+        **describe_row("organization", organization),
+        governed=False,
     ):
         pass
     _write_export(principal, organization, folder)
@@ -98,11 +101,13 @@ def delete_organization(
         _require_empty_folder(folder)
     halt_organization(principal, "The organization is being deleted.")
     counts = count_organization_rows(organization)
-    details = {"rows": counts.rows, "audit_rows": counts.audit_rows}
-    audit_fields = _build_audit_fields(principal, organization, "organization_deleted") | {
-        "details": details
-    }
-    with record_change(**audit_fields, governed=False):
+    with record_change(
+        actor=principal.actor,
+        action="organization_deleted",
+        **describe_row("organization", organization),
+        details={"rows": counts.rows, "audit_rows": counts.audit_rows},
+        governed=False,
+    ):
         pass
     if folder is not None:
         _write_export(principal, organization, folder)
@@ -169,16 +174,3 @@ def _require_platform_admin(principal: Principal) -> None:
             rule="platform_admin",
             remedy="Contact a platform administrator.",
         )
-
-
-def _build_audit_fields(
-    principal: Principal, organization: Organization, action: str
-) -> dict[str, Any]:
-    return {
-        "organization_id": organization.pk,
-        "actor": principal.actor,
-        "action": action,
-        "resource_type": "organization",
-        "resource_id": str(organization.pk),
-        "resource_name": organization.name,
-    }

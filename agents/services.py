@@ -205,12 +205,9 @@ def _build_audit_fields(
     principal: Principal, row: Any, action: str, details: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     return {
-        "organization_id": row.organization_id,
         "actor": principal.actor,
         "action": action,
-        "resource_type": row._meta.model_name,
-        "resource_id": str(row.pk),
-        "resource_name": row.name,
+        **describe_row(row._meta.model_name, row),
         "details": details or {},
     }
 

@@ -376,7 +376,7 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     tools = _list_tools(snapshot)
     search_text = query.get("q", "").strip()
-    matching_tools = _search_tools(tools, search_text)
+    matching_tools = search_tools(tools, search_text)
     shown_tools = select_visible_tools(matching_tools, posted)
     stored_policy = load_policy_spec(agent)
     problem, simulation, form_data = None, None, build_form_data(stored_policy, tools, shown_tools)
@@ -465,7 +465,7 @@ def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
     posted = visit.request.POST
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     tools = _list_tools(snapshot)
-    matching_tools = _search_tools(tools, visit.request.GET.get("q", "").strip())
+    matching_tools = search_tools(tools, visit.request.GET.get("q", "").strip())
     stored_policy = load_policy_spec(agent)
     draft_policy = parse_posted_policy(
         posted, tools, stored_policy, expand_group_rules(matching_tools, posted)
@@ -497,7 +497,7 @@ def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
     query = visit.request.GET
     tools = _list_tools(get_snapshot_cache().load_current("agent", agent.pk))
-    matching_tools = _search_tools(tools, query.get("q", "").strip())
+    matching_tools = search_tools(tools, query.get("q", "").strip())
     page = Paginator(
         [tool for tool in matching_tools if get_group_key(tool) == query.get("group")], PAGE_SIZE
     ).get_page(query.get("page"))
@@ -605,7 +605,7 @@ def _get_sort_key(tool: SnapshotTool) -> tuple[bool, str, str, str]:
     return tool.facts.source == "builtin", tool.facts.server_name, get_group_key(tool), tool.name
 
 
-def _search_tools(tools: Sequence[SnapshotTool], search_text: str) -> Sequence[SnapshotTool]:
+def search_tools(tools: Sequence[SnapshotTool], search_text: str) -> list[SnapshotTool]:
     """Return the tools with every word in their name, server or description."""
     search_words = search_text.lower().split()
     return [

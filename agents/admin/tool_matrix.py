@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agent_servers import add_tool_counts
 from agents.admin.agents import AgentAdmin
-from agents.admin.policies import add_policy_saved_message
+from agents.admin.policies import add_policy_saved_message, search_tools
 from agents.call_activity import load_calls_by_server
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, AgentServer
@@ -31,7 +31,6 @@ from agents.tool_matrix.settings import MatrixChanges, Setting, ToolKey, get_too
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
 from bonobot.accounts.roles import Action
 from bonobot.core.db.object_version import VersionConflict
-from bonobot.core.i18n.localization import localize_if_translatable
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from mcp_servers.flow_labels.label_icons import ALL_MARKS
@@ -104,7 +103,7 @@ def _render_matrix(
     query = visit.request.GET
     tools = list_matrix_tools(snapshot)
     search_text = query.get("q", "").strip()
-    found_tools = _search_tools(tools, search_text)
+    found_tools = search_tools(tools, search_text)
     is_complete = len(found_tools) <= MAX_ROWS
     shown_tools = found_tools if is_complete else _list_opened_tools(tools, query.get("open", ""))
     groups = build_groups(snapshot, changes, shown_tools)
@@ -201,19 +200,6 @@ def _parse_setting(posted: Mapping[str, Any], field: str) -> Setting:
             field=field,
             remedy=format_message("Use one of: {values}.", values="off, ask, allow"),
         ) from None
-
-
-def _search_tools(tools: Sequence[SnapshotTool], search_text: str) -> list[SnapshotTool]:
-    """Return the tools with every word in their name, server or description."""
-    search_words = search_text.lower().split()
-    return [
-        tool for tool in tools if all(word in _build_search_text(tool) for word in search_words)
-    ]
-
-
-def _build_search_text(tool: SnapshotTool) -> str:
-    description = f"{tool.description} {localize_if_translatable(tool.description)}"
-    return f"{tool.name} {tool.facts.server_name} {description}".lower()
 
 
 def _list_opened_tools(tools: Sequence[SnapshotTool], opened_key: str) -> list[SnapshotTool]:

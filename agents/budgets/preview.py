@@ -55,10 +55,6 @@ class BudgetPreview:
         return sum(day.denied for day in self.days)
 
     @property
-    def denied_days(self) -> int:
-        return sum(day.denied > 0 for day in self.days)
-
-    @property
     def total(self) -> int:
         return sum(day.usage.amount for day in self.days)
 

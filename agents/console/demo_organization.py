@@ -22,7 +22,7 @@ from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import discover_servers
 from mcp_servers.models import Server
@@ -108,12 +108,9 @@ def _create_organization_and_user(password: str) -> tuple[Organization, User]:
     user = User.objects.create_superuser(USERNAME, password=password)
     principal = build_cli_principal(organization)
     with record_change(
-        organization_id=organization.pk,
         actor=principal.actor,
         action="organization_created",
-        resource_type="organization",
-        resource_id=str(organization.pk),
-        resource_name=organization.name,
+        **describe_row("organization", organization),
     ):
         Membership.objects.create(organization=organization, user=user, role=Role.OWNER)
     return organization, user

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Protocol
 from uuid import UUID
 
+from django.utils.translation import gettext as _
+
 from bonobot.accounts.principals import Principal
 from bonobot.core.extension_points import ExtensionPoint
 
@@ -49,6 +51,13 @@ def register_agent_directory(directory: AgentDirectory) -> None:
 def get_agent_directory() -> AgentDirectory:
     """Return the agent directory; raises `ImproperlyConfigured` if none is registered."""
     return _directory.get()
+
+
+def list_agent_choices(organization_id: UUID, selected_ids: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the choices of a form: the agents, and selected ones that were deleted."""
+    choices = get_agent_directory().list_choices(organization_id)
+    deleted_ids = sorted(set(selected_ids) - {pk for pk, _name in choices})
+    return [*choices, *((pk, _("deleted: %s") % pk) for pk in deleted_ids)]
 
 
 def find_agent_ids(organization_id: UUID, slugs: Iterable[str]) -> list[UUID]:

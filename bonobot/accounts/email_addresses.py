@@ -6,9 +6,27 @@ valid again when an old address is restored. `User.email` stays the address that
 """
 
 from allauth.account.models import EmailAddress
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
 from django.db import transaction
 
 from bonobot.accounts.models import User
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+
+
+def parse_email_address(text: str) -> str:
+    """Return an email address in lower case; raises `InvalidInput`."""
+    address = text.strip().lower()
+    try:
+        validate_email(address)
+    except ValidationError:
+        raise InvalidInput(
+            format_message("{address!r} isn't a valid email address.", address=address),
+            field="email",
+            remedy="Use an address such as anna@example.com.",
+        ) from None
+    return address
 
 
 def get_address_number(user: User) -> int:

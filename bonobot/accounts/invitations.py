@@ -14,8 +14,6 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
-from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 from django.http import HttpRequest
 from django.urls import reverse
@@ -25,6 +23,7 @@ from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email_delivery
 from bonobot.accounts.attempt_limits import INVITE_EMAIL, INVITE_ORGANIZATION, charge_attempt
+from bonobot.accounts.email_addresses import parse_email_address
 from bonobot.accounts.extension_points import join_hooks
 from bonobot.accounts.models import Invitation, Membership, User
 from bonobot.accounts.principals import Principal
@@ -57,7 +56,7 @@ def create_invitation(
     Errors reveal only the organization's own members and invitations.
     """
     principal.require(Action.MANAGE_MEMBERS)
-    address = _parse_email(email)
+    address = parse_email_address(email)
     agents = sorted({str(agent_id) for agent_id in agent_ids})
     if agents and role != Role.MEMBER:
         raise InvalidInput(
@@ -164,19 +163,6 @@ def accept_invitation(text: str, user: User) -> Membership:
         for hook in join_hooks:
             hook(invitation, user)
     return member
-
-
-def _parse_email(email: str) -> str:
-    address = email.strip().lower()
-    try:
-        validate_email(address)
-    except ValidationError:
-        raise InvalidInput(
-            format_message("{address!r} isn't a valid email address.", address=address),
-            field="email",
-            remedy="Use an address such as anna@example.com.",
-        ) from None
-    return address
 
 
 def _charge_attempts(principal: Principal, address: str) -> None:

@@ -11,7 +11,6 @@ from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.core import signing
 from django.core.exceptions import ValidationError
-from django.core.validators import validate_email
 from django.db import transaction
 from django.urls import reverse
 from django.utils.translation import gettext as _t
@@ -54,7 +53,7 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
     Raises `InvalidInput`, `TooManyAttempts`, `ServiceUnavailable` and `Conflict` (code
     `email_not_configured`).
     """
-    address = _parse_email(email)
+    address = email_addresses.parse_email_address(email)
     if address == user.email:
         raise InvalidInput(
             "This is already your email address.", field="email", remedy="Enter a different one."
@@ -178,7 +177,7 @@ def _set_profile_fields(
                     "Supported fields: {fields}.", fields=", ".join(allowed_names)
                 ),
             )
-        cleaned = _parse_email(value) if name == "email" else value.strip()
+        cleaned = email_addresses.parse_email_address(value) if name == "email" else value.strip()
         setattr(user, name, "" if (name, cleaned) == ("time_zone", "UTC") else cleaned)
     changed_names = [name for name, value in before.items() if getattr(user, name) != value]
     try:
@@ -187,16 +186,3 @@ def _set_profile_fields(
         field, messages = next(iter(error.message_dict.items()))
         raise InvalidInput(messages[0], field=field, remedy="Change this value.") from None
     return changed_names
-
-
-def _parse_email(email: str) -> str:
-    address = email.strip().lower()
-    try:
-        validate_email(address)
-    except ValidationError:
-        raise InvalidInput(
-            format_message("{address!r} isn't a valid email address.", address=address),
-            field="email",
-            remedy="Use an address such as anna@example.com.",
-        ) from None
-    return address

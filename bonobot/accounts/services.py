@@ -93,12 +93,9 @@ def save_organization(principal: Principal, organization: Organization, *, addin
         require_tested_sign_in(organization)
     action = "organization_created" if adding else "organization_updated"
     with record_change(
-        organization_id=organization.pk,
         actor=principal.actor,
         action=action,
-        resource_type="organization",
-        resource_id=str(organization.pk),
-        resource_name=organization.name,
+        **describe_row("organization", organization),
         details={
             "slug": organization.slug,
             "four_eyes": organization.four_eyes,

@@ -6,11 +6,10 @@ from django import forms
 from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.text import format_lazy
-from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin.identity_providers import RoleMappingForm, TokenSignerAdmin
-from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.agent_directory import list_agent_choices
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer
@@ -100,8 +99,7 @@ class IssuerAdmin(TokenSignerAdmin):
         """Offer the organization's agents and the deleted ones that the issuer refers to."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
-            agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
-            missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
-            deleted_choices = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
-            form.base_fields["agents"].choices = [*agents, *deleted_choices]
+            form.base_fields["agents"].choices = list_agent_choices(
+                self.get_principal(request).organization_id, getattr(obj, "agent_ids", ())
+            )
         return form

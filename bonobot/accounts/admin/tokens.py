@@ -18,7 +18,7 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
-from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.agent_directory import list_agent_choices
 from bonobot.accounts.extension_points import build_token_snippets
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import SCOPE_DESCRIPTIONS, Action, Role, TokenScope
@@ -168,10 +168,9 @@ class TokenAdmin(ServiceFormAdmin):
         """Offer the organization's agents, deleted ones of the token, and permitted scopes."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
-            agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
-            missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
-            deleted_choices = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
-            form.base_fields["agents"].choices = [*agents, *deleted_choices]
+            form.base_fields["agents"].choices = list_agent_choices(
+                self.get_principal(request).organization_id, getattr(obj, "agent_ids", ())
+            )
         if "scopes" in form.base_fields and not self._may_offer_platform(request, obj):
             scopes = form.base_fields["scopes"]
             scopes.choices = [

@@ -289,7 +289,6 @@ def dollars(microusd: int | None) -> str:
     return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
 
 
-@register.filter
 def plain_dollars(microusd: int) -> str:
     """Return micro-dollars as a number of dollars, for an input."""
     return f"{microusd / MICROUSD_PER_USD:.6f}".rstrip("0").rstrip(".")

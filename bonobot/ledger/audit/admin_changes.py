@@ -87,7 +87,7 @@ _thread = _ThreadState()
 def describe_row(resource_type: str, row: Any, name: str | None = None) -> dict[str, Any]:
     """Return the arguments of `record_change` that identify a row, by default with its name."""
     return {
-        "organization_id": row.organization_id,
+        "organization_id": row.pk if resource_type == "organization" else row.organization_id,
         "resource_type": resource_type,
         "resource_id": str(row.pk),
         "resource_name": row.name if name is None else name,
