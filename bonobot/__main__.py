@@ -59,6 +59,10 @@ def _run_command(command_line: Sequence[str]) -> None:
 
     from bonobot.management.command_groups import is_read_command
 
+    if command_line[1:2] == ["up"]:
+        from bonobot.processes.programs import set_settings_variables
+
+        set_settings_variables(command_line[2:])
     reads = is_read_command(command_line[1:])
     os.environ.setdefault(
         SETTINGS_VARIABLE, "bonobot.settings.read_only_commands" if reads else "bonobot.settings"

@@ -32,10 +32,17 @@ register_transport()
 app = Celery("bonobot")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-if SCHEDULER_OPTION in sys.argv:  # other processes don't load Celery's scheduler
+
+
+def add_scheduler() -> None:
+    """Load Celery's scheduler and add its option, which only some workers need."""
     from bonobot.processes.scheduler_thread import add_scheduler_option
 
     add_scheduler_option(app)
+
+
+if SCHEDULER_OPTION in sys.argv:
+    add_scheduler()
 
 
 @import_modules.connect(sender=app)  # after the receiver of `autodiscover_tasks`

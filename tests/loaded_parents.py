@@ -6,7 +6,6 @@ nothing, starts no thread, and waits. What it wrote while it loaded begins the l
 """
 
 import gc
-import importlib
 import multiprocessing
 import os
 import shutil
@@ -19,7 +18,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-import django
 from django.db import connections
 
 from tests.environment import VAR
@@ -102,35 +100,17 @@ def start_loaded(
 
 def load_web() -> None:
     """Import and compute what a web process needs before its first request."""
-    import bonobot.asgi  # sets up Django for the imports below
+    import bonobot.asgi  # noqa: F401 - sets up Django for the import below
+    from bonobot.management import program_modules
 
-    for name in ("bonobot.processes.http_protocol", "uvicorn", "uvicorn.loops.asyncio"):
-        importlib.import_module(name)
-    bonobot.asgi.prepare_management_tools()
-    load_migrations()
+    program_modules.load_web()
 
 
 def load_worker() -> None:
     """Import what a worker needs before it is ready."""
-    from bonobot.celery import app
+    from bonobot.management import program_modules
 
-    django.setup()
-    app.loader.import_default_modules()
-    for name in (
-        *("celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log"),
-        *("celery.apps.worker", "celery.bin.worker", "celery.worker.autoscale"),
-        *("celery.worker.components", "celery.worker.consumer", "celery.worker.heartbeat"),
-        *("agents.sessions.worker", "bonobot.monitoring.probe_server"),
-        *("django.db.models.sql.compiler", "mcp_servers.subscriptions.list_changed"),
-    ):
-        importlib.import_module(name)
-
-
-def load_migrations() -> None:
-    """Import all migrations, as the first request for /healthz does; this needs no database."""
-    from django.db.migrations.loader import MigrationLoader
-
-    MigrationLoader(None)
+    program_modules.load_worker(with_scheduler=False)
 
 
 LOADERS: dict[str, Callable[[], None]] = {

@@ -6,8 +6,9 @@ worker` and `bonobot beat` each exec one of them, for a service manager or a con
 
 import os
 import sys
-from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +25,11 @@ LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compa
 # Checks run separately (`bonobot check`): Celery's would load all URLs and pages in each worker.
 CELERY_ARGUMENTS = ("--quiet", "--skip-checks", "--app", "bonobot")
 MAX_WEB_PROCESSES = 64
+# Of `bonobot up`.
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
+# What settings read of the variables that `bonobot up` sets.
+SETTINGS_VARIABLES = ("BONOBOT_LOG_FORMAT", "BONOBOT_URL")
 
 
 def build_web_process(
@@ -85,11 +91,34 @@ def replace_current_process(program: ProcessSpec) -> NoReturn:
 
 def build_local_environment(host: str, port: int) -> dict[str, str]:
     """Return the environment for `bonobot up`: ours, with text logs and a local URL."""
-    environment = dict(os.environ)
+    return build_process_environment(_add_settings_variables(os.environ, host, port))
+
+
+def _add_settings_variables(base: Mapping[str, str], host: str, port: int) -> dict[str, str]:
+    environment = dict(base)
     environment.setdefault("BONOBOT_LOG_FORMAT", "text")
     if "BONOBOT_URL_FILE" not in environment:
         environment.setdefault("BONOBOT_URL", build_browser_url(host, port))
-    return build_process_environment(environment)
+    return environment
+
+
+def set_settings_variables(options: Sequence[str]) -> None:
+    """Set in this process what settings read in the processes of `bonobot up` with these options.
+
+    Only then can they be forked from it. Call it before settings are read. The command itself
+    reports wrong options.
+    """
+    parser = ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--host", default=DEFAULT_HOST)
+    parser.add_argument("--port", type=parse_port, default=DEFAULT_PORT)
+    with suppress(ArgumentError):
+        known, _ = parser.parse_known_args(options)
+        os.environ.update(_add_settings_variables(os.environ, known.host, known.port))
+
+
+def has_settings_variables(environment: Mapping[str, str]) -> bool:
+    """Return whether settings would be the same in a process with this environment."""
+    return all(os.environ.get(name) == environment.get(name) for name in SETTINGS_VARIABLES)
 
 
 def build_process_environment(base: Mapping[str, str]) -> dict[str, str]:

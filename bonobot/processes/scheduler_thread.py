@@ -70,7 +70,9 @@ class SchedulerStep(StartStopStep):
 
 
 def add_scheduler_option(app: Celery) -> None:
-    """Add the option to Celery's command `worker`."""
+    """Add the option to Celery's command `worker`, once."""
+    if SchedulerStep in app.steps["worker"]:
+        return
     app.user_options["worker"].add(
         Option(
             [SCHEDULER_OPTION], is_flag=True, help="Run the scheduler in a thread of this worker"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, cast
 
+from bonobot.processes.forked_process import ForkedProcess, can_fork, fork_module
 from bonobot.processes.process_status import ProcessStatus, State
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -65,7 +66,7 @@ class SupervisedProcess:
     """
 
     program: ProcessSpec
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | ForkedProcess
     partial: bytes = field(default=b"")
     started_at: float = field(default_factory=time.monotonic)
     ends: int = 0
@@ -101,7 +102,8 @@ class SupervisedProcess:
 class ProcessSupervisor:
     """Starts programs together, prints their output, restarts them, and stops them together.
 
-    `report` is called with the states whenever one changes.
+    `report` is called with the states whenever one changes. With `forks`, programs that are Python
+    modules run in children forked from this process (`bonobot.processes.forked_process`).
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class ProcessSupervisor:
         use_color: bool = False,
         restarts: RestartPolicy | None = None,
         report: Callable[[Sequence[ProcessStatus]], object] = lambda statuses: None,
+        forks: bool = False,
     ) -> None:
         self._programs = tuple(programs)
         self._environment = dict(environment)
@@ -121,6 +124,7 @@ class ProcessSupervisor:
         self._use_color = use_color
         self._restart_policy = restarts or RestartPolicy()
         self._report = report
+        self._forks = forks
         self._children: list[SupervisedProcess] = []
         self._selector = selectors.DefaultSelector()
         self._signal_count = 0
@@ -247,19 +251,31 @@ class ProcessSupervisor:
         self._print_prefixed("bonobot", ERROR_COLOR, text)
 
     def _start(self, program: ProcessSpec) -> SupervisedProcess:
-        popen = subprocess.Popen(  # noqa: S603 - our own programs
+        child = SupervisedProcess(program, self._start_child(program))
+        os.set_blocking(child.output.fileno(), False)
+        self._selector.register(child.output, selectors.EVENT_READ, child)
+        return child
+
+    def _start_child(self, program: ProcessSpec) -> subprocess.Popen[bytes] | ForkedProcess:
+        bind_to_parent = build_parent_death_hook(os.getpid())
+        interpreter = build_python_command()
+        is_module = program.command[: len(interpreter)] == interpreter
+        if self._forks and is_module and can_fork():
+            return fork_module(
+                program.command[len(interpreter) :],
+                title=f"bonobot {program.name}",
+                environment=self._environment,
+                prepare_child=bind_to_parent,
+            )
+        return subprocess.Popen(  # noqa: S603 - our own programs
             program.command,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=build_parent_death_hook(os.getpid()),
+            preexec_fn=bind_to_parent,
         )
-        child = SupervisedProcess(program, popen)
-        os.set_blocking(child.output.fileno(), False)
-        self._selector.register(child.output, selectors.EVENT_READ, child)
-        return child
 
     def _copy_available(self, child: SupervisedProcess) -> bool:
         try:

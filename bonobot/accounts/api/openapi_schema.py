@@ -12,6 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from drf_spectacular.contrib.django_filters import DjangoFilterExtension
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
@@ -24,6 +25,9 @@ from bonobot.core.api.serializers import ProblemDetailsSerializer, StrictSeriali
 from bonobot.core.process_cache import compute_once
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Otherwise it looks for GeoDjango's library, with forty runs of gcc, ld and ldconfig.
+DjangoFilterExtension._has_gis = False  # type: ignore[attr-defined]
 
 # Example responses by schema name.
 ANSWERS_PATH = Path(__file__).with_name("answers.json")

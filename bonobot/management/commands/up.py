@@ -21,12 +21,17 @@ from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Problem, ServiceUnavailable
 from bonobot.ledger.writer import writer_thread
 from bonobot.management.command_groups import COMMAND_HELPS
+from bonobot.management.program_modules import load_programs
 from bonobot.monitoring import database_state, health
+from bonobot.processes.forked_process import can_fork
 from bonobot.processes.process_status import delete_statuses, write_statuses
 from bonobot.processes.programs import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
     LOOPBACK_ADDRESSES,
     build_browser_url,
     build_local_environment,
+    has_settings_variables,
     list_processes,
     parse_port,
     parse_web_count,
@@ -34,6 +39,7 @@ from bonobot.processes.programs import (
 from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor
 from bonobot.processes.supervisor import format_process_names as listed
 from mcp_servers.presets.services import load_presets_if_outdated
+from mcp_servers.schemas import subprocess_pool
 
 READY_WITHIN_S = 60
 
@@ -45,10 +51,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--host", default="127.0.0.1", help="Address to listen on (default: 127.0.0.1)"
+            "--host", default=DEFAULT_HOST, help="Address to listen on (default: 127.0.0.1)"
         )
         parser.add_argument(
-            "--port", type=parse_port, default=8000, help="Port to listen on (default: 8000)"
+            "--port",
+            type=parse_port,
+            default=DEFAULT_PORT,
+            help="Port to listen on (default: 8000)",
         )
         parser.add_argument(
             "--no-demo",
@@ -113,12 +122,16 @@ class Command(BaseCommand):
 
         environment = build_local_environment(host, port)
         url = environment.get("BONOBOT_URL", settings.BONOBOT_URL)
+        forks = has_settings_variables(environment) and can_fork()
+        if forks:
+            load_programs(programs)
         return ProcessSupervisor(
             programs,
             environment=environment,
             write_line=write_line,
             use_color=self.stdout.isatty() and "NO_COLOR" not in os.environ,
             report=lambda statuses: write_statuses(settings.BONOBOT_VAR, statuses, url),
+            forks=forks,
         )
 
     def prepare_database(self, url: str, *, demo: bool) -> dict[str, str]:
@@ -142,7 +155,11 @@ class Command(BaseCommand):
             # Children have their own loops and connections; no threads may be left before a fork.
             runtime.close_runtime()
             writer_thread.close_writer()
+            subprocess_pool.close_pools()
             connections.close_all()
+            for connection in connections.all(initialized_only=True):
+                if connection.vendor == "postgresql":
+                    connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's only
 
     def create_demo_organization(self) -> dict[str, str]:
         """Create a demo unless there is an organization; return its user and password."""

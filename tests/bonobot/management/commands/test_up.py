@@ -33,8 +33,8 @@ from tests.wait import eventually
 
 pytestmark = pytest.mark.worker
 START_TIMEOUT_S = 90
-# A word in the command line of each process.
-PROGRAMS = {"web": "run_web_process", "worker": " worker "}
+# The title of each process, or a word in its command line before it has one.
+PROGRAMS = {"web": "bonobot web", "worker": "bonobot worker"}
 
 
 def answers_within(port: int, timeout_s: float) -> bool:
@@ -144,7 +144,12 @@ def list_children(pid: int) -> list[int]:
 
 
 def command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    """Return the command line of a process, blank if it has ended."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return ""
+    return line.replace(b"\0", b" ").decode().strip()
 
 
 def is_running(pid: int) -> bool:
@@ -204,7 +209,7 @@ def test_two_web_processes_share_the_port_and_one_serves_alone(prepared_runner: 
     log = process.log
     eventually(lambda: log().count("Application startup complete") == 2, within=START_TIMEOUT_S)
     web1, web2 = list_children(process.pid)
-    assert all("--reuse-port" in command(pid) for pid in (web1, web2))
+    assert [command(pid) for pid in (web1, web2)] == ["bonobot web1", "bonobot web2"]
     os.kill(web1, signal.SIGSTOP)  # a stopped process can't answer, so that the other one does
     try:
         answers = [answers_within(prepared_runner.port, 0.5) for _ in range(12)]
@@ -222,12 +227,18 @@ def test_two_web_processes_share_the_port_and_one_serves_alone(prepared_runner: 
     assert "Traceback" not in process.log()
 
 
-def test_a_web_process_that_ends_before_it_is_ready_ends_the_others(prepared_runner: Up) -> None:
-    process, pids = prepared_runner.start_until_loading()
-    os.kill(pids["web"], signal.SIGKILL)
-    assert process.popen.wait(40) == 1
-    assert "`web` ended (killed by SIGKILL). The other processes were stopped." in process.log()
-    assert not any(map(is_running, pids.values()))
+def test_a_web_process_that_ends_before_it_is_ready_is_a_problem() -> None:
+    supervisor = ProcessSupervisor(
+        (
+            ProcessSpec("worker", (sys.executable, "-c", "import time; time.sleep(60)")),
+            ProcessSpec("web", (sys.executable, "-c", "raise SystemExit(3)")),
+        ),
+        environment=dict(os.environ),
+        write_line=lambda line: None,
+    )
+    with supervisor:
+        problem = up.Command().wait_until_ready(supervisor, "127.0.0.1", find_unused_port())
+    assert problem == "`web` ended (exit status 3)"
 
 
 def test_up_ends_when_all_processes_were_given_up() -> None:
