@@ -379,7 +379,9 @@ class CallActivity:
                 "tool": tool,
                 "server_id": server_id,
                 "line": line,
-                "url": self._build_tool_url(server_id, tool),
+                **self._build_row_urls(
+                    tool_name=tool, **({"server_id": server_id} if server_id else {})
+                ),
             }
             for (server_id, tool), line in lines.items()
         ]
@@ -396,12 +398,18 @@ class CallActivity:
                 yield {
                     "agent_id": agent_id,
                     "line": line,
-                    "url": self.build_audit_url(agent_id=agent_id),
+                    "turns_url": self.build_audit_url(agent_id=agent_id, kind="model"),
+                    **self._build_row_urls(agent_id=agent_id),
                 }
 
-    def _build_tool_url(self, server_id: UUID | None, tool: str) -> str:
-        server_filter: dict[str, Any] = {"server_id": server_id} if server_id else {}
-        return self.build_audit_url(tool_name=tool, **server_filter)
+    def _build_row_urls(self, **query: Any) -> dict[str, str]:
+        """Return the URLs of the entries that the numbers of a row count."""
+        outcomes = {"errors": ",".join(ERROR_OUTCOMES), "refused": "refused", "p95": "ok"}
+        urls = {
+            f"{name}_url": self.build_audit_url(outcome__in=outcome, **query)
+            for name, outcome in outcomes.items()
+        }
+        return {"url": self.build_audit_url(**query), **urls}
 
 
 def load_calls_by_tool(

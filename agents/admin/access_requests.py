@@ -70,7 +70,7 @@ class AccessRequestForm(forms.Form):
         label=_("For agent"),
         required=False,
         widget=Select,
-        help_text=_("The agent that gets the server or tool. Leave blank if you need an agent."),
+        help_text=_("The agent that gets the server or tool."),
     )
     reason = forms.CharField(
         label=_("Reason"), max_length=MAX_REASON_LENGTH, widget=Textarea(attrs={"rows": 4})

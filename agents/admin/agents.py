@@ -78,7 +78,7 @@ READERS = (Action.RUN_AGENTS, Action.VIEW)
 MAX_NAMES_SHOWN = 10
 LIMIT_FIELDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
 TEXT_FIELDS = ("name", "slug", "description", "instructions")
-COPIED_FIELDS = (*TEXT_FIELDS, "enabled", "tools_in_prompt", *LIMIT_FIELDS)
+COPIED_FIELDS = (*TEXT_FIELDS, "tools_in_prompt", *LIMIT_FIELDS)
 EMPTY_BUDGET_LINES = 3
 MAX_PANEL_AGENTS = 20
 MAX_OFFERED_SERVERS = 50
@@ -329,7 +329,7 @@ def _build_limit_field(label: Any, help_text: Any, minimum: int = 1) -> forms.In
 
 
 class AgentConfigurationForm(AgentDetailsForm):
-    """All settings of an agent except its servers and policy."""
+    """All settings of an agent except its servers, its policy, and the switch in its header."""
 
     slug = forms.SlugField(
         label=_("Slug"),
@@ -372,7 +372,6 @@ class AgentConfigurationForm(AgentDetailsForm):
             "A JSON Schema that final answers must match. Leave empty for answers in plain text."
         ),
     )
-    enabled = forms.BooleanField(label=_("Enabled"), required=False, widget=Checkbox)
     members = forms.MultipleChoiceField(
         label=_("Members who can run it"),
         required=False,

@@ -57,6 +57,8 @@ from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progres
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.tasks import CONTINUE_VERIFICATION
 from bonobot.ledger.types import APPROVAL_REQUIRED_CODE
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.label_icons import FLOW_MARKS
 
 LIST_URL_NAME = "admin:ledger_auditrow_changelist"
 MAX_FAULTS_SHOWN = 10
@@ -77,6 +79,7 @@ EVENT_KINDS = (
     ("approval", _("approvals")),
     ("connection", _("connections")),
 )
+LABEL_CHOICES = tuple((label.value, FLOW_MARKS[label].title) for label in FlowLabel)
 # Filter titles of audit columns, which have no verbose names.
 COLUMN_TITLES = {
     "outcome": _("outcome"),
@@ -91,6 +94,7 @@ FORM_PARAMETERS = frozenset(
     {
         *("outcome__in", "kind", "decision__exact", "code__icontains", "agent_name__icontains"),
         *("server_name__icontains", "tool_name__icontains", "q", PAGE_VAR),
+        audit_list.LABEL_PARAMETER,
         *(f"{TIME_PARAMETER}_{end}_{part}" for end in ("from", "to") for part in (0, 1)),
     }
 )
@@ -349,6 +353,22 @@ class AuditKindFilter(DropdownFilter):
         return queryset.filter(event_type=kind) if kind in dict(EVENT_KINDS) else queryset
 
 
+class AuditLabelFilter(DropdownFilter):
+    """A filter by a flow label of the called tool."""
+
+    title = _("flow label")
+    parameter_name = audit_list.LABEL_PARAMETER
+
+    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
+        return LABEL_CHOICES
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
+        label = self.value()
+        if label not in dict(LABEL_CHOICES):
+            return queryset
+        return queryset.filter(audit_search.build_label_filter(label))
+
+
 class _ColumnTitleFilter(FieldListFilter):
     """A filter with the translated title of its column."""
 
@@ -389,6 +409,7 @@ class AuditAdmin(ScopedAdmin):
     list_filter = (
         AuditOutcomeFilter,
         AuditKindFilter,
+        AuditLabelFilter,
         ("decision", AuditDecisionFilter),
         ("code", AuditNameFilter),
         ("agent_name", AuditNameFilter),
@@ -527,6 +548,7 @@ class AuditAdmin(ScopedAdmin):
             "outcomes": audit_list.OUTCOMES,
             "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),
             "kinds": EVENT_KINDS,
+            "labels": LABEL_CHOICES,
             "decisions": AuditRow.Decision.choices,
             "other_parameters": [
                 (name, value)

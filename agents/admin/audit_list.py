@@ -37,6 +37,7 @@ MAX_TURN_CALLS = 50
 MAX_REQUESTS_READ = 1_000
 ENTRY_PARAMETER = "entry"
 TIME_PARAMETER = "opened_at"
+LABEL_PARAMETER = "flow_label"
 # Query parameters that filter nothing.
 PLAIN_PARAMETERS = frozenset({PAGE_VAR, ORDER_VAR, ENTRY_PARAMETER, "e", "all", "form"})
 APPROVAL_REQUESTS = Q(outcome=AuditRow.Outcome.REFUSED, code=APPROVAL_REQUIRED_CODE)
@@ -71,6 +72,7 @@ CHIP_TITLES = {
     "parent_id": _("Caused by"),
     "action": _("Action"),
     "rule": _("Rule"),
+    LABEL_PARAMETER: _("Flow label"),
     SEARCH_VAR: _("Search"),
 }
 WIDTH, HEIGHT, GAP = 1000, 100, 0.2
@@ -283,6 +285,8 @@ def _describe_value(column: str, values: list[str], names: Mapping[str, str]) ->
     parts = [part for value in values for part in value.split(",")]
     if column == "outcome":
         return ", ".join(str(OUTCOME_TITLES.get(part, part)) for part in parts)
+    if column == LABEL_PARAMETER:
+        return ", ".join(str(FLOW_MARKS[part].title) for part in parts if part in FLOW_MARKS)
     return ", ".join(names.get(part, part) for part in parts)
 
 

@@ -38,6 +38,8 @@ from bonobot.core.problems import InvalidInput
 from bonobot.ledger.admin.usage import build_time_filters
 from mcp_servers.models import Server
 
+AGENT_PREFIX = "agent:"
+
 
 @dataclass(frozen=True)
 class BudgetForecast:
@@ -95,7 +97,8 @@ def read_line(data: QueryDict, row: Budget | None) -> tuple[BudgetLine, bool]:
         if row
         else _choose(data.get("period"), Budget.Period.values, Budget.Period.MONTH)
     )
-    each_session = row.each_session if row else (data.get("whose") or "").startswith("session:")
+    is_separate = "each_session" in data and is_agent_key(data.get("whose", ""))
+    each_session = row.each_session if row else is_separate
     has_limit, limit = True, 0
     try:
         limit = parse_amount(unit, data.get("amount", ""))
@@ -113,6 +116,11 @@ def read_line(data: QueryDict, row: Budget | None) -> tuple[BudgetLine, bool]:
         ),
         has_limit and limit >= 0,
     )
+
+
+def is_agent_key(owner_key: str) -> bool:
+    """Return whether the owner that a form names is an agent."""
+    return owner_key.startswith(AGENT_PREFIX)
 
 
 def _choose(value: str | None, choices: list[str], default: str) -> str:

@@ -16,7 +16,13 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import parse_amount
-from agents.admin.budget_preview import BudgetForecast, build_forecast, read_line
+from agents.admin.budget_preview import (
+    AGENT_PREFIX,
+    BudgetForecast,
+    build_forecast,
+    is_agent_key,
+    read_line,
+)
 from agents.budgets.preview import BudgetPace, compute_pace
 from agents.budgets.services import (
     BudgetLine,
@@ -34,7 +40,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount as shown_amount
 from bonobot.accounts.templatetags.display import icon, monogram, plain_dollars, render_badge, share
-from bonobot.core.admin.theme import IntegerInput, Select, TextInput, display, register
+from bonobot.core.admin.theme import Checkbox, IntegerInput, Select, TextInput, display, register
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
@@ -45,7 +51,15 @@ ORGANIZATION = "organization"
 class BudgetForm(forms.ModelForm):
     """Owner, unit, period and limit; money is in dollars."""
 
-    whose = forms.ChoiceField(label=_("Applies to"), widget=Select)
+    whose = forms.ChoiceField(
+        label=_("Applies to"), widget=Select(attrs={"data-searchable-options": True})
+    )
+    each_session = forms.BooleanField(
+        label=_("Separate limit for each session"),
+        required=False,
+        widget=Checkbox(attrs={"data-shows": "whose=agent:*"}),
+        help_text=_("Every session of the agent has the full limit."),
+    )
     amount = forms.CharField(
         label=_("Limit"),
         widget=TextInput(attrs={"inputmode": "decimal"}),
@@ -57,12 +71,12 @@ class BudgetForm(forms.ModelForm):
 
     class Meta:
         model = Budget
-        fields = ("unit", "period", "warn_at")
+        fields = ("each_session", "unit", "period", "warn_at")
 
     principal: Principal
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Offer the organization, its agents and their sessions, and its servers."""
+        """Offer the organization, its agents, and its servers."""
         super().__init__(*args, **kwargs)
         if "whose" not in self.fields:
             return
@@ -72,7 +86,7 @@ class BudgetForm(forms.ModelForm):
             self.fields["whose"].initial = _format_owner_key(row)
             is_money = row.unit == Budget.Unit.MONEY
             self.fields["amount"].initial = plain_dollars(row.limit) if is_money else row.limit
-            for name in {"whose", "unit", "period"} & set(self.fields):
+            for name in {"whose", "each_session", "unit", "period"} & set(self.fields):
                 self.fields[name].disabled = True
 
     def build_line(self) -> BudgetLine:
@@ -82,7 +96,7 @@ class BudgetForm(forms.ModelForm):
             values["unit"],
             values["period"],
             parse_amount(values["unit"], values["amount"]),
-            each_session=values["whose"].startswith("session:"),
+            each_session=values["each_session"] and is_agent_key(values["whose"]),
             warn_at=values["warn_at"],
         )
 
@@ -97,7 +111,7 @@ class BudgetAdmin(ServiceFormAdmin):
     delete_note = _("The limit stops applying with the next call.")
     form = BudgetForm
     change_form_template = "admin/budgets/form.html"
-    fields = ("whose", "unit", "period", "amount", "warn_at")
+    fields = ("whose", "each_session", "unit", "period", "amount", "warn_at")
     problem_fields = {"budgets": "amount", "budgets[0].unit": "unit"}
     list_display = ("owner", "what", "status", "use", "held")
     list_display_links = ("owner",)
@@ -289,18 +303,16 @@ def _build_form_forecast(
 
 
 def _format_owner_key(row: Budget) -> str:
-    owner_id = row.server_id or row.agent_id
-    return f"{row.scope}:{owner_id}" if owner_id else ORGANIZATION
+    if row.agent_id:
+        return f"{AGENT_PREFIX}{row.agent_id}"
+    return f"server:{row.server_id}" if row.server_id else ORGANIZATION
 
 
 def _list_owner_choices(principal: Principal) -> list[tuple[str, Any]]:
-    agents = list(Agent.objects.for_organization(principal.organization_id))
-    servers = Server.objects.for_organization(principal.organization_id)
+    agents = Agent.objects.for_organization(principal.organization_id).order_by("name")
+    servers = Server.objects.for_organization(principal.organization_id).order_by("name")
     choices: list[tuple[str, Any]] = [(ORGANIZATION, _("Entire organization"))]
-    choices.append((_t("Agents"), [(f"agent:{owner.pk}", owner.name) for owner in agents]))
-    choices.append(
-        (_t("Each session of"), [(f"session:{owner.pk}", owner.name) for owner in agents])
-    )
+    choices.append((_t("Agents"), [(f"{AGENT_PREFIX}{owner.pk}", owner.name) for owner in agents]))
     choices.append((_t("Servers"), [(f"server:{owner.pk}", owner.name) for owner in servers]))
     return choices
 
@@ -309,10 +321,9 @@ def _get_owner(principal: Principal, owner_key: str) -> Owner:
     kind, _colon, owner_id = owner_key.partition(":")
     if kind == ORGANIZATION:
         return Organization.objects.get(pk=principal.organization_id)
-    if kind not in ("agent", "session", "server"):
+    if kind not in ("agent", "server"):
         raise InvalidInput(
-            "A budget must apply to the organization, an agent, each session of an agent, "
-            "or a server.",
+            "A budget must apply to the organization, an agent, or a server.",
             field="whose",
             remedy="Choose one from the list.",
         )

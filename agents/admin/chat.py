@@ -157,13 +157,15 @@ def load_session_facts(session: Session) -> SessionFacts:
         calls=Count("pk", filter=Q(kind=Step.Kind.CALL)),
     )
     calls = session.steps.filter(kind=Step.Kind.CALL)
-    tools = calls.values_list("payload__name", "payload__server").annotate(count=Count("pk"))
+    # A call that hasn't ended has no name of the server's own.
+    names = ("payload__tool", "payload__name", "payload__server")
+    tools = calls.values_list(*names).annotate(count=Count("pk"))
     return SessionFacts(
         turns=since["turns"],
         calls=since["calls"],
         tools=tuple(
-            (str(name), str(server or ""), count)
-            for name, server, count in tools.order_by("-count", "payload__name")[:TOOLS_SHOWN]
+            (str(own_name or name), str(server or ""), count)
+            for own_name, name, server, count in tools.order_by("-count", names[1])[:TOOLS_SHOWN]
         ),
         labels=tuple((LABEL_NAMES[label.label], label) for label in list_session_labels(session)),
         budgets=tuple(list_session_budget_use(session)),

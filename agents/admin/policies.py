@@ -24,9 +24,11 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.affected_agents import list_affected_agents, list_newly_decided_agents
 from agents.admin.agents import AgentAdmin
 from agents.admin.policy_editor import (
+    PolicyScope,
     build_policy_editor,
     decide_tools,
     load_agent_scope,
+    load_organization_defaults_scope,
     load_organization_scope,
 )
 from agents.calls.explain import find_no_tools_reason
@@ -77,6 +79,13 @@ FORM_CHOICES: Mapping[str, Any] = {
     "days": DEFAULT_DAYS,
 }
 STRONGEST_FIRST = ("deny", "ask", "allow")
+# What the modes mean for calls without an agent.
+DEFAULT_MODES = (
+    (ToolPolicy.Mode.NONE, _("None"), _("All calls are denied.")),
+    (ToolPolicy.Mode.ALLOWLIST, _("Allowlist"), _("Only tools that a rule below allows.")),
+    (ToolPolicy.Mode.DENYLIST, _("Denylist"), _("All approved tools that no rule denies.")),
+    (ToolPolicy.Mode.ALL, _("All"), _("All approved tools.")),
+)
 CONDITION_SEPARATOR = " when "
 MAX_SUGGESTED = 500  # tool names
 PAGE_SIZE = 200  # rows; with more, each group loads its rows when it is opened
@@ -514,8 +523,30 @@ def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
-    """Show or replace the organization's policy, which applies to every agent."""
+@dataclass(frozen=True)
+class OrganizationSection:
+    """A page of the organization's policy: the effects of its rules, and what they decide about."""
+
+    name: str
+    title: Any
+    effects: tuple[str, ...]
+    load_scope: Callable[[Organization], PolicyScope]
+
+
+RULES = OrganizationSection(
+    "rules", _("Organization rules"), ("deny", "ask"), load_organization_scope
+)
+DEFAULTS = OrganizationSection(
+    "defaults", _("Defaults"), ("allow",), load_organization_defaults_scope
+)
+# The simulation has all of them.
+EVERYTHING = OrganizationSection("", "", STRONGEST_FIRST, load_organization_scope)
+
+
+def show_organization_policy(
+    request: HttpRequest, *, section: OrganizationSection = RULES
+) -> HttpResponseBase:
+    """Show or replace the organization's policy: a section of it, the other one stays."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
     organization = Organization.objects.get(pk=principal.organization_id)
@@ -535,21 +566,43 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
         else:
             add_policy_saved_message(request, organization, signed)
             _warn_about_missing_tools(request, organization, policy)
-            return HttpResponseRedirect(reverse("admin:organization_policy"))
-    editor = build_policy_editor(load_organization_scope(organization), stored_policy, draft_policy)
+            return HttpResponseRedirect(request.path)
     return render_screen(
         request,
         "organization_policy.html",
-        title=_("Organization rules"),
+        title=section.title,
         draft=form_data,
-        editor=editor,
-        affected_agents=list_newly_decided_agents(organization.pk, editor),
-        **FORM_CHOICES,
         problem=problem,
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         allowed_roles=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
         status=problem.status if problem else 200,
+        **_build_section_context(organization, section, stored_policy, draft_policy),
     )
+
+
+def show_organization_defaults(request: HttpRequest) -> HttpResponseBase:
+    """Show or replace what decides calls without an agent: the mode and the allow rules."""
+    return show_organization_policy(request, section=DEFAULTS)
+
+
+def _build_section_context(
+    organization: Organization,
+    section: OrganizationSection,
+    stored_policy: PolicySpec,
+    draft_policy: PolicySpec,
+) -> dict[str, Any]:
+    editor = build_policy_editor(section.load_scope(organization), stored_policy, draft_policy)
+    is_for_agents = section is not DEFAULTS
+    return {
+        **FORM_CHOICES,
+        "editor": editor.keep_groups(section.effects),
+        "section": section.name,
+        "rule_choices": [choice for choice in EFFECT_CHOICES if choice[0] in section.effects],
+        "modes": DEFAULT_MODES if section is DEFAULTS else MODES,
+        "affected_agents": list_newly_decided_agents(organization.pk, editor)
+        if is_for_agents
+        else None,
+    }
 
 
 def show_organization_agents(request: HttpRequest) -> HttpResponseBase:
@@ -582,16 +635,14 @@ def show_organization_policy_preview(request: HttpRequest) -> HttpResponseBase:
     stored_policy = load_policy_spec(organization)
     draft_policy = parse_posted_policy(request.POST, (), stored_policy)
     is_simulation = "simulation" in request.GET
-    editor = build_policy_editor(load_organization_scope(organization), stored_policy, draft_policy)
+    section = {part.name: part for part in (RULES, DEFAULTS)}.get(request.GET.get("section", ""))
     return render_fragment(
         request,
         "agents/policy_preview.html",
-        editor=editor,
-        affected_agents=list_newly_decided_agents(organization.pk, editor),
-        **FORM_CHOICES,
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         may_try=is_simulation,
         is_simulation=is_simulation,
+        **_build_section_context(organization, section or EVERYTHING, stored_policy, draft_policy),
     )
 
 

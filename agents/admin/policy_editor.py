@@ -1,7 +1,7 @@
 """The editor of a policy: its rules by effect, what they match, and what changes decide."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -107,6 +107,17 @@ def load_organization_scope(organization: Organization) -> PolicyScope:
     )
 
 
+def load_organization_defaults_scope(organization: Organization) -> PolicyScope:
+    """Return the scope of calls without an agent: the mode and allow rules count, too."""
+    scope = load_organization_scope(organization)
+    scopes = dict.fromkeys(scope.server_names, AgentServerScope())
+
+    def decide(policy: Policy, tool: ToolFacts) -> str:
+        return decide_tool_call(tool, EffectivePolicy(policy, scopes=scopes)).verdict
+
+    return replace(scope, decide=decide, tools=[tool for tool in scope.tools if tool.server_id])
+
+
 def load_scope(owner: Owner) -> PolicyScope:
     """Return the scope of a policy."""
     if isinstance(owner, Organization):
@@ -189,6 +200,11 @@ class PolicyEditor:
     def has_rules(self) -> bool:
         """Whether there are rules to show, also removed ones."""
         return any(group.rules for group in self.groups)
+
+    def keep_groups(self, effects: Collection[str]) -> "PolicyEditor":
+        """Return the editor with the rules of some effects only."""
+        groups = tuple(group for group in self.groups if group.effect in effects)
+        return replace(self, groups=groups)
 
     @cached_property
     def newly(self) -> Mapping[str, int]:

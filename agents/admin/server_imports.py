@@ -57,6 +57,7 @@ class ImportField:
     parameter: ImportParameter
     value: str
     elsewhere: str = ""
+    is_needed: bool = True  # bundles have optional values, too
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,23 @@ class ImportRow:
             return "exists"
         if self.problems:
             return "refused"
-        if any(not field.value for field in self.fields):
+        if self.needs_values:
             return "credential"
         return "permission" if self.planned.private else "ready"
+
+    @property
+    def needs_values(self) -> bool:
+        return any(field.is_needed and not field.value for field in self.fields)
+
+    @property
+    def needs_permission(self) -> bool:
+        """Return whether it isn't added before its private address is allowed."""
+        return not self.needs_values and not self.planned.ready and self.planned.private
+
+    @property
+    def needed_values(self) -> str:
+        """Return the names of the values that it needs, separated by spaces."""
+        return " ".join(field.parameter.name for field in self.fields if field.is_needed)
 
     @property
     def words(self) -> tuple[Any, str, str]:
@@ -141,6 +156,7 @@ def build_import_rows(
     owners: dict[str, str] = {}
     for planned in server_import.planned:
         name = planned.entry.name
+        missing = {p.field for p in planned.problems if p.code == "missing_value"}
         fields = tuple(
             ImportField(
                 parameter,
@@ -148,6 +164,7 @@ def build_import_rows(
                 elsewhere=""
                 if owners.setdefault(parameter.name, name) == name
                 else owners[parameter.name],
+                is_needed=name in parameters or not missing.isdisjoint(parameter.fields),
             )
             for parameter in parameters.get(name, planned.entry.parameters)
         )
@@ -171,6 +188,19 @@ def count_import_states(rows: Sequence[ImportRow]) -> list[tuple[str, Any, int]]
     return [
         (state, title, states.count(state)) for state, title, *_more in STATES if state in states
     ]
+
+
+def count_selected_rows(rows: Sequence[ImportRow]) -> dict[str, int]:
+    """Return how many selected rows will be added, need values, or need a permission."""
+    selected = [row for row in rows if row.selected]
+    values = sum(row.needs_values for row in selected)
+    permission = sum(row.needs_permission for row in selected)
+    return {
+        "selected": len(selected),
+        "values": values,
+        "permission": permission,
+        "added": len(selected) - values - permission,
+    }
 
 
 def _list_other_problems(planned: PlannedServer) -> list[Problem]:
@@ -372,7 +402,7 @@ def _render_page(
         search=request.POST.get("search", ""),
         rows=rows,
         states=count_import_states(rows),
-        selected=sum(row.selected for row in rows),
+        counts=count_selected_rows(rows),
         private=[row for row in rows if row.planned.private and not row.problems],
         shares=server_import.shares if server_import else (),
         overrides=server_import.overrides if server_import else None,

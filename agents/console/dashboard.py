@@ -135,14 +135,18 @@ def _list_ended_processes(principal: Principal) -> list[ProcessStatus]:
 
 
 def _count_servers(servers: Any) -> dict[str, Any]:
-    """Return how many servers are enabled, connected and failing, and the URL of the latter."""
+    """Return how many servers are enabled, connected and failing, and the URLs of the latter."""
     counts = servers.enabled().aggregate(
         total=Count("pk"),
         connected=Count("pk", filter=Q(status=Server.Status.CONNECTED)),
         failing=Count("pk", filter=Q(status__in=FAILING_STATES)),
     )
     address = reverse("admin:mcp_servers_server_changelist")
-    return {**counts, "failing_url": f"{address}?status__in={','.join(FAILING_STATES)}"}
+    return {
+        **counts,
+        "connected_url": f"{address}?status__in={Server.Status.CONNECTED}",
+        "failing_url": f"{address}?status__in={','.join(FAILING_STATES)}",
+    }
 
 
 def _list_servers(servers: Any) -> list[Server]:

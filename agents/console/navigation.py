@@ -60,12 +60,14 @@ SIDEBAR: Groups = (
                         "contact_support",
                         ELICITATIONS,
                         Action.RUN_AGENTS,
+                        live_count="questions",
                     ),
                     NavigationEntry(
                         _("Access requests"),
                         "key",
                         ACCESS_REQUESTS,
                         Action.RUN_AGENTS,
+                        live_count="access_requests",
                     ),
                 ),
             ),
@@ -274,7 +276,8 @@ class Navigation:
         if section is None:
             return []
         own_link = self.trail[-1].link
-        items = (replace(section, children=()), *section.children)
+        # The number of the entry is that of all its pages.
+        items = (replace(section, children=(), live_count="", badge=""), *section.children)
         return [replace(item, active=item.link == own_link) for item in items]
 
 

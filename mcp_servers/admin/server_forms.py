@@ -369,6 +369,8 @@ class ServerForm(forms.Form):
         """Disable what the role may not set; the services check it again."""
         super().__init__(*args, **kwargs)
         self.principal = principal
+        # The header of a server has the switch.
+        self.fields["enabled"].disabled = "enabled" in self.initial
         self.fields["sandbox"].initial = settings.BONOBOT_STDIO_SANDBOX
         choices = list(Server.Approval.choices)
         if not principal.may(Action.TRUST_ALL_CHANGES):
@@ -403,15 +405,18 @@ class ServerForm(forms.Form):
             for kind, names in self.SIGN_IN.items()
         ]
 
+    def _is_in_header(self, name: str) -> bool:
+        return name == "enabled" and self.fields[name].disabled
+
     @property
     def folds(self) -> list[CollapsibleFieldset]:
         """Return the collapsible fieldsets with rarely changed fields."""
         is_private_address = self.has_error("url", "private_address")
         return [
             CollapsibleFieldset(
-                title=title,
+                title=_("Description") if self._is_in_header(names[-1]) else title,
                 shows=shows,
-                fields=[self[name] for name in names],
+                fields=[self[name] for name in names if not self._is_in_header(name)],
                 has_related_error=(is_private_address and "allow_private" in names)
                 or ("env_exceptions" in names and self.has_error("env")),
             )

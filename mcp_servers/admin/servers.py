@@ -1,7 +1,8 @@
 """The admin of servers: list, filters, bulk actions, test and refresh."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from datetime import datetime, tzinfo
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from django.contrib import messages
@@ -20,11 +21,11 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, TabGroup, format_problem
 from bonobot.accounts.admin_base.responses import add_deleted_message
@@ -54,6 +55,7 @@ from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
 ROUTE_NAMES = {"form": "add"}  # other routes have the name of the method
 MAX_SEARCH_WORDS = 8
+NONE_MARK = SafeString('<span class="bb-none">–</span>')
 
 
 def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAttempt]) -> None:
@@ -134,20 +136,30 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
 
     Doesn't use a template, because a list shows about a thousand segments.
     """
-    unknown_text, known_texts = _t("not checked"), {100.0: percent(100)}
     checked = [segment.up for segment in segments if segment.up is not None]
     counts = {"n": sum(uptime < 100 for uptime in checked), "checked": len(checked)}
-    bars = []
-    for segment in segments:
-        uptime = segment.up
-        text = unknown_text if uptime is None else known_texts.get(uptime) or percent(uptime)
-        bars.append((segment.tone, f"{localization.format_datetime(segment.begins)} · {text}"))
+    locale = str(get_language()), localization.get_reader_time_zone()
     return format_html(
         '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
         " bb-tiny" if tiny else "",
         _t("Server availability: failures in %(n)d of %(checked)d checked periods") % counts,
-        format_html_join("", '<i data-tone="{}" title="{}"></i>', bars),
+        SafeString("".join(_render_segment(segment, locale) for segment in segments)),
     )
+
+
+def _render_segment(segment: UptimeSegment, locale: tuple[str, tzinfo]) -> SafeString:
+    begins = segment.begins.replace(second=0, microsecond=0)
+    return _render_known_segment(segment.tone, begins, segment.up, locale)
+
+
+@lru_cache(maxsize=1_024)
+def _render_known_segment(
+    tone: str, begins: datetime, uptime: float | None, _locale: tuple[str, tzinfo]
+) -> SafeString:
+    """Render a segment; the servers of a list have the same hours, most with the same result."""
+    text = _t("not checked") if uptime is None else percent(uptime)
+    title = f"{localization.format_datetime(begins)} · {text}"
+    return format_html('<i data-tone="{}" title="{}"></i>', tone, title)
 
 
 class PendingReviewFilter(DropdownFilter):
@@ -333,6 +345,8 @@ class ServerAdmin(TabbedAdmin):
     @display(description=_("pending"), ordering="waiting_count")
     def pending_review(self, server: Any) -> str:
         """Return the number of definitions pending review, as a link."""
+        if not server.waiting_count:
+            return NONE_MARK
         return render_to_string("admin/servers/waiting.html", {"server": server})
 
     @display(description=_("last 24 hours"))

@@ -1,11 +1,16 @@
 """The reference is generated from the code and complete."""
 
 import ast
+from pathlib import Path
 
 from drf_spectacular.generators import SchemaGenerator
 
 from bonobot.core import environment
-from bonobot.core.documentation.reference import format_table, list_error_codes
+from bonobot.core.documentation.reference import (
+    build_errors_page,
+    format_table,
+    list_error_codes,
+)
 from docs.making import reference
 
 
@@ -53,6 +58,20 @@ def test_a_code_is_found_where_it_is_raised_or_the_default() -> None:
     assert list(codes["too_late"].messages) == ["… came late."]
     assert list(codes["too_late"].remedies) == ["Come earlier."]
     assert list(codes["late"].messages) == ["Too late.", "Nobody waited."]
+
+
+def test_codes_of_subclasses_and_below_texts_that_begin_like_statements_are_found(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "errors.py").write_text(
+        "class Late(Problem):\n    code = 'late'\n\n\nclass TooLate(Late):\n    status = 503\n"
+    )
+    (tmp_path / "agents" / "users.py").write_text(
+        'TEXT = """\nraise Late()\n"""\n\n\ndef run():\n    raise TooLate("Nobody waited.")\n'
+    )
+    page = build_errors_page(tmp_path, tmp_path)
+    assert "| `late` | 400, 503 | Nobody waited. |" in page
 
 
 def test_a_cell_doesnt_break_its_table() -> None:

@@ -146,7 +146,7 @@ def add_by_pasting(page: Page, url: str) -> None:
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("[data-entry=broken]")).to_contain_text("bad_url")
     page.locator("[data-entry=everything]").get_by_label("Allow private address").check()
-    page.get_by_role("button", name="Add selected").click()
+    page.get_by_role("button", name="Add 1 server").click()
 
 
 def attach_and_allow_two_tools(page: Page) -> None:

@@ -96,7 +96,7 @@ def test_a_form_can_be_submitted_after_staying_on_the_page(olga: Page, acme: Org
     server = admin_client.create_web_server(acme)
     guard = Guard(olga)
     olga.goto(f"/admin/mcp_servers/server/{server.pk}/configuration/")
-    olga.get_by_text("Description and status").click()
+    olga.locator("summary", has_text="Description").click()
     olga.get_by_label("Description").fill("Weather")
     with olga.expect_event("dialog"):
         olga.get_by_role("switch").first.click(no_wait_after=True)  # another form of the page

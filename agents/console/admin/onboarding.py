@@ -29,10 +29,17 @@ from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.model_endpoints.try_endpoint import EndpointTestResult, try_endpoint
 from agents.models import Agent, ModelEndpoint, Session
 from agents.services import AgentSpec, attach_server, create_agent
+from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.services import start_session
 from agents.tool_matrix.services import save_settings
 from agents.tool_matrix.settings import Setting
-from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
+from bonobot.accounts.admin_base.responses import (
+    FRAGMENT_HEADER,
+    View,
+    add_problem_to_form,
+    render_fragment,
+    render_screen,
+)
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
@@ -40,6 +47,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, TextInput
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
+from bonobot.ledger.api.audit_filter import parse_uuid
 from bonobot.ledger.models import AuditRow
 from mcp_servers.admin import add_servers, openapi, preset_gallery
 from mcp_servers.admin.add_by_url import add_by_url
@@ -49,6 +57,7 @@ from mcp_servers.models import Definition, Server
 
 INSTRUCTIONS = _("Use your tools. State clearly what you did and what didn't work.")
 MAX_SERVERS = 10
+LIVE_TOPICS = ("audit", "sessions")
 OFFLINE = "offline"
 OFFLINE_ENDPOINT = ModelEndpointSpec(
     name="Offline", kind=ModelEndpoint.Kind.OFFLINE, model="offline"
@@ -200,23 +209,22 @@ def show_onboarding(request: HttpRequest) -> HttpResponseBase:
         return response
     progress = load_onboarding_progress(principal.organization_id)
     step = _select_step(request, progress)
-    context: dict[str, Any] = {}
+    context: dict[str, Any] = {
+        "setup": progress,
+        "step": step,
+        "organization": Organization.objects.get(pk=principal.organization_id),
+        "results": _load_results(principal, progress),
+        **_build_step_context(principal, step),
+        **_build_session_context(request, principal, progress),
+    }
     if step is not None and step.slug == "ask" and principal.may(Action.MANAGE_AGENTS):
         forms_or_response = _handle_call_step(request, principal)
         if not isinstance(forms_or_response, dict):
             return forms_or_response
-        context = forms_or_response
-    return render_screen(
-        request,
-        "first_run.html",
-        title=_("First steps"),
-        setup=progress,
-        step=step,
-        organization=Organization.objects.get(pk=principal.organization_id),
-        results=_load_results(principal, progress),
-        **_build_step_context(principal, step),
-        **context,
-    )
+        context |= forms_or_response
+    if FRAGMENT_HEADER in request.headers:
+        return render_fragment(request, "first_run/page.html", **context)
+    return render_screen(request, "first_run.html", title=_("First steps"), **context)
 
 
 def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseBase | None:
@@ -248,6 +256,10 @@ def _handle_call_step(
 ) -> dict[str, Any] | HttpResponseBase:
     """Return the forms of the last step; save and test a model, or start the session (POST)."""
     posted = request.POST if request.method == "POST" else None
+    if posted is not None and "agent" in posted:
+        agents = Agent.objects.visible_to(principal)
+        agent = agents.get_or_404(principal.organization_id, pk=posted["agent"])
+        return _follow_session(start_session(principal, agent, posted.get("text", "")))
     is_model = posted is not None and posted.get("do") == "model"
     model_form = OnboardingModelEndpointForm(principal, posted if is_model else None)
     test_result = problem = None
@@ -259,14 +271,33 @@ def _handle_call_step(
         initial={"text": build_example_message(principal.organization_id)},
     )
     if (session := _save_form(principal, form)) is not None:
-        agent_url = reverse("admin:agents_agent_change", args=[session.agent_id])
-        return HttpResponseRedirect(f"{agent_url}?session={session.pk}")
+        return _follow_session(session)
     return {
         "form": form,
         "model_form": model_form,
         "test_result": test_result,
         "problem": problem,
     }
+
+
+def _follow_session(session: Session) -> HttpResponseBase:
+    """Return to the steps, where the call of the session is shown when it is made."""
+    return HttpResponseRedirect(f"{build_onboarding_url()}?session={session.pk}")
+
+
+def _build_session_context(
+    request: HttpRequest, principal: Principal, progress: OnboardingProgress
+) -> dict[str, Any]:
+    """Return the session that was started on this page, and whether it made its call."""
+    pk = parse_uuid(request.GET.get("session", ""))
+    sessions = Session.objects.visible_to(principal).select_related("agent")
+    session = sessions.filter(pk=pk).first() if pk else None
+    if session is None:
+        return {}
+    is_running = session.status not in RESTING_STATUSES
+    has_call = any(step.slug == "ask" and step.done for step in progress.steps)
+    state = "called" if has_call else "running" if is_running else "no_call"
+    return {"session": session, "session_state": state, "live_topics": LIVE_TOPICS}
 
 
 def _save_form(principal: Principal, form: FirstCallForm | OnboardingModelEndpointForm) -> Any:

@@ -322,6 +322,11 @@ def _build_policy_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
             name="organization_policy_agents",
         ),
         path(
+            f"{base}defaults/",
+            wrap(policies.show_organization_defaults),
+            name="organization_policy_defaults",
+        ),
+        path(
             f"{base}preview/",
             wrap(policies.show_organization_policy_preview),
             name="organization_policy_preview",

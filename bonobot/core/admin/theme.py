@@ -4,6 +4,7 @@ Everything else imports its admin classes, decorators, widgets and filters from 
 theme can be replaced in one file.
 """
 
+from collections.abc import Iterator
 from datetime import datetime, time
 from typing import Any
 
@@ -15,7 +16,7 @@ from django.utils.dateparse import parse_date, parse_time
 from django.utils.functional import Promise
 from django.utils.text import capfirst, format_lazy
 from django.utils.translation import gettext_lazy as _
-from unfold.admin import ModelAdmin
+from unfold.admin import ModelAdmin, checkbox
 from unfold.contrib.filters.admin import (
     ChoicesDropdownFilter,
     DropdownFilter,
@@ -31,6 +32,7 @@ from unfold.forms import (
     UserCreationForm,
 )
 from unfold.sites import UnfoldAdminSite as AdminSite
+from unfold.templatetags import unfold_list
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget as IntegerInput,
 )
@@ -70,6 +72,7 @@ __all__ = [
     "UserChangeForm",
     "UserCreationForm",
     "action",
+    "checkbox",
     "display",
     "register",
     "site",
@@ -145,3 +148,15 @@ class DateTimeRangeFilter(RangeDateTimeFilter):
     def _get_parameter(self, name: str) -> str:
         value: Any = self.used_parameters.get(f"{self.parameter_name}_{name}")
         return str(value or "")
+
+
+def _list_headers_once(changelist: Any) -> Iterator[dict[str, Any]]:
+    """Yield the headers of a list, which the theme would compute again for each of its rows."""
+    headers = vars(changelist).get("listed_headers")
+    if headers is None:
+        headers = vars(changelist)["listed_headers"] = list(_compute_headers(changelist))
+    return iter(headers)
+
+
+_compute_headers = unfold_list.result_headers
+unfold_list.result_headers = _list_headers_once

@@ -350,7 +350,7 @@ def _build_excerpt(text: str, pattern: re.Pattern[str]) -> SafeString:
 
 
 def _list_searched_pages(query: str) -> Iterator[str]:
-    """Yield the pages to search: that of error codes, which takes seconds, only for a code."""
+    """Yield the pages to search: that of error codes, which takes longest, only for a code."""
     yield from (name for name in find_files() if not is_image(name))
     has_code = _ERROR_CODE.search(query)
     yield from (name for name in GENERATED_PAGES if has_code or name != ERRORS_PAGE)

@@ -243,6 +243,12 @@ def set_reader_time_zone(name: str) -> None:
     _reader_state.zone = ZoneInfo(name) if name in list_time_zones() else UTC
 
 
+def get_reader_time_zone() -> tzinfo:
+    """Return the zone in which the times of this request are formatted."""
+    zone: tzinfo = getattr(_reader_state, "zone", UTC)
+    return zone
+
+
 def format_datetime(moment: datetime, *, seconds: bool = False) -> str:
     """Return a time in the reader's zone with its name: `2026-11-23 06:14 CET`."""
     zone: tzinfo = getattr(_reader_state, "zone", UTC)

@@ -6,6 +6,7 @@ up to which time, and can be continued from there.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -96,6 +97,13 @@ class AuditSearch:
             MAX_ROWS_SCANNED - 1 : MAX_ROWS_SCANNED + 1
         ]
         return last_times[0] if len(last_times) > 1 else None
+
+
+def build_label_filter(label: str) -> Q:
+    """Return a filter for calls whose tool has a flow label."""
+    # The first condition skips most rows without evaluating the expression.
+    pattern = rf'"labels":\[[^]]*"{re.escape(label)}"'
+    return Q(opened__contains='"labels":') & Q(opened__regex=pattern)
 
 
 def build_text_filter(text: str) -> Q:

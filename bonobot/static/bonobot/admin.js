@@ -88,15 +88,20 @@
     });
   }
 
-  // Parts of a form that belong to one choice: data-shows="transport_type=http". A field hides its row.
+  // Parts of a form that belong to one choice: data-shows="transport_type=http", or "whose=agent:*" for
+  // those that begin with it. A field hides its row.
   function showMatchingParts(root = document) {
     for (const part of queryAll("[data-shows]", root)) {
       const [name, values] = part.dataset.shows.split("=");
       const form = part.closest("form");
       const selectedValue = new FormData(form).get(name);
-      const isHidden = !values.split("|").includes(String(selectedValue));
+      const isShown = values
+        .split("|")
+        .some((value) =>
+          value.endsWith("*") ? String(selectedValue).startsWith(value.slice(0, -1)) : value === String(selectedValue),
+        );
       const row = part.matches("input, select, textarea") ? part.closest(".form-row") : part;
-      (row ?? part).hidden = isHidden && !row?.querySelector(".errorlist");
+      (row ?? part).hidden = !isShown && !row?.querySelector(".errorlist");
     }
   }
 
@@ -129,6 +134,7 @@
       label.textContent = count;
       const button = label.closest("button");
       if (button) button.disabled = count === 0;
+      label.closest("[data-selection-bar]")?.toggleAttribute("data-idle", count === 0);
     }
   }
 

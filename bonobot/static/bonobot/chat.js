@@ -24,6 +24,17 @@
     button.addEventListener("click", jump);
   }
 
+  // The rail begins below the header of the page, which stays in sight on wide screens.
+  function setUpHead() {
+    const head = document.querySelector(".bb-page-head");
+    const showHeight = () => {
+      const isSticky = getComputedStyle(head).position === "sticky";
+      document.documentElement.style.setProperty("--bb-chat-head", isSticky ? `${head.offsetHeight}px` : "0px");
+    };
+    new ResizeObserver(showHeight).observe(head.parentElement);
+    showHeight();
+  }
+
   // The versions of edited messages: the steps of the selected one are shown, the newest first.
   function setUpVersions(list) {
     const selected = new Map();
@@ -66,6 +77,28 @@
     });
     show();
     new MutationObserver(show).observe(list, { childList: true });
+  }
+
+  // The form of a message that is edited: focused when it opens, closed with Escape or its button.
+  function setUpEdits(list) {
+    const closeEdit = (element) => {
+      const edit = element.closest(".bb-edit[open]");
+      if (!edit) return;
+      edit.open = false;
+      edit.querySelector("summary").focus();
+    };
+    list.addEventListener(
+      "toggle",
+      (event) => {
+        if (!event.target.matches(".bb-edit[open]")) return;
+        const field = event.target.querySelector("textarea");
+        field.focus();
+        field.setSelectionRange(field.value.length, field.value.length);
+      },
+      true,
+    );
+    list.addEventListener("keydown", (event) => event.key === "Escape" && closeEdit(event.target));
+    list.addEventListener("click", (event) => event.target.closest("[data-close-edit]") && closeEdit(event.target));
   }
 
   // How long something runs: <time data-elapsed datetime="…">. The server replaces the element.
@@ -147,7 +180,9 @@
   addEventListener("load", () => {
     queryAll("[data-files]:has(input)").forEach(setUpFiles);
     queryAll("[data-steps]").forEach(setUpVersions);
+    queryAll("[data-steps]").forEach(setUpEdits);
     queryAll("[data-live]").forEach(setUpJump);
+    if (document.querySelector("[data-chat-dock]")) setUpHead();
     showElapsedTimes();
     const observer = new MutationObserver(showElapsedTimes);
     for (const dock of queryAll("[data-chat-dock]")) observer.observe(dock, { childList: true });

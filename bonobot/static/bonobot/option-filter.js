@@ -1,5 +1,5 @@
 // Long lists of checkboxes: a field that filters them, and how many are selected. Their height is limited
-// by the style, so that the button of the form stays in reach.
+// by the style, so that the button of the form stays in reach. Long selects, too: data-searchable-options.
 "use strict";
 
 (() => {
@@ -41,7 +41,74 @@
     showCount();
   }
 
+  // While something is typed, the select is a list of the matching options.
+  const MAX_VISIBLE = 8;
+
+  function setUpSelect(select) {
+    const options = [...select.options];
+    if (options.length < MIN_OPTIONS || select.disabled) return;
+    const items = [...select.children];
+    let chosenValue = select.value;
+    const { searchOptions } = document.getElementById("page").dataset;
+    const field = document.createElement("input");
+    field.type = "search";
+    field.className = "bb-input bb-slim bb-option-search";
+    field.placeholder = searchOptions;
+    field.setAttribute("aria-label", `${searchOptions}: ${select.labels[0]?.textContent.trim() ?? ""}`);
+
+    const isInGroup = (option, group) => option.dataset.group === group.label;
+
+    // Options can't be hidden in every browser: those that don't match are taken out.
+    function show(words) {
+      const matches = (option) => words.every((word) => option.text.toLowerCase().includes(word));
+      const shownItems = items.filter((item) => {
+        if (item.tagName === "OPTION") return matches(item);
+        item.replaceChildren(...options.filter((option) => isInGroup(option, item) && matches(option)));
+        return item.children.length > 0;
+      });
+      select.replaceChildren(...shownItems);
+      select.value = chosenValue;
+      const lineCount = select.options.length + select.querySelectorAll("optgroup").length;
+      select.size = words.length ? Math.max(2, Math.min(MAX_VISIBLE, lineCount)) : 0;
+    }
+
+    // Ends the search with what is selected, or with the earlier choice.
+    function endSearch() {
+      if (!field.value) return;
+      const isChanged = select.selectedIndex >= 0 && select.value !== chosenValue;
+      if (isChanged) chosenValue = select.value;
+      field.value = "";
+      show([]);
+      if (isChanged) select.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+
+    function handleKey(event) {
+      if (event.key === "ArrowDown" && field.value) select.focus();
+      if (event.key !== "Enter") return;
+      event.preventDefault(); // instead of submitting the form
+      if (!field.value || !select.options.length) return;
+      select.selectedIndex = 0;
+      endSearch();
+      select.focus();
+    }
+
+    for (const option of options) option.dataset.group = option.parentElement.label ?? "";
+    field.addEventListener("input", (event) => {
+      event.stopPropagation(); // it changes nothing in the form
+      show(field.value.trim().toLowerCase().split(/\s+/).filter(Boolean));
+    });
+    field.addEventListener("keydown", handleKey);
+    select.addEventListener("click", endSearch);
+    select.addEventListener("keydown", (event) => event.key === "Enter" && endSearch());
+    select.addEventListener("blur", endSearch);
+    select.addEventListener("change", () => {
+      if (!field.value) chosenValue = select.value;
+    });
+    select.before(field);
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
+    document.querySelectorAll("select[data-searchable-options]").forEach(setUpSelect);
     const lists = document.querySelectorAll(
       "#content :is([data-option-list], div[id^=id_]:has(> div > label > input[type=checkbox]))",
     );

@@ -205,7 +205,8 @@ CONTROL_AREA = Area(
         Feature(
             "View and change the organization's policy",
             admin=(
-                "organization_policy organization_policy_agents organization_policy_preview "
+                "organization_policy organization_policy_agents organization_policy_defaults "
+                "organization_policy_preview "
                 "organization_restore_policy"
             ),
             rest="get_organization_tool_policy set_organization_tool_policy",

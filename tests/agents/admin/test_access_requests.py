@@ -26,7 +26,9 @@ def test_a_member_requests_an_agent_and_sees_the_answer() -> None:
 
     inbox = reviewer.get("agents_approval_changelist").split('class="bb-inbox-tabs"', 1)[1]
     address = admin_client.build_url("agents_accessrequest_changelist")
-    assert admin_client.find_links(inbox.split("</nav>", 1)[0], address)
+    tabs = inbox.split("</nav>", 1)[0]
+    assert admin_client.find_links(tabs, address)
+    assert "Access requests 2" in admin_client.get_text(tabs)
     page = reviewer.get("agents_accessrequest_change", sales.pk)
     assert "Deny request" in page
     assert "Approve request" in page

@@ -37,7 +37,7 @@ def build_fields(agent: Agent, **values: Any) -> dict[str, Any]:
     names = ("name", "slug", "max_turns", "max_calls", "max_run_s", "calls_per_minute")
     names = (*names, "tool_search_above")
     fields = {name: getattr(agent, name) for name in names}
-    return fields | {"model_endpoint": str(agent.model_endpoint_id), "enabled": "on"} | values
+    return fields | {"model_endpoint": str(agent.model_endpoint_id)} | values
 
 
 def test_the_list_shows_failing_servers(
@@ -169,6 +169,12 @@ def test_an_agent_is_disabled(helper: Agent, operator: admin_client.AdminClient)
     helper.refresh_from_db()
     assert not helper.enabled
     assert "This agent is disabled." in operator.get("agents_agent_change", helper.pk)
+    page = operator.post(
+        "agents_agent_configuration", helper.pk, **build_fields(helper, name="Renamed")
+    )
+    assert page.count('name="enabled"') == 1  # the switch in the header
+    helper.refresh_from_db()
+    assert (helper.name, helper.enabled) == ("Renamed", False)
 
 
 def test_deleting_an_agent_requires_confirmation(

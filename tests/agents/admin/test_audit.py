@@ -233,6 +233,7 @@ def test_a_search_that_covers_its_period_has_no_continuation(
         {"rule": "nothing"},
         {"resource_id": "nothing"},
         {"outcome__in": "refused,error"},
+        {"flow_label": "private_data"},
     ],
 )
 def test_a_search_without_an_index_scans_up_to_the_limit(
@@ -266,7 +267,7 @@ def create_call(organization: Organization, **columns: Any) -> AuditRow:
     values = {
         "seq": 1_000 + rows.count(),
         "digest": "0" * 64,
-        "opened": json.dumps({"details": details}),
+        "opened": json.dumps({"details": details}, separators=(",", ":")),
         "opened_at": timezone.now(),
         "action": "agent_tool_call",
         "event_type": "call",
@@ -280,6 +281,20 @@ def create_call(organization: Organization, **columns: Any) -> AuditRow:
         [AuditRow(id=uuid4(), organization_id=organization.pk, **values | columns)]
     )
     return row
+
+
+def test_calls_are_filtered_by_the_flow_labels_of_their_tools(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    labels = ["private_data", "sends_out"]
+    create_call(acme, tool_name="send", details={"arguments": {}, "labels": labels})
+    create_call(acme, tool_name="pay", details={"arguments": {"sends_out": 1}, "labels": []})
+    page = admin_client.get_text(auditor.get("ledger_auditrow_changelist", flow_label="sends_out"))
+    assert "Flow label External effect" in page
+    assert "send" in page
+    assert "pay" not in page
+    everything = auditor.get("ledger_auditrow_changelist", flow_label="unknown")
+    assert "pay" in admin_client.get_text(everything)
 
 
 def create_approved_call(organization: Organization, **fields: Any) -> tuple[AuditRow, AuditRow]:

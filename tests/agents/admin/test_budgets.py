@@ -60,6 +60,23 @@ def test_a_saved_budget_is_previewed_with_its_own_owner_and_unit(
     assert "500 tokens: a notification" in page
 
 
+def test_a_budget_of_each_session_is_created_for_an_agent_that_is_listed_once(
+    acme: Organization, person: admin_client.AdminClient
+) -> None:
+    agent = factories.create_agent(acme, "Helper")
+    assert person.get("agents_budget_add").count(f'value="agent:{agent.pk}"') == 1
+    form = FORM | {"whose": f"agent:{agent.pk}", "amount": "7", "each_session": "on"}
+    assert "Each session of the agent Helper" in get_text(
+        person.post("agents_budget_preview", **form)
+    )
+    person.post("agents_budget_add", **form)
+    row = Budget.objects.get()
+    assert (row.agent, row.each_session, row.limit) == (agent, True, 7)
+    person.post("agents_budget_change", row.pk, amount="8", warn_at="50")
+    row = Budget.objects.get()
+    assert (row.each_session, row.limit, row.warn_at) == (True, 8, 50)
+
+
 def test_the_list_shows_a_state_with_an_icon_and_a_word(
     acme: Organization, person: admin_client.AdminClient
 ) -> None:

@@ -1,5 +1,7 @@
 """The policy pages: approval rules, conditions, the preview, and the organization's policy."""
 
+import re
+
 import pytest
 
 from agents.admin import policies
@@ -142,6 +144,21 @@ def test_many_tools_are_grouped_and_managed_by_group(
     assert "rule-mcp_web_echo" not in results
     assert load_policy_spec(Agent.objects.get()).ask == ("mcp_web_echo",)
     assert "mcp_web_add" not in load_policy_spec(Agent.objects.get()).deny
+
+
+def test_defaults_have_the_mode_and_allow_rules_and_rules_have_the_others(acme, helper, owner):
+    fields = {"mode": "allowlist", "deny": "mcp_web_add", "allow": "mcp_web_echo"}
+    page = owner.post("organization_policy_defaults", **fields)
+    assert "Only tools that a rule below allows." in page
+    assert 'data-rule-row="mcp_web_echo' in page
+    assert 'data-rule-row="mcp_web_add' not in page
+    text = admin_client.get_text(page)
+    assert re.search(r"Deny 1 \w+ Ask 0 \w+ Allow 1 Decisions about calls without", text)
+    rules = owner.get("organization_policy")
+    assert 'data-rule-row="mcp_web_add' in rules
+    assert 'data-rule-row="mcp_web_echo' not in rules
+    assert '<input type="hidden" name="mode" value="allowlist">' in rules
+    assert load_policy_spec(acme).allow == ("mcp_web_echo",)
 
 
 def test_the_organizations_policy_applies_to_every_agent(acme, helper, administrator, owner):

@@ -62,7 +62,7 @@ def paste(seat: admin_client.AdminClient, config: Any, *, status: int = 200, **m
 
 def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.AdminClient) -> None:
     page = paste(seat, TWO, do="preview")
-    assert "2 servers were found" in page
+    assert "1 of 2 selected" in admin_client.get_text(page)
     text = admin_client.get_text(page)
     assert "All 2 Ready 1 Not allowed 1" in text
     assert "bad_url" in page
@@ -143,7 +143,7 @@ def test_servers_with_private_addresses_are_one_result_with_one_permission(
     preview = root.open(address.replace("&amp;", "&"))
     assert "weather" not in re.findall(r'data-entry="([^"]*)"', preview)
     assert len(re.findall(r'name="private"\s+value="local-\d"\s+checked', preview)) == 5
-    assert "Add selected: 5" in admin_client.get_text(preview)
+    assert "Add 5 servers" in admin_client.get_text(preview)
     assert Server.objects.count() == 1  # nothing is added by opening a page
     names: dict[str, Any] = {"add": LOCAL_NAMES, "private": LOCAL_NAMES}
     paste(root, MANY, do="add", seen="1", **names)
@@ -167,6 +167,21 @@ def test_invalid_json_is_reported_with_its_position(seat: admin_client.AdminClie
     page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview", status=400)
     assert "broken_json" in page
     assert "line" in page
+
+
+def test_the_button_says_how_many_servers_will_be_added_when_others_need_something(
+    seat: admin_client.AdminClient,
+) -> None:
+    url = "https://mcp.example.com/mcp"
+    keyed = {"url": url, "headers": {"X-Key": "${SKY_KEY}"}}
+    config = {"ready": {"url": url}, "weather": keyed, "rain": keyed, **LOCAL}
+    text = admin_client.get_text(paste(seat, config, do="preview"))
+    assert "4 of 4 selected 2 need values 1 needs permission" in text
+    assert "Add 1 server" in text
+    filled = {"parameter-SKY_KEY": "geheim"}
+    text = admin_client.get_text(paste(seat, config, do="preview", **filled))
+    assert "4 of 4 selected 1 needs permission" in text
+    assert "Add 3 servers" in text
 
 
 def test_a_platform_administrator_can_allow_a_private_address(acme: Organization) -> None:
@@ -341,7 +356,7 @@ def test_deselected_attachments_arent_applied(
 def test_an_uploaded_file_is_read_like_pasted_text(seat: admin_client.AdminClient) -> None:
     file = SimpleUploadedFile("mcp.json", json.dumps(TWO).encode())
     page = seat.post("mcp_servers_server_paste", text="", file=file, do="preview")
-    assert "2 servers were found" in page
+    assert "1 of 2 selected" in admin_client.get_text(page)
     odd = SimpleUploadedFile("mcp.bin", b"\xff\xfe\x00")
     assert "not_text" in seat.post("mcp_servers_server_paste", status=400, text="", file=odd)
 

@@ -11,7 +11,7 @@ from agents.console.onboarding import (
     set_onboarding_closed,
     set_step_skipped,
 )
-from agents.models import Agent, ModelEndpoint
+from agents.models import Agent, ModelEndpoint, Session
 from agents.policies.queries import load_policy
 from agents.tool_matrix.services import save_settings
 from agents.tool_matrix.settings import Setting, ToolKey, find_inherited_setting
@@ -112,13 +112,38 @@ def test_the_first_call_creates_an_agent_with_servers_and_the_offline_model(
     assert "Offline model (no key needed)" in page
     assert "Use search" in page
     fields = {"step": "ask", "do": "call", "name": "Helper", "model": "offline"}
-    operator.post("first_run", **fields, text="Use search", servers=[server.pk])
+    page = operator.post("first_run", **fields, text="Use search", servers=[server.pk])
+    assert "Helper is working on “Use search”" in admin_client.get_text(page)
+    assert 'data-topic="audit"' in page
     agent = Agent.objects.get(name="Helper")
     assert [agent_server.server_id for agent_server in agent.agent_servers.all()] == [server.pk]
     assert agent.model_endpoint.kind == "offline"
     assert agent.sessions.get().title == "Use search"
     assert "mcp_docs_search" in operator.get("agents_agent_policy", agent.pk)
     assert "Message to Helper" in operator.get("first_run")  # the call wasn't made yet
+
+
+def test_the_first_call_appears_below_the_steps_when_it_is_made(acme: Organization) -> None:
+    server = admin_client.create_web_server(acme, "docs")
+    admin_client.declare_tool(server, "search")
+    approve_definitions(factories.build_administrator(acme), server)
+    agent = factories.create_agent(acme, "Helper")
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    owner.post("first_run", step="ask", agent=agent.pk, text="Use search")
+    session = agent.sessions.get()
+    url = f"{admin_client.build_url('first_run')}?session={session.pk}"
+    script = {"Bonobot-Fragment": "1"}
+    page = owner.client.get(url, headers=script).content.decode()
+    assert "Waiting for the first call" in page
+    assert "<html" not in page
+    Session.objects.update(status=Session.Status.DONE)
+    page = owner.client.get(url, headers=script).content.decode()
+    assert "The session ended without a call." in page
+    assert "Message to Helper" in page
+    create_call(acme)
+    page = admin_client.get_text(owner.client.get(url, headers=script).content.decode())
+    assert "Your first governed call" in page
+    assert "Succeeded" in page
 
 
 def test_a_taken_name_is_corrected_in_place(acme: Organization) -> None:

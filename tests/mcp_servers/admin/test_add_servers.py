@@ -257,9 +257,10 @@ def test_an_operator_can_rename_a_stdio_server_and_keep_its_command(
         "mcp_servers_server_add", **STDIO, **{"env-name": ["A"], "env-value": ["geheim"]}
     )
     server = Server.objects.get()
-    renamed = STDIO | {"name": "watch", "command": "bash", "args": "-c evil"}
+    renamed = STDIO | {"name": "watch", "command": "bash", "args": "-c evil", "enabled": ""}
     browser.post("mcp_servers_server_configuration", server.pk, **renamed)
     server.refresh_from_db()
+    assert server.enabled  # the switch in the header sets it
     assert (server.name, server.endpoint_config["command"]) == ("watch", "uvx")
     assert get_secret_values(server) == {"A": "geheim"}
 
