@@ -18,6 +18,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories, rest
+from tests.admin_client import is_signed_in
 
 pytestmark = pytest.mark.django_db
 
@@ -144,7 +145,7 @@ def test_a_person_with_an_account_signs_in_and_joins(acme: Organization) -> None
     assert "bert" in admin_client.get_text(admin_client.check_page(response))
     client.post(reverse("account_join"))
     assert Membership.objects.get(user__username="bert").role == Role.REVIEWER
-    assert client.get(reverse("admin:index")).status_code == 200
+    assert is_signed_in(client)
 
 
 def test_an_invitation_can_be_used_once(acme: Organization) -> None:

@@ -15,6 +15,7 @@ from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import has_second_factor
 from tests import factories
+from tests.admin_client import is_signed_in
 from tests.bonobot.accounts.software_passkey import SecurityKey
 from tests.bonobot.accounts.test_second_factor import PASSWORD
 from tests.own_cache import clear_cache
@@ -66,14 +67,10 @@ def add_key(key: SecurityKey, name: str = "anna") -> None:
     assert response.status_code == 302, response.content.decode()
 
 
-def is_signed_in(client: Client) -> bool:
-    return client.get(reverse("admin:index"), secure=True).status_code == 200
-
-
 def post_assertion(client: Client, credential: str) -> bool:
     """Post an assertion and return whether the browser is signed in."""
     client.post(reverse(ASK), {"credential": credential}, secure=True)
-    return is_signed_in(client)
+    return is_signed_in(client, secure=True)
 
 
 def test_a_passkey_signs_in_and_its_assertion_is_valid_once(anna: User) -> None:
@@ -81,7 +78,7 @@ def test_a_passkey_signs_in_and_its_assertion_is_valid_once(anna: User) -> None:
     add_key(key)
     assert has_second_factor(anna)
     client = sign_in()
-    assert not is_signed_in(client)
+    assert not is_signed_in(client, secure=True)
     assertion = key.answer(read_options(client, ASK))
     assert post_assertion(client, assertion)
     second_client = sign_in()

@@ -23,6 +23,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import has_second_factor, reset_second_factor
 from bonobot.core.problems import Forbidden
 from tests import factories
+from tests.admin_client import is_signed_in
 from tests.bonobot.accounts.test_second_factor import PASSWORD, build_code, set_up_codes, sign_in
 from tests.own_cache import clear_cache
 
@@ -75,10 +76,6 @@ def hashed_passwords(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(PBKDF2PasswordHasher, "encode", record_and_encode)
     return passwords
-
-
-def is_signed_in(client: Client) -> bool:
-    return client.get(reverse("admin:index")).status_code == 200
 
 
 # -- enumeration, by response and by timing

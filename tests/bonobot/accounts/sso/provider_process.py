@@ -76,11 +76,6 @@ def sign_in_with_password(name: str) -> Client:
     return client
 
 
-def is_signed_in(client: Client) -> bool:
-    """Return whether the browser is signed in to the admin."""
-    return client.get(reverse("admin:profile")).status_code == 200
-
-
 def create_person(organization: Organization, role: Role = Role.MEMBER, name: str = "anna") -> User:
     """Create a member with a password and an email address."""
     user = User.objects.get(pk=factories.create_member(organization, role, name).id)

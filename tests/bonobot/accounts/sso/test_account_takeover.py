@@ -13,12 +13,12 @@ from bonobot.accounts.profiles import request_email_change
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import services as sso
 from tests import factories
+from tests.admin_client import is_signed_in
 from tests.bonobot.accounts.sso.provider_process import (
     ANNA,
     authorize,
     create_person,
     create_provider,
-    is_signed_in,
     read_authorization_request,
     read_code,
     run_provider,

@@ -13,12 +13,12 @@ from django.urls import reverse
 from bonobot.accounts.models import Identity, Organization, Provider, User
 from bonobot.accounts.roles import Role
 from tests import factories
+from tests.admin_client import is_signed_in
 from tests.bonobot.accounts.sso.provider_process import (
     ANNA,
     authorize,
     create_person,
     create_provider,
-    is_signed_in,
     open_link_page,
     read_authorization_request,
     read_code,

@@ -19,6 +19,7 @@ from bonobot.accounts.attempt_limits import (
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from tests import factories
+from tests.admin_client import is_signed_in
 from tests.bonobot.accounts.test_second_factor import PASSWORD, build_code, set_up_codes, sign_in
 from tests.own_cache import clear_cache
 
@@ -72,10 +73,6 @@ def guess_password(name: str = "anna") -> None:
         for number in range(2 * SIGN_IN_ACCOUNT.burst)
     )
     assert "too_many_attempts" in codes
-
-
-def is_signed_in(client: Client) -> bool:
-    return bool(client.get(reverse("admin:index")).status_code == 200)
 
 
 def test_a_known_device_can_sign_in_while_others_guess_passwords(anna: User) -> None:

@@ -12,11 +12,11 @@ from django.urls import reverse
 
 from bonobot.accounts.models import Organization, Provider
 from tests import factories
+from tests.admin_client import is_signed_in
 from tests.bonobot.accounts.sso.provider_process import (
     ANNA,
     create_person,
     create_provider,
-    is_signed_in,
     run_provider,
     sign_in,
     sign_in_with_password,
