@@ -4,8 +4,8 @@
 and the one test in which a call goes through the whole product.
 
 Tests marked `whole` take long, and fail for few changes: builds, commands of the documentation,
-generated requests, pages with thousands of tools, and programs of others. `TEST_SUITE=whole` runs
-them, as CI does once in a run.
+generated requests, walks through all forms, pages with thousands of tools, and programs
+of others. `TEST_SUITE=whole` runs them, as CI does once in a run.
 With PostgreSQL, what doesn't depend on the database or the broker is left out (`is_for_postgres`).
 """
 
@@ -97,15 +97,41 @@ NOT_QUICK = (
 # Folders of tests of interfaces, which `--quick` leaves out: their services are tested below them.
 INTERFACES = frozenset({"admin", "api", "cli", "views"})
 # What these files check doesn't depend on the database: sources, texts, builds and documentation,
-# who may see or do what, programs in a sandbox, and what a browser shows.
+# who may see or do what, labels and versions of what routes return, attacks on forms, commands,
+# programs in a sandbox, and what a browser shows.
 WITHOUT_DATABASE = (
+    "agents/admin/test_tool_matrix_tabs.py",
+    "agents/cli/",
+    "agents/gateway/organization_server/test_configuration_labels.py",
+    "agents/gateway/organization_server/test_error_labels.py",
+    "agents/gateway/organization_server/test_more_label_routes.py",
+    "agents/gateway/organization_server/test_session_labels.py",
+    "agents/gateway/organization_server/test_text_labels.py",
+    "agents/gateway/test_eras.py",
+    "agents/gateway/test_principal_isolation.py",
+    "agents/test_preset_",
     "agents/test_sandboxed_servers.py",
+    "agents/test_search_isolation.py",
     "architecture/",
+    "bonobot/accounts/sso/test_sign_in_attacks.py",
+    "bonobot/accounts/test_second_factor",
+    "bonobot/accounts/test_sign_in_attacks.py",
     "bonobot/core/documentation/",
+    "bonobot/oauth_server/test_attacks.py",
+    "bonobot/oauth_server/test_client_registration",
+    "bonobot/oauth_server/test_consent_displays.py",
+    "bonobot/oauth_server/test_refusals.py",
     "bonobot/test_admin_isolation.py",
+    "bonobot/test_admin_list_versions.py",
     "bonobot/test_admin_versions.py",
+    "bonobot/test_api_action_versions.py",
+    "bonobot/test_api_matrix.py",
+    "bonobot/test_api_text_labels.py",
+    "bonobot/test_api_versions.py",
+    "bonobot/test_canaries.py",
     "bonobot/test_packaging.py",
     "bonobot/test_principal_matrix",
+    "bonobot/test_stored_secrets",
     "bonobot/test_translations.py",
     "deploy/",
     "docs/",
@@ -113,6 +139,8 @@ WITHOUT_DATABASE = (
     "end_to_end/test_screens.py",
     "end_to_end/test_screens_of_objects.py",
     "mcp_servers/client/test_sandbox",
+    "mcp_servers/scanning/",
+    "mcp_servers/test_definition_change_attacks.py",
 )
 # The browser's tests that PostgreSQL and Redis are needed for: pages that a worker updates.
 BROWSER_ON_POSTGRES = ("end_to_end/test_admin.py",)

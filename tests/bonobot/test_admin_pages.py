@@ -143,6 +143,7 @@ IMPORTANT_FORMS = {
 }
 
 
+@pytest.mark.whole
 def test_every_form_has_a_version_and_refuses_an_outdated_one(admin_visits: AdminVisits) -> None:
     """This test is the first one: members whom other tests create would change some forms."""
     client, names = admin_visits.get_browser(None).client, set()

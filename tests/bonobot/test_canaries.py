@@ -188,6 +188,7 @@ def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
     assert not {location: kinds for location, kinds in leaks.items() if kinds}
 
 
+@pytest.mark.whole
 def test_no_response_to_a_write_contains_a_secret(acme, secret_servers, canaries):
     """Neither a stored secret nor one that was sent in a secret field."""
     needles = build_needles(canaries | SENT_SECRET)

@@ -190,6 +190,7 @@ def list_forms(filled: FilledOrganization) -> Iterator[tuple[str, str, dict[str,
                 yield get_table_name(name), path, read_fields(text, form)
 
 
+@pytest.mark.whole
 def test_a_filled_in_form_changes_nothing_for_roles_that_rest_refuses(
     filled: FilledOrganization,
 ) -> None:

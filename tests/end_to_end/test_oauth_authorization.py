@@ -144,6 +144,7 @@ def authorize_client(visit: Visit, *client: str | Path) -> None:
     assert entries.count() == 1
 
 
+@pytest.mark.whole
 def test_the_python_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> None:
     authorize_client(visit, sys.executable, CLIENTS / "oauth_client.py")
 

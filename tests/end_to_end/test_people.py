@@ -122,6 +122,7 @@ def test_a_person_is_invited_and_signs_in_with_a_passkey(
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.whole
 def test_a_person_signs_in_by_a_provider_and_another_links_it(
     live_server: LiveServer, module_browser: Browser, settings: object
 ) -> None:

@@ -11,7 +11,7 @@ from tests.processes import Web
 from tests.screens import ADDRESSES
 
 __all__ = ["WEB_SETTINGS"]
-pytestmark = [pytest.mark.browser, pytest.mark.npm]
+pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.whole]
 
 
 def test_axe_finds_nothing_serious_on_the_screens_of_objects(

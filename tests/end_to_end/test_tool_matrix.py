@@ -18,7 +18,12 @@ from tests.axe import AXE
 from tests.browser import PATIENCE_MS, PHONE, open_page, take_screenshot
 from tests.end_to_end.test_people import check_page
 
-pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.npm,
+    pytest.mark.whole,
+    pytest.mark.django_db(transaction=True),
+]
 
 SERVERS, TOOLS = 4, 100
 MAX_LOAD_S = 10.0  # the page takes less than 2 s on an idle machine

@@ -16,6 +16,8 @@ from tests.mcp_servers.client.hostile_cases import CASES, Case
 from tests.mcp_servers.client.measure_hostile_servers import Measurement
 from tests.parts import ROOT
 
+pytestmark = pytest.mark.whole
+
 LATE_S = 2.0
 MEMORY_MIB = 64
 BLOCKED_MS = 250

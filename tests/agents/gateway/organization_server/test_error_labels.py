@@ -42,6 +42,7 @@ def list_calls(client: Client) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, build_arguments(tool["inputSchema"], text)
 
 
+@pytest.mark.whole
 def test_a_client_gets_the_labels_of_each_name_in_a_response_of_the_organizations_tools(
     scene: Scene,
 ) -> None:
