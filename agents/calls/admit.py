@@ -70,7 +70,7 @@ def build_admission(context: CallContext) -> Admission:
     """Return the admission of a decided call, with its approval where it needs one."""
     request, grant, plan = context.request, context.grant, get_admission_plan(context)
     flows = plan.flows
-    # A later leg only adds answers that people gave to the server's own requests.
+    # A later round trip only adds answers that people gave to the server's own requests.
     if grant is not None or request.continuation is not None:
         flows = tuple(replace(flow, blocking_labels=0) for flow in flows)
     return Admission(
@@ -254,8 +254,9 @@ def _build_optional_details(
     request, snapshot = context.request, context.snapshot
     target = context.target if context.is_resolved else None
     details: dict[str, Any] = {}
-    if (request.repeats or request.continuation or request.relay) and (legs := request.legs):
-        details["continues"] = [str(leg) for leg in sorted(legs)]
+    if request.repeats or request.continuation or request.relay:
+        call_ids = [str(call_id) for call_id in sorted(request.earlier_call_ids)]
+        details |= {"continues": call_ids} if call_ids else {}
     if client:
         details["client"] = client
     if request.method != "tools/call":

@@ -161,7 +161,7 @@ class PresetDetailsForm(forms.Form):
     description = _build_text_field(_("Description"))
     category = forms.SlugField(label=_("Category"), initial="own", widget=TextInput)
     icon = forms.ChoiceField(
-        label=_("Icon"), choices=[(one, one) for one in ICONS], initial="box", widget=Select
+        label=_("Icon"), choices=[(name, name) for name in ICONS], initial="box", widget=Select
     )
     documentation_url = _build_text_field(
         _("Documentation"), placeholder="https://docs.example.com/"

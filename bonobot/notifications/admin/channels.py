@@ -157,7 +157,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         "destination",
         "event_titles",
         "minimum_severity",
-        "on",
+        "is_enabled",
         "last_notification",
     )
     list_filter = ("kind", "enabled")
@@ -234,7 +234,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         return "; ".join(str(TITLES[event]) for event in channel.events) or _t("all events")
 
     @display(description=_("enabled"), boolean=True, ordering="enabled")
-    def on(self, channel: NotificationChannel) -> bool:
+    def is_enabled(self, channel: NotificationChannel) -> bool:
         return channel.enabled
 
     @display(description=_("last notification"))

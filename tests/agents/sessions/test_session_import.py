@@ -191,10 +191,10 @@ def test_an_import_is_audited_and_labels_the_session(acme, helper, exported):
 
 @pytest.mark.django_db
 def test_an_export_of_an_imported_session_can_be_imported(acme, helper, exported):
-    boss = factories.build_administrator(acme)
-    first = import_session(boss, helper, exported[1])
+    administrator = factories.build_administrator(acme)
+    first = import_session(administrator, helper, exported[1])
     second = import_session(
-        boss, helper, parse_session_file(export_session(first, "json").encode())
+        administrator, helper, parse_session_file(export_session(first, "json").encode())
     )
     shown = [load_history(session.pk).messages for session in (first, second)]
     texts = [[message["text"] for message in messages] for messages in shown]
@@ -209,22 +209,22 @@ def test_only_those_who_may_run_an_agent_import_sessions_into_it(acme, helper, e
     other = factories.create_organization("other")
     with pytest.raises(NotFound):
         import_session(factories.build_administrator(other), helper, content)
-    boss = factories.build_administrator(acme)
-    update_agent(boss, helper, AgentSpec(name="Helper", enabled=False))
+    administrator = factories.build_administrator(acme)
+    update_agent(administrator, helper, AgentSpec(name="Helper", enabled=False))
     helper.refresh_from_db()
     with pytest.raises(Conflict) as refused:
-        import_session(boss, helper, content)
+        import_session(administrator, helper, content)
     assert refused.value.code == "agent_disabled"
 
 
 @pytest.mark.django_db(transaction=True)
 def test_an_imported_session_is_continued_without_repeating_its_calls(acme, helper, runner):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     unfinished = CALL | {"state": "intent", "text": ""}
     session = import_session(
-        boss, helper, parse_session_file(build_file(MESSAGE, TURN, unfinished))
+        administrator, helper, parse_session_file(build_file(MESSAGE, TURN, unfinished))
     )
-    send_message(boss, session, "Go on")
+    send_message(administrator, session, "Go on")
     session = run_session(session, runner)
     assert (session.status, session.turns, session.calls) == ("done", 2, 1)
     assert session.steps.get(kind="call").state == "unknown"

@@ -79,18 +79,18 @@ def organization(transactional_db: None) -> Organization:
 
 
 @pytest.fixture
-def boss(organization: Organization) -> Principal:
+def administrator(organization: Organization) -> Principal:
     return factories.build_administrator(organization)
 
 
 @pytest.fixture
-def register(boss: Principal, protected: Protected) -> Iterator[Callable[..., Server]]:
+def register(administrator: Principal, protected: Protected) -> Iterator[Callable[..., Server]]:
     """Return a function that registers the protected server with a sign-in."""
     servers: list[Server] = []
 
     def register_server(auth: dict[str, Any] | None = None, **more: Any) -> Server:
         server = create_server(
-            boss,
+            administrator,
             ServerSpec(
                 name=f"protected{len(servers) or ''}",
                 transport_type="http",
