@@ -39,7 +39,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount as shown_amount
-from bonobot.accounts.templatetags.display import icon, monogram, plain_dollars, render_badge, share
+from bonobot.accounts.templatetags.display import icon, monogram, percent_of, plain_dollars, render_badge
 from bonobot.core.admin.theme import Checkbox, IntegerInput, Select, TextInput, display, register
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
@@ -225,7 +225,7 @@ class BudgetAdmin(ServiceFormAdmin):
             '<span class="bb-use"><span class="bb-meter" data-tone="{}"><i style="width:{}%"></i>{}'
             '</span><span class="bb-quiet">{}</span></span>',
             usage.tone,
-            share(usage.spent, row.limit),
+            percent_of(usage.spent, row.limit),
             format_html('<b style="left:{}%"></b>', pace.elapsed) if pace else "",
             " · ".join(
                 filter(
