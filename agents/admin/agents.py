@@ -167,7 +167,8 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, agent: Agent) -> str:
-        return render_to_string("admin/agents/switch.html", {"agent": agent})
+        url = reverse("admin:agents_agent_toggle", args=[agent.pk])
+        return render_to_string("admin/parts/list_switch.html", {"row": agent, "url": url})
 
     @display(description=_("enabled"), ordering="enabled")
     def is_enabled(self, agent: Agent) -> str:

@@ -366,7 +366,8 @@ class ServerAdmin(TabbedAdmin):
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, server: Server) -> str:
-        return render_to_string("admin/servers/switch.html", {"server": server})
+        url = reverse("admin:mcp_servers_server_toggle", args=[server.pk])
+        return render_to_string("admin/parts/list_switch.html", {"row": server, "url": url})
 
     # -- Bulk actions ----------------------------------------------------------------------------
 

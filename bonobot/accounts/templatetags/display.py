@@ -546,7 +546,7 @@ def post_button(
         "url": url,
         "text": text,
         "title": title,
-        "icon_name": icon_name,
+        "icon": icon_name,
         "css_class": css_class,
         "fields": fields,
     }
@@ -576,6 +576,17 @@ def field_text(field: Any) -> str:
 def invalid_fields(form: Any) -> list[Any]:
     """Return the fields of a form that have an error, in the order of the form."""
     return [field for field in form if field.errors] if hasattr(form, "fields") else []
+
+
+@register.simple_tag(takes_context=True)
+def filter_input(context: Any, name: str, label: Any) -> SafeString:
+    """Show a text input with the value that a list is filtered by."""
+    return format_html(
+        '<label>{}<input class="bb-input bb-slim" name="{}" value="{}"></label>',
+        label,
+        name,
+        context["request"].GET.get(name, ""),
+    )
 
 
 @register.simple_tag(takes_context=True)
