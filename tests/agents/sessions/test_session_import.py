@@ -118,7 +118,7 @@ def test_a_file_that_is_no_usable_export_is_refused(content, code):
 
 
 @pytest.fixture
-def exported(acme, helper):
+def exported_session(acme, helper):
     """Return a session with a replaced message, a call and a failed turn, and its export."""
     session = Session.objects.create(
         organization=acme, agent=helper, title="What time is it?", status="done", started_by="ann"
@@ -145,8 +145,8 @@ def exported(acme, helper):
 
 
 @pytest.mark.django_db
-def test_an_exported_session_is_imported_as_a_finished_one(acme, helper, exported):
-    original, content = exported
+def test_an_exported_session_is_imported_as_a_finished_one(acme, helper, exported_session):
+    original, content = exported_session
     member = factories.create_member(acme, Role.OPERATOR)
     session = import_session(member, helper, content)
     assert (session.status, session.turns, session.calls) == ("done", 3, 1)
@@ -163,8 +163,8 @@ def test_an_exported_session_is_imported_as_a_finished_one(acme, helper, exporte
 
 
 @pytest.mark.django_db
-def test_a_model_sees_the_imported_conversation(acme, helper, exported):
-    session = import_session(factories.build_administrator(acme), helper, exported[1])
+def test_a_model_sees_the_imported_conversation(acme, helper, exported_session):
+    session = import_session(factories.build_administrator(acme), helper, exported_session[1])
     messages = order_messages(load_history(session.pk).messages)
     assert [(message["role"], message["text"]) for message in messages] == [
         ("user", "time?"),
@@ -178,11 +178,11 @@ def test_a_model_sees_the_imported_conversation(acme, helper, exported):
 
 
 @pytest.mark.django_db
-def test_an_import_is_audited_and_labels_the_session(acme, helper, exported):
-    session = import_session(factories.build_administrator(acme), helper, exported[1])
+def test_an_import_is_audited_and_labels_the_session(acme, helper, exported_session):
+    session = import_session(factories.build_administrator(acme), helper, exported_session[1])
     row = AuditRow.objects.get(action="session_imported")
     assert row.resource_id == str(session.pk)
-    assert f'"source_session":"{exported[0].pk}"' in row.opened
+    assert f'"source_session":"{exported_session[0].pk}"' in row.opened
     assert {label.label for label in list_session_labels(session)} == {
         FlowLabel.PRIVATE_DATA,
         FlowLabel.UNTRUSTED_CONTENT,
@@ -190,9 +190,9 @@ def test_an_import_is_audited_and_labels_the_session(acme, helper, exported):
 
 
 @pytest.mark.django_db
-def test_an_export_of_an_imported_session_can_be_imported(acme, helper, exported):
+def test_an_export_of_an_imported_session_can_be_imported(acme, helper, exported_session):
     administrator = factories.build_administrator(acme)
-    first = import_session(administrator, helper, exported[1])
+    first = import_session(administrator, helper, exported_session[1])
     second = import_session(
         administrator, helper, parse_session_file(export_session(first, "json").encode())
     )
@@ -202,8 +202,8 @@ def test_an_export_of_an_imported_session_can_be_imported(acme, helper, exported
 
 
 @pytest.mark.django_db
-def test_only_those_who_may_run_an_agent_import_sessions_into_it(acme, helper, exported):
-    content = exported[1]
+def test_only_those_who_may_run_an_agent_import_sessions_into_it(acme, helper, exported_session):
+    content = exported_session[1]
     with pytest.raises(Forbidden):
         import_session(factories.create_member(acme, Role.AUDITOR), helper, content)
     other = factories.create_organization("other")

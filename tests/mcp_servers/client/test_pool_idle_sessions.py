@@ -172,7 +172,7 @@ async def test_a_change_of_the_server_ends_its_idle_sessions(clock: Clock):
 
 async def test_a_session_over_sse_is_kept_too(connections: ConnectionPool):
     def answer(asked: RecordedRequest) -> bytes:
-        return raw_http_server.said(asked, {"content": [{"type": "text", "text": "ok"}]})
+        return raw_http_server.build_event(asked, {"content": [{"type": "text", "text": "ok"}]})
 
     async with RawHttp(era := SseHttp(answer)).listening() as server:
         discovery = {"bonobot/wire": "sse"}

@@ -27,7 +27,7 @@ LOGIN = {"type": "oauth2", "grant": "authorization_code"}
 
 
 @dataclass(frozen=True)
-class Protected:
+class ProtectedServer:
     """Controls the protected server."""
 
     origin: str
@@ -67,10 +67,10 @@ def protected_origin() -> Iterator[str]:
 
 
 @pytest.fixture
-def protected(protected_origin: str) -> Protected:
+def protected(protected_origin: str) -> ProtectedServer:
     """Reset the protected server."""
     httpx.delete(f"{protected_origin}/control").raise_for_status()
-    return Protected(protected_origin)
+    return ProtectedServer(protected_origin)
 
 
 @pytest.fixture
@@ -84,7 +84,9 @@ def administrator(organization: Organization) -> Principal:
 
 
 @pytest.fixture
-def register(administrator: Principal, protected: Protected) -> Iterator[Callable[..., Server]]:
+def register(
+    administrator: Principal, protected: ProtectedServer
+) -> Iterator[Callable[..., Server]]:
     """Return a function that registers the protected server with a sign-in."""
     servers: list[Server] = []
 
