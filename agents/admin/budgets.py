@@ -39,7 +39,13 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount as shown_amount
-from bonobot.accounts.templatetags.display import icon, monogram, percent_of, plain_dollars, render_badge
+from bonobot.accounts.templatetags.display import (
+    icon,
+    monogram,
+    percent_of,
+    plain_dollars,
+    render_badge,
+)
 from bonobot.core.admin.theme import Checkbox, IntegerInput, Select, TextInput, display, register
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible

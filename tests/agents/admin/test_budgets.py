@@ -71,7 +71,7 @@ def test_a_budget_of_each_session_is_created_for_an_agent_that_is_listed_once(
 ) -> None:
     agent = factories.create_agent(acme, "Helper")
     assert person.get("agents_budget_add").count(f'value="agent:{agent.pk}"') == 1
-    form = FORM | {"whose": f"agent:{agent.pk}", "amount": "7", "each_session": "on"}
+    form = FORM | {"owner_key": f"agent:{agent.pk}", "amount": "7", "each_session": "on"}
     assert "Each session of the agent Helper" in get_text(
         person.post("agents_budget_preview", **form)
     )
