@@ -7,6 +7,9 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from agents.models import Agent, AgentAssignment, Skill, Trigger, Workflow
+from agents.models.agents import build_agent_lookup
+from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
@@ -63,6 +66,24 @@ def save_assignable(row: AssignableRow) -> None:
             field="name",
             remedy="Choose another name.",
         ) from None
+
+
+def get_assignable(rows: Any, principal: Principal, name: str) -> Any:
+    """Return the visible one of `rows` with this ID or name; raises `NotFound`."""
+    lookup = build_agent_lookup(name)
+    lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
+    return rows.visible_to(principal).get_or_404(principal.organization_id, **lookup)
+
+
+def delete_assignable(
+    principal: Principal, row: Skill | Workflow, *, action: str
+) -> Deletion | None:
+    """Delete a skill or workflow with its versions; return the deletion, which can be restored."""
+    principal.require(Action.MANAGE_WORKFLOWS)
+    with record_assignment_change(principal, row, action, {"digest": row.digest}):
+        deletion = keep_deleted_rows(principal, _get_noun(row), row)
+        row.delete()
+    return deletion
 
 
 def record_assignment_change(

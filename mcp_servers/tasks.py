@@ -1,4 +1,4 @@
-"""Celery tasks of the registry, which start work on the process's event loop."""
+"""Celery tasks of servers; most start a coroutine on the process's event loop."""
 
 import logging
 from uuid import UUID
@@ -15,7 +15,6 @@ from mcp_servers.discovery import ServerRemoved, run_discovery
 from mcp_servers.health import check_servers, retention
 from mcp_servers.models import BulkJob
 from mcp_servers.oauth_client import revocation
-from mcp_servers.rediscovery import refresh_abandoned_servers
 from mcp_servers.scanning.services import scan_outdated_definitions
 
 logger = logging.getLogger(__name__)
@@ -23,14 +22,11 @@ logger = logging.getLogger(__name__)
 
 @shared_task(base=ExclusiveTask)
 def check_due_servers() -> None:
-    """Check all servers that are due, as many in parallel as the limit allows.
-
-    Those whose catalog was marked as out of date, but wasn't read, are read again, too.
-    """
+    """Check all servers that are due, and continue abandoned discoveries and bulk jobs."""
     get_runtime().spawn(check_servers.check_due_servers(), name="health checks")
-    if stale_servers := rediscovery.list_abandoned_servers():
+    if abandoned_servers := rediscovery.list_abandoned_servers():
         get_runtime().spawn(
-            refresh_abandoned_servers(stale_servers), name="read stale catalogues again"
+            rediscovery.refresh_abandoned_servers(abandoned_servers), name="abandoned discoveries"
         )
     for job_id in bulk_jobs.list_abandoned_jobs():
         get_runtime().spawn(bulk_jobs.run_bulk_job(job_id), name=f"bulk job {job_id}")
@@ -44,22 +40,20 @@ def run_bulk_job(job_id: str) -> None:
 
 @shared_task
 def discover_server(server_id: str) -> None:
-    """Discover one server, a few at the same time; a failure is on its row, not in the queue."""
+    """Discover one server, a few at the same time; failures are stored on the server."""
+    get_runtime().spawn(_discover_server(UUID(server_id)), name=f"discover {server_id}")
 
-    async def run() -> None:
-        try:
-            async with get_concurrency_limit("discovery"):
-                await run_discovery(
-                    UUID(server_id),
-                    actor=check_servers.SYSTEM,
-                    install_wait_s=settings.BONOBOT_INSTALL_S,
-                )
-        except ServerRemoved:
-            logger.info("server %s was removed before it was discovered", server_id)
-        except Problem as problem:
-            logger.warning("discovery of server %s failed: %s", server_id, problem.code)
 
-    get_runtime().spawn(run(), name=f"discover {server_id}")
+async def _discover_server(server_id: UUID) -> None:
+    try:
+        async with get_concurrency_limit("discovery"):
+            await run_discovery(
+                server_id, actor=check_servers.SYSTEM, install_wait_s=settings.BONOBOT_INSTALL_S
+            )
+    except ServerRemoved:
+        logger.info("server %s was removed before it was discovered", server_id)
+    except Problem as problem:
+        logger.warning("discovery of server %s failed: %s", server_id, problem.code)
 
 
 @shared_task(base=ExclusiveTask)

@@ -123,7 +123,7 @@ def watch_writes(moments: Moments) -> None:
     ):
         moments.around(step_store, name)
     for owner, *names in (
-        (step_store, "save_exchange", "show_questions"),
+        (step_store, "save_pending_call_id", "show_questions"),
         (leases, "claim_session"),
         (LedgerWriter, "admit_call_async", "settle_call_async"),
         (OfflineModel, "request"),

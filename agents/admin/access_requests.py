@@ -100,7 +100,7 @@ class AccessRequestAdmin(PersonRequestAdmin):
     """The active organization's access requests; members see their own."""
 
     actions = ("approve_requests", "deny_requests")
-    list_display = ("target_name", "kind", "agent_name", "state_now", "requester", "asked_at")
+    list_display = ("target_name", "kind", "agent_name", "state_badge", "requester", "requested")
     list_display_links = ("target_name",)
     list_filter = (
         ("state", MultipleChoicesDropdownFilter),

@@ -100,7 +100,7 @@ class AssignableAdmin(TabbedAdmin):
         return {}
 
     @display(description=_("enabled"), boolean=True, ordering="enabled")
-    def on(self, row: Any) -> bool:
+    def is_enabled(self, row: Any) -> bool:
         return bool(row.enabled)
 
     def add_view(

@@ -92,14 +92,14 @@ class AgentAdmin(TabbedAdmin):
     needs_to_change = Action.MANAGE_AGENTS
     list_display = (
         "agent",
-        "thinks_with",
+        "model_name",
         "server_count",
-        "sessions_now",
+        "running_sessions",
         "last_session",
         "switch",
         "run",
     )
-    change_columns = {"switch": "is_on"}
+    change_columns = {"switch": "is_enabled"}
     list_filter = ("enabled",)
     search_fields = ("name", "slug", "description")
     ordering = ("name",)
@@ -148,7 +148,7 @@ class AgentAdmin(TabbedAdmin):
         return make_visible(agent.name), make_visible(agent.description or agent.slug, 100)
 
     @display(description=_("model"), ordering="model_endpoint__name")
-    def thinks_with(self, agent: Agent) -> str:
+    def model_name(self, agent: Agent) -> str:
         """Return the name of its model endpoint."""
         return agent.model_endpoint.name
 
@@ -157,7 +157,7 @@ class AgentAdmin(TabbedAdmin):
         return render_to_string("admin/agents/servers_cell.html", {"agent": agent})
 
     @display(description=_("running"), ordering="running")
-    def sessions_now(self, agent: Any) -> str:
+    def running_sessions(self, agent: Any) -> str:
         """Return the number of running sessions."""
         return str(agent.running) if agent.running else "–"
 
@@ -167,10 +167,11 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, agent: Agent) -> str:
-        return render_to_string("admin/agents/switch.html", {"agent": agent})
+        url = reverse("admin:agents_agent_toggle", args=[agent.pk])
+        return render_to_string("admin/parts/list_switch.html", {"row": agent, "url": url})
 
     @display(description=_("enabled"), ordering="enabled")
-    def is_on(self, agent: Agent) -> str:
+    def is_enabled(self, agent: Agent) -> str:
         """Return the state of the switch, for people who may not change it."""
         return _t("yes") if agent.enabled else _t("no")
 

@@ -118,7 +118,7 @@ class PersonRequestAdmin(TabbedAdmin):
         return False
 
     @display(description=_("status"), ordering="state")
-    def state_now(self, person_request: Any) -> Any:
+    def state_badge(self, person_request: Any) -> Any:
         return self.render_badge(person_request)
 
     @display(description=_("agent"), ordering="agent__name")
@@ -130,11 +130,11 @@ class PersonRequestAdmin(TabbedAdmin):
         return make_visible(person_request.server_name, 60) or "–"
 
     @display(description=_("requested"), ordering="created_at")
-    def asked_at(self, person_request: Any) -> Any:
+    def requested(self, person_request: Any) -> Any:
         return ago(person_request.created_at)
 
     @display(description=_("answered or expires"), ordering="expires_at")
-    def until(self, person_request: Any) -> Any:
+    def answered_or_expires(self, person_request: Any) -> Any:
         """Return when it was answered or, if it wasn't, when it expires."""
         return ago(person_request.answered_at or person_request.expires_at)
 

@@ -97,7 +97,7 @@ def read_line(data: QueryDict, row: Budget | None) -> tuple[BudgetLine, bool]:
         if row
         else _choose(data.get("period"), Budget.Period.values, Budget.Period.MONTH)
     )
-    is_separate = "each_session" in data and is_agent_key(data.get("whose", ""))
+    is_separate = "each_session" in data and is_agent_key(data.get("owner_key", ""))
     each_session = row.each_session if row else is_separate
     has_limit, limit = True, 0
     try:

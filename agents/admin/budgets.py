@@ -39,7 +39,13 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount as shown_amount
-from bonobot.accounts.templatetags.display import icon, monogram, plain_dollars, render_badge, share
+from bonobot.accounts.templatetags.display import (
+    icon,
+    monogram,
+    percent_of,
+    plain_dollars,
+    render_badge,
+)
 from bonobot.core.admin.theme import Checkbox, IntegerInput, Select, TextInput, display, register
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
@@ -51,13 +57,13 @@ ORGANIZATION = "organization"
 class BudgetForm(forms.ModelForm):
     """Owner, unit, period and limit; money is in dollars."""
 
-    whose = forms.ChoiceField(
+    owner_key = forms.ChoiceField(
         label=_("Applies to"), widget=Select(attrs={"data-searchable-options": True})
     )
     each_session = forms.BooleanField(
         label=_("Separate limit for each session"),
         required=False,
-        widget=Checkbox(attrs={"data-shows": "whose=agent:*"}),
+        widget=Checkbox(attrs={"data-shows": "owner_key=agent:*"}),
         help_text=_("Every session of the agent has the full limit."),
     )
     amount = forms.CharField(
@@ -78,15 +84,15 @@ class BudgetForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Offer the organization, its agents, and its servers."""
         super().__init__(*args, **kwargs)
-        if "whose" not in self.fields:
+        if "owner_key" not in self.fields:
             return
-        self.fields["whose"].choices = _list_owner_choices(self.principal)  # type: ignore[attr-defined]
+        self.fields["owner_key"].choices = _list_owner_choices(self.principal)  # type: ignore[attr-defined]
         row = self.instance
         if not row._state.adding:
-            self.fields["whose"].initial = _format_owner_key(row)
+            self.fields["owner_key"].initial = _format_owner_key(row)
             is_money = row.unit == Budget.Unit.MONEY
             self.fields["amount"].initial = plain_dollars(row.limit) if is_money else row.limit
-            for name in {"whose", "each_session", "unit", "period"} & set(self.fields):
+            for name in {"owner_key", "each_session", "unit", "period"} & set(self.fields):
                 self.fields[name].disabled = True
 
     def build_line(self) -> BudgetLine:
@@ -96,7 +102,7 @@ class BudgetForm(forms.ModelForm):
             values["unit"],
             values["period"],
             parse_amount(values["unit"], values["amount"]),
-            each_session=values["each_session"] and is_agent_key(values["whose"]),
+            each_session=values["each_session"] and is_agent_key(values["owner_key"]),
             warn_at=values["warn_at"],
         )
 
@@ -111,9 +117,9 @@ class BudgetAdmin(ServiceFormAdmin):
     delete_note = _("The limit stops applying with the next call.")
     form = BudgetForm
     change_form_template = "admin/budgets/form.html"
-    fields = ("whose", "each_session", "unit", "period", "amount", "warn_at")
+    fields = ("owner_key", "each_session", "unit", "period", "amount", "warn_at")
     problem_fields = {"budgets": "amount", "budgets[0].unit": "unit"}
-    list_display = ("owner", "what", "status", "use", "held")
+    list_display = ("owner", "limit_text", "status", "spent", "reserved")
     list_display_links = ("owner",)
     list_filter = ("unit", "period")
     list_select_related = ("agent", "server", "organization")
@@ -209,13 +215,13 @@ class BudgetAdmin(ServiceFormAdmin):
         )
 
     @display(description=_("limit"), ordering="unit")
-    def what(self, row: Budget) -> str:
+    def limit_text(self, row: Budget) -> str:
         """Return the limit with its unit and period."""
         unit = "" if row.unit == Budget.Unit.MONEY else f" {row.get_unit_display()}"
         return f"{shown_amount(row.limit, row.unit)}{unit} {row.get_period_display()}"
 
     @display(description=_("spent"))
-    def use(self, row: Any) -> SafeString | str:
+    def spent(self, row: Any) -> SafeString | str:
         """Return a meter of the current period: what is spent, and how much time has passed."""
         if row.each_session:
             return _t("shown on each session")
@@ -225,7 +231,7 @@ class BudgetAdmin(ServiceFormAdmin):
             '<span class="bb-use"><span class="bb-meter" data-tone="{}"><i style="width:{}%"></i>{}'
             '</span><span class="bb-quiet">{}</span></span>',
             usage.tone,
-            share(usage.spent, row.limit),
+            percent_of(usage.spent, row.limit),
             format_html('<b style="left:{}%"></b>', pace.elapsed) if pace else "",
             " · ".join(
                 filter(
@@ -244,7 +250,7 @@ class BudgetAdmin(ServiceFormAdmin):
         )
 
     @display(description=_("reserved by running calls"))
-    def held(self, row: Any) -> str:
+    def reserved(self, row: Any) -> str:
         """Return the amount reserved by running calls."""
         return shown_amount(row.use.reserved, row.unit) if row.use.reserved else "–"
 
@@ -264,7 +270,7 @@ class BudgetAdmin(ServiceFormAdmin):
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
         """Save through the service."""
         line = form.build_line()
-        owner = _get_owner(self.get_principal(request), form.cleaned_data["whose"])
+        owner = _get_owner(self.get_principal(request), form.cleaned_data["owner_key"])
         save_budget(self.get_principal(request), owner, line)
         owner_lookup: dict[str, Any] = (
             {"agent": owner} if isinstance(owner, Agent) else {"server": owner}
@@ -297,7 +303,7 @@ def _build_form_forecast(
         if not data:
             return build_forecast(principal, owner, build_line(row))
     else:
-        owner = _get_owner(principal, data.get("whose") or ORGANIZATION)
+        owner = _get_owner(principal, data.get("owner_key") or ORGANIZATION)
     line, has_limit = read_line(data, row)
     return build_forecast(principal, owner, line, has_limit=has_limit)
 
@@ -324,7 +330,7 @@ def _get_owner(principal: Principal, owner_key: str) -> Owner:
     if kind not in ("agent", "server"):
         raise InvalidInput(
             "A budget must apply to the organization, an agent, or a server.",
-            field="whose",
+            field="owner_key",
             remedy="Choose one from the list.",
         )
     model: Any = Server if kind == "server" else Agent

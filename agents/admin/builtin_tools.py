@@ -51,11 +51,11 @@ class ToolsetRow:
     """A toolset as the form shows it; `locked` if only a platform administrator may enable it."""
 
     toolset: Toolset
-    on: bool
+    enabled: bool
     locked: bool
     tools: tuple[str, ...]
     options: tuple[ToolsetOptionRow, ...]
-    trouble: str
+    problem_text: str
 
 
 @AgentAdmin.add_page("builtin", _("Built-in tools"), order=35)
@@ -79,7 +79,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
         "agents/builtin_tools.html",
         agent=agent,
         toolsets=toolsets,
-        enabled_count=sum(row.on for row in toolsets),
+        enabled_count=sum(row.enabled for row in toolsets),
         workspace=workspace,
         workspace_labels=[LABEL_NAMES[label] for label in workspace["labels"]],
         stores=[
@@ -121,7 +121,7 @@ def _build_toolset_rows(agent: Agent, *, may_grant: bool) -> list[ToolsetRow]:
     return [
         ToolsetRow(
             toolset=toolset,
-            on=toolset.name in enabled_options,
+            enabled=toolset.name in enabled_options,
             locked=toolset.restricted and not may_grant and toolset.name not in enabled_options,
             tools=tuple(
                 tool.name for tool in BUILTIN_TOOLS.values() if tool.toolset == toolset.name
@@ -137,7 +137,7 @@ def _build_toolset_rows(agent: Agent, *, may_grant: bool) -> list[ToolsetRow]:
                 )
                 for option in toolset.options
             ),
-            trouble=localize_text(f"{sandbox_fault} {sandbox_fault.remedy}")
+            problem_text=localize_text(f"{sandbox_fault} {sandbox_fault.remedy}")
             if sandbox_fault and toolset.name in SANDBOXED_TOOLSETS
             else "",
         )

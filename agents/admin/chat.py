@@ -39,7 +39,7 @@ class StepRow:
     audit: AuditRow | None = None
     approval: Approval | None = None
     # The viewer made the call, so another person has to approve it.
-    own: bool = False
+    is_own_call: bool = False
     # Replaced by a later message, so no longer part of the conversation.
     superseded: bool = False
     # A message that was edited or resent: the numbers of all its versions, in order.
@@ -47,11 +47,11 @@ class StepRow:
     # The message that replaced all of its versions, because it replaced an earlier one.
     versions_end: int | None = None
     # An elicitation request that the viewer can answer here.
-    question: ElicitationRequest | None = None
+    elicitation: ElicitationRequest | None = None
 
     @property
-    def entry(self) -> ElicitationForm | None:
-        return build_form(self.question) if self.question else None
+    def elicitation_form(self) -> ElicitationForm | None:
+        return build_form(self.elicitation) if self.elicitation else None
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class StepRow:
     def version(self) -> str:
         """Return a key that identifies the displayed state of the step."""
         suffix = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
-        suffix += "-put" if self.question else ""
+        suffix += "-put" if self.elicitation else ""
         length = sum(len(str(self.step.payload.get(name, ""))) for name in TEXT_FIELDS)
         return f"{self.step.state}-{length}{suffix}"
 
@@ -104,7 +104,7 @@ class SessionSteps:
     lines: tuple[StepRow, ...]
     pending: tuple[Inbox, ...]
     after: int
-    earlier: int | None
+    earlier_after: int | None
 
     @property
     def rests(self) -> bool:
@@ -202,7 +202,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             own_call,
             is_superseded(shown_step.seq, replacements),
             *versions.get(shown_step.seq, ((), None)),
-            question=elicitations.get(shown_step.pk),
+            elicitation=elicitations.get(shown_step.pk),
         )
         for shown_step in steps
         if _should_show(shown_step)
@@ -212,13 +212,13 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
         lines=lines,
         pending=tuple(pending),
         after=_find_last_settled(steps, after),
-        earlier=max(0, after - STEPS_SHOWN) if after else None,
+        earlier_after=max(0, after - STEPS_SHOWN) if after else None,
     )
 
 
 def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[int, int]]:
     """Return the ranges of replaced steps: (first replaced step, replacing message)."""
-    later = (
+    later_messages = (
         session.steps.filter(
             seq__gt=steps[-1].seq, kind=Step.Kind.MESSAGE, payload__has_key="replaces"
         )
@@ -227,7 +227,7 @@ def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[in
     )
     return [
         (step.payload["replaces"], step.seq)
-        for step in (*steps, *later)
+        for step in (*steps, *later_messages)
         if "replaces" in step.payload
     ]
 
@@ -245,7 +245,7 @@ def _group_versions(
     return {
         seq: (
             tuple(group),
-            next((own for first, own in pairs if first < group[0] and own > group[-1]), None),
+            next((end for first, end in pairs if first < group[0] and end > group[-1]), None),
         )
         for seq, group in groups.items()
     }

@@ -46,7 +46,15 @@ WARNINGS = {
 class ElicitationRequestAdmin(PersonRequestAdmin):
     """The active organization's elicitation requests; members see their own."""
 
-    list_display = ("asks", "state_now", "server", "agent_name", "asked_of", "asked_at", "until")
+    list_display = (
+        "request_text",
+        "state_badge",
+        "server",
+        "agent_name",
+        "addressee",
+        "requested",
+        "answered_or_expires",
+    )
     list_filter = (
         ("state", MultipleChoicesDropdownFilter),
         ("agent__name", PartialNameFilter),
@@ -57,12 +65,12 @@ class ElicitationRequestAdmin(PersonRequestAdmin):
     change_list_template = "admin/elicitations/list.html"
 
     @display(description=_("request"), ordering="message")
-    def asks(self, elicitation_request: ElicitationRequest) -> str:
+    def request_text(self, elicitation_request: ElicitationRequest) -> str:
         """Return the start of the message."""
         return make_visible(elicitation_request.message, 120)
 
     @display(description=_("addressed to"), ordering="requested_by")
-    def asked_of(self, elicitation_request: ElicitationRequest) -> str:
+    def addressee(self, elicitation_request: ElicitationRequest) -> str:
         return make_visible(elicitation_request.requested_by, 60)
 
 
@@ -106,7 +114,7 @@ def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
     ]
     return visit.render_tab(
         "elicitations/request.html",
-        question=elicitation_request,
+        elicitation=elicitation_request,
         badge=ElicitationRequestAdmin.render_badge(elicitation_request),
         answerable=elicitation_request.is_answerable(timezone.now()),
         mine=visit.principal.may(Action.RUN_AGENTS)

@@ -103,7 +103,7 @@ def _build_initial(note: Note) -> dict[str, Any]:
     return {
         "title": note.title,
         "text": note.text,
-        "labels": [str(label) for label in note.brought],
+        "labels": [str(label) for label in note.flow_labels],
     }
 
 

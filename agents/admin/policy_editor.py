@@ -155,7 +155,7 @@ class RuleGroup:
     """The rules with one effect."""
 
     effect: str
-    about: Any
+    description: Any
     rules: tuple[EditedRule, ...]
 
     @property

@@ -70,7 +70,16 @@ class SessionAdmin(TabbedAdmin):
     """The active organization's sessions; members see their own."""
 
     needs_to_view = READERS
-    list_display = ("session", "agent", "state", "started", "by", "calls", "tokens", "cost")
+    list_display = (
+        "session",
+        "agent",
+        "state",
+        "started",
+        "started_by_name",
+        "calls",
+        "tokens",
+        "cost",
+    )
     list_filter = (("status", MultipleChoicesDropdownFilter), ("created_at", DateTimeRangeFilter))
     search_fields = ("title", "agent__name", "started_by", "error_code")
     ordering = ("-created_at",)
@@ -99,7 +108,7 @@ class SessionAdmin(TabbedAdmin):
         return ago(session.created_at)
 
     @display(description=_("by"), ordering="started_by")
-    def by(self, session: Session) -> str:
+    def started_by_name(self, session: Session) -> str:
         return make_visible(session.started_by)
 
     @display(description=_("tokens"), ordering="input_tokens")

@@ -72,7 +72,7 @@ class SkillAdmin(AssignableAdmin):
     form_class = SkillForm
     add_template = "skills/add.html"
     titles = (_("Create skill"), _("The skill was created."))
-    list_display = ("skill", "about", "had_by", "version", "on")
+    list_display = ("skill", "short_description", "agent_slugs", "version", "is_enabled")
     search_fields = ("name", "title", "description")
     delete_note = _("All its versions are also deleted, and it is detached from its agents.")
     empty_icon = "school"
@@ -99,11 +99,11 @@ class SkillAdmin(AssignableAdmin):
         return title, "" if title == skill.name else skill.name
 
     @display(description=_("description"))
-    def about(self, skill: Skill) -> str:
+    def short_description(self, skill: Skill) -> str:
         return make_visible(skill.description, 120) or "–"
 
     @display(description=_("agents"))
-    def had_by(self, skill: Skill) -> str:
+    def agent_slugs(self, skill: Skill) -> str:
         return (
             ", ".join(sorted(assignment.agent.slug for assignment in skill.assignments.all()))
             or "–"

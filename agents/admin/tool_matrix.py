@@ -57,19 +57,19 @@ STATES = (
 class ServerGroup:
     """A group of the matrix with its attached server, if it has one, and the calls to it.
 
-    `others` are the decisions about its resources, templates and prompts.
+    `other_decisions` are the decisions about its resources, templates and prompts.
     """
 
     matrix: MatrixGroup
     attached: AgentServer | None
     calls: int
-    others: Sequence[PolicyDecision]
+    other_decisions: Sequence[PolicyDecision]
     opened: bool
 
     @property
     def available(self) -> int:
         """Return how many of its resources and prompts can be used."""
-        return sum(decision.allowed for decision in self.others)
+        return sum(decision.allowed for decision in self.other_decisions)
 
 
 @AgentAdmin.add_page("servers", _("Tools"), order=30)

@@ -94,14 +94,9 @@ def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
     form = _build_form(posted, selected_trigger)
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.is_valid() and (saved_trigger := _save_trigger(visit, form, selected_trigger)):
-            trigger, secret = saved_trigger
-            messages.success(visit.request, _t("The trigger was saved."))
-            return (
-                _render_secret(visit, trigger, secret)
-                if secret
-                else redirect_to_page(visit, "triggers")
-            )
+        response = _save_trigger(visit, form, selected_trigger) if form.is_valid() else None
+        if response is not None:
+            return response
     return visit.render_tab(
         "workflows/triggers.html",
         **_build_context(visit),
@@ -174,11 +169,15 @@ def _build_form(posted: Any, selected_trigger: Trigger | None) -> TriggerForm:
 
 def _save_trigger(
     visit: ObjectRequest, form: TriggerForm, existing_trigger: Trigger | None
-) -> tuple[Trigger, str] | None:
+) -> HttpResponseBase | None:
+    """Save the form; show a new secret, or return to the triggers. None if the form has errors."""
+    spec = TriggerSpec(**form.cleaned_data)
     try:
-        return save_trigger(
-            visit.principal, visit.object, TriggerSpec(**form.cleaned_data), existing_trigger
-        )
+        trigger, secret = save_trigger(visit.principal, visit.object, spec, existing_trigger)
     except Problem as problem:
         add_problem_to_form(form, problem)
         return None
+    messages.success(visit.request, _t("The trigger was saved."))
+    if secret:
+        return _render_secret(visit, trigger, secret)
+    return redirect_to_page(visit, "triggers")

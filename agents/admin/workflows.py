@@ -95,7 +95,14 @@ class WorkflowAdmin(AssignableAdmin):
     form_class = WorkflowForm
     add_template = "workflows/add.html"
     titles = (_("Create workflow"), _("The workflow was created."))
-    list_display = ("name", "about", "runs_as", "as_tool", "run_count", "on")
+    list_display = (
+        "name",
+        "short_description",
+        "runs_as",
+        "tool_status",
+        "run_count",
+        "is_enabled",
+    )
     list_display_links = ("name",)
     delete_note = _("Its versions and triggers are deleted too. Its runs are kept as sessions.")
     search_fields = ("name", "description", "agent__name")
@@ -121,7 +128,7 @@ class WorkflowAdmin(AssignableAdmin):
         return annotated
 
     @display(description=_("description"))
-    def about(self, workflow: Workflow) -> str:
+    def short_description(self, workflow: Workflow) -> str:
         return make_visible(workflow.description, 120) or "–"
 
     @display(description=_("runs as"), ordering="agent__name")
@@ -129,7 +136,7 @@ class WorkflowAdmin(AssignableAdmin):
         return make_visible(workflow.agent.name, 60)
 
     @display(description=_("tool status"))
-    def as_tool(self, workflow: Workflow) -> str:
+    def tool_status(self, workflow: Workflow) -> str:
         """Return its approval state as a tool."""
         return render_badge(workflow.state)
 

@@ -17,7 +17,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.serializers import VersionedBody, VersionedSerializer
 
-LABELS = [str(label) for label in NOTE_LABELS]
+LABEL_CHOICES = [str(label) for label in NOTE_LABELS]
 
 
 class NoteFilter(StrictFilterSet):
@@ -47,7 +47,7 @@ class NoteBody(VersionedBody):
     title = serializers.CharField(max_length=MAX_TITLE_LENGTH)
     text = serializers.CharField(max_length=MAX_NOTE_LENGTH)
     labels = serializers.ListField(
-        child=serializers.ChoiceField(LABELS),
+        child=serializers.ChoiceField(LABEL_CHOICES),
         required=False,
         help_text="Flow labels that reading the note adds.",
     )
@@ -71,7 +71,7 @@ class NoteSerializer(VersionedSerializer):
 
     def get_labels(self, note: Note) -> list[str]:
         """Return the flow labels that reading the note adds."""
-        return [str(label) for label in note.brought]
+        return [str(label) for label in note.flow_labels]
 
 
 class AgentNoteListView(AgentView):
@@ -110,9 +110,10 @@ class AgentNoteDetailView(AgentView):
     def patch(self, request: object, agent_id: str, note_id: str) -> Response:
         """Update a note; its flow labels are unchanged if omitted."""
         note = self._get_note(agent_id, note_id)
-        stored_values = {"title": note.title, "text": note.text, "labels": note.brought}
-        spec = NoteSpec(**(stored_values | self.read_body(NoteBody, partial=True)))
-        return self.respond_row(save_note(self.principal, note.agent, spec, note), NoteSerializer)
+        stored_values = {"title": note.title, "text": note.text, "labels": note.flow_labels}
+        spec = NoteSpec(**stored_values | self.read_body(NoteBody, partial=True))
+        note = save_note(self.principal, note.agent, spec, note)
+        return self.respond_row(note, NoteSerializer)
 
     @describe_operation("delete_note", status=204)
     def delete(self, request: object, agent_id: str, note_id: str) -> Response:
@@ -124,5 +125,5 @@ class AgentNoteDetailView(AgentView):
         agent = self.get_agent(agent_id)
         with set_not_found_field("note_id"):
             note: Note = agent.notes.get_or_404(self.organization_id, pk=note_id)
-        note.agent = agent
+        note.agent = agent  # spares a query
         return note

@@ -104,9 +104,9 @@ def _build_conflict() -> Conflict:
     return Conflict("The call isn't waiting any more.", code="already_answered")
 
 
-def _bind_approval(approval: Approval, shown: Mapping[str, Any], changed: Any) -> None:
+def _bind_approval(approval: Approval, shown_arguments: Mapping[str, Any], changed: Any) -> None:
     """Replace the approval's arguments and digests by those of the changed call."""
-    approval.arguments = dict(shown)
+    approval.arguments = dict(shown_arguments)
     approval.arguments_digest = compute_arguments_digest(approval.organization_id, changed)
     approval.digest = compute_call_digest(
         requester=str(approval.session_id),

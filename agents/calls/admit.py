@@ -54,34 +54,17 @@ ACTIONS = {
 }
 
 
-def choose_timeouts(request: CallRequest) -> AdmissionTimeouts:
-    """Return how long a call waits: a session's long, others shortly and not for a rate limit.
+@dataclass(frozen=True, slots=True)
+class TargetDescription:
+    """How the audit log describes a caller and its target, without the secrets `masker` knows."""
 
-    A call within another one doesn't wait long, because that one's reservation may be in its way.
-    """
-    session_wait_s = settings.BONOBOT_ADMISSION_WAIT_S
-    caller_wait_s = min(CALLER_WAIT_S, session_wait_s)
-    if request.session_id is None:
-        return AdmissionTimeouts(0, caller_wait_s)
-    return AdmissionTimeouts(session_wait_s, caller_wait_s if request.parent_id else session_wait_s)
-
-
-def build_admission(context: CallContext) -> Admission:
-    """Return the admission of a decided call, with its approval where it needs one."""
-    request, grant, plan = context.request, context.grant, get_admission_plan(context)
-    flows = plan.flows
-    # A later leg only adds answers that people gave to the server's own requests.
-    if grant is not None or request.continuation is not None:
-        flows = tuple(replace(flow, blocking_labels=0) for flow in flows)
-    return Admission(
-        opening=build_opening(context, context.decision, plan.description),
-        reservations=plan.reservations,
-        charges=plan.charges,
-        generation=context.snapshot.generation,
-        flows=flows,
-        stores=plan.stores if flows else (),
-        approval=grant.approval if grant else None,
-    )
+    masker: Masker
+    actor: Actor
+    client: str
+    name: str
+    tool_name: str
+    resource_type: str
+    details: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +83,30 @@ class AdmissionPlan:
     stores: tuple[Store, ...]
 
 
+def build_admission(context: CallContext) -> Admission:
+    """Return the admission of a decided call, with its approval where it needs one."""
+    request, grant, plan = context.request, context.grant, get_admission_plan(context)
+    flows = plan.flows
+    # A later round trip only adds answers that people gave to the server's own requests.
+    if grant is not None or request.continuation is not None:
+        flows = tuple(replace(flow, blocking_labels=0) for flow in flows)
+    return Admission(
+        opening=build_opening(context, context.decision, plan.description),
+        reservations=plan.reservations,
+        charges=plan.charges,
+        generation=context.snapshot.generation,
+        flows=flows,
+        stores=plan.stores if flows else (),
+        approval=grant.approval if grant else None,
+    )
+
+
 def get_admission_plan(context: CallContext) -> AdmissionPlan:
     """Return the plan of a call; that of an ordinary tool call is kept in the snapshot."""
     request, target, principal = context.request, context.target, context.request.principal
-    extra_params = request.continuation or (request.relay and request.relay.extra_params)
     is_ordinary = request.method == "tools/call" and not request.session_id
-    if not is_ordinary or extra_params or context.root_limits:
+    is_later_round_trip = request.continuation or (request.relay and request.relay.extra_params)
+    if not is_ordinary or is_later_round_trip or context.root_limits:
         return _build_admission_plan(context)
     plans: dict[tuple[str, int], AdmissionPlan] = context.snapshot.memo.setdefault("plans", {})
     key = (target.name, id(principal))
@@ -157,6 +158,18 @@ def _list_used_stores(context: CallContext) -> tuple[Store, ...]:
     return list_used_stores(context.snapshot.organization_id, target.facts.server_id, store_use)
 
 
+def choose_timeouts(request: CallRequest) -> AdmissionTimeouts:
+    """Return how long a call waits: a session's long, others shortly and not for a rate limit.
+
+    A call within another one doesn't wait long, because that one's reservation may be in its way.
+    """
+    session_wait_s = settings.BONOBOT_ADMISSION_WAIT_S
+    caller_wait_s = min(CALLER_WAIT_S, session_wait_s)
+    if request.session_id is None:
+        return AdmissionTimeouts(0, caller_wait_s)
+    return AdmissionTimeouts(session_wait_s, caller_wait_s if request.parent_id else session_wait_s)
+
+
 def build_opening(
     context: CallContext,
     decision: PolicyDecision,
@@ -204,19 +217,6 @@ def build_opening(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TargetDescription:
-    """How the audit log describes a caller and its target, without the secrets `masker` knows."""
-
-    masker: Masker
-    actor: Actor
-    client: str
-    name: str
-    tool_name: str
-    resource_type: str
-    details: dict[str, Any]
-
-
 def describe_target(context: CallContext) -> TargetDescription:
     """Return the description of the target, or of the unknown name, and of its caller."""
     request, organization_id = context.request, context.snapshot.organization_id
@@ -254,8 +254,9 @@ def _build_optional_details(
     request, snapshot = context.request, context.snapshot
     target = context.target if context.is_resolved else None
     details: dict[str, Any] = {}
-    if (request.repeats or request.continuation or request.relay) and (legs := request.legs):
-        details["continues"] = [str(leg) for leg in sorted(legs)]
+    if request.repeats or request.continuation or request.relay:
+        call_ids = [str(call_id) for call_id in sorted(request.earlier_call_ids)]
+        details |= {"continues": call_ids} if call_ids else {}
     if client:
         details["client"] = client
     if request.method != "tools/call":
@@ -289,10 +290,8 @@ def _build_reservations(context: CallContext) -> tuple[BudgetReservation, ...]:
 def _build_charges(context: CallContext) -> tuple[RateCharge, ...]:
     """Return the rate limits that a call is charged to, the narrowest first."""
     snapshot, server, principal = context.snapshot, context.server, context.request.principal
-    organization_id, organization_rate = (
-        snapshot.organization_id,
-        snapshot.organization_calls_per_minute,
-    )
+    organization_id = snapshot.organization_id
+    organization_rate = snapshot.organization_calls_per_minute
     if organization_rate is None:
         organization_rate = settings.BONOBOT_ORG_CALLS_PER_MINUTE
     token_rate = principal.calls_per_minute or settings.BONOBOT_CALLS_PER_MINUTE

@@ -64,6 +64,6 @@ class CallContext:
     result_size: int = 0
     # Whether it is known to have no hidden characters.
     is_visible: bool = False
-    exchange_id: UUID | None = None
+    pending_call_id: UUID | None = None
     error: dict[str, Any] | None = None
     amounts: dict[str, int] = field(default_factory=dict)

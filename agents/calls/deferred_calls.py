@@ -128,10 +128,10 @@ def save_responses(row: DeferredCall, responses: Mapping[str, Any]) -> None:
     extra_params = {"inputResponses": given_responses} | (
         {"requestState": answer["state"]} if answer.get("state") is not None else {}
     )
-    legs = [*stored_request.get("legs", []), str(row.call_id)]
+    earlier_call_ids = [*stored_request.get("legs", []), str(row.call_id)]
     with transaction.atomic():
         if asking_rows.update(state=State.READY, updated_at=timezone.now()):
-            row.request = stored_request | {"more": extra_params, "legs": legs}
+            row.request = stored_request | {"more": extra_params, "legs": earlier_call_ids}
             row.save(update_fields=["request"])
 
 

@@ -211,9 +211,12 @@ def _explain_flow_labels(
 ) -> StageExplanation:
     """Explain the labels held outside sessions and those the tool would add."""
     current_labels = _load_held_labels(principal, snapshot)
-    adds, seen = _join_labels(tool.labels), _join_labels(decode_labels(current_labels))
+    tool_labels = _join_labels(tool.labels)
+    seen_labels = _join_labels(decode_labels(current_labels))
     reason = format_message(
-        "Seen outside a session: {seen}. Labels of the tool: {adds}.", seen=seen, adds=adds
+        "Seen outside a session: {seen}. Labels of the tool: {adds}.",
+        seen=seen_labels,
+        adds=tool_labels,
     )
     if FlowLabel.SENDS_OUT in tool.labels and current_labels & HELD_LABELS == HELD_LABELS:
         return StageExplanation(

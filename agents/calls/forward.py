@@ -113,7 +113,7 @@ async def _send_leg(
     send_request: SendRequest,
     params: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Send a leg of a call, or poll its task; return the raw result."""
+    """Send a request of a call, or poll its task; return the raw result."""
     continuation = request.continuation
     if continuation and continuation.task_id:
         return await poll_task(request, endpoint, continuation, send_request)
@@ -219,7 +219,7 @@ async def _make_nested_call(
             continuation=parent.continuation,
         )
     )
-    if outcome.exchange_id is not None:
+    if outcome.pending_call_id is not None:
         raise CallIncomplete(outcome)
     return outcome
 

@@ -1,11 +1,11 @@
-"""Pending calls: calls that wait for input or for a task, and their next legs.
+"""Pending calls: calls that wait for input or for a task, and their next round trips.
 
-A request state without input requests is sent back at once. Everything else is saved as an
-`Exchange` row, and the session continues the call with another leg. Only sessions can do that:
-other callers have no one who could answer.
+A request state without input requests is sent back at once. Everything else is saved as a
+`PendingCall` row, and the session continues the call with another round trip. Only sessions can do
+that: other callers have no one who could answer.
 
-Each leg is admitted, audited and settled as a call of its own. Its result is saved before it is
-settled, so any process can continue the call after a crash between two legs.
+Each round trip is admitted, audited and settled as a call of its own. Its result is saved before it
+is settled, so any process can continue the call after a crash between two round trips.
 
 A task can only be accessed while its tool may still be called. The end of a task is recorded in
 the audit log, once per process that reports it.
@@ -59,7 +59,7 @@ MAX_TASK_TTL = timedelta(days=7)
 def write_incomplete_result(
     request: CallRequest, incomplete: IncompleteResult, *, server_id: UUID, name: str, own: str
 ) -> PendingCall:
-    """Save the incomplete result of a leg of a session's call.
+    """Save the incomplete result of a round trip of a session's call.
 
     Raises `InvalidInputRequest` if the server asks too many times.
     """
@@ -67,7 +67,7 @@ def write_incomplete_result(
     if continuation is None:
         pending_call = _build_pending_call(request, server_id, name, own)
     else:
-        pending_call = PendingCall.objects.get(pk=continuation.exchange_id)
+        pending_call = PendingCall.objects.get(pk=continuation.pending_call_id)
     if pending_call.kind != PendingCall.Kind.TASK and incomplete.kind == "task":
         ttl = (
             DEFAULT_TASK_TTL
@@ -90,8 +90,8 @@ def write_incomplete_result(
     pending_call.responses = {}
     # The session continues its own call, even if a built-in tool made this one for it.
     pending_call.call_id = request.parent_id or request.call_id
-    leg_ids = dict.fromkeys((pending_call.call_id, request.call_id))
-    pending_call.legs = [*pending_call.legs, *map(str, leg_ids)]
+    new_call_ids = dict.fromkeys((pending_call.call_id, request.call_id))
+    pending_call.call_ids = [*pending_call.call_ids, *map(str, new_call_ids)]
     pending_call.task_id = incomplete.task_id or pending_call.task_id
     pending_call.poll_ms = incomplete.poll_ms
     pending_call.next_at = None
@@ -118,7 +118,7 @@ def _build_pending_call(
 
 
 def build_continuation(pending_call: PendingCall) -> CallContinuation:
-    """Return the continuation for the next leg: the responses and the unchanged request state."""
+    """Return the next round trip: the responses and the unchanged request state."""
     answers: dict[str, Any] = pending_call.responses.open() or {}
     extra_params: dict[str, Any] = {}
     if pending_call.kind == PendingCall.Kind.INPUT:
@@ -126,8 +126,8 @@ def build_continuation(pending_call: PendingCall) -> CallContinuation:
         if pending_call.request_state is not None:
             extra_params["requestState"] = pending_call.request_state
     return CallContinuation(
-        exchange_id=pending_call.pk,
-        legs=frozenset(UUID(leg) for leg in pending_call.legs),
+        pending_call_id=pending_call.pk,
+        earlier_call_ids=frozenset(UUID(call_id) for call_id in pending_call.call_ids),
         extra_params=extra_params,
         task_id=pending_call.task_id,
         poll_s=pending_call.poll_ms / 1000,
@@ -158,7 +158,7 @@ def mark_delivered(pending_call_id: UUID, keys: Iterable[str]) -> None:
 def find_open_call(
     pending_call_id: UUID | str | None = None, call_id: UUID | None = None
 ) -> PendingCall | None:
-    """Return an open pending call by its id or by the id of its last leg."""
+    """Return an open pending call by its id or by the id of its last round trip."""
     condition = Q(pk=pending_call_id) if pending_call_id else Q(call_id=call_id)
     return PendingCall.objects.filter(condition, closed_at=None).first()
 
@@ -245,7 +245,7 @@ async def poll_task(
     continuation: CallContinuation,
     send_request: SendRequest,
 ) -> dict[str, Any]:
-    """Poll a task until it ends, asks for input, or this leg times out.
+    """Poll a task until it ends, asks for input, or this round trip times out.
 
     After repeated failures the task is left for later. Raises `UpstreamError`: the task's own
     error, or `task_lost`, `task_cancelled`, `task_expired`.
@@ -256,7 +256,7 @@ async def poll_task(
             "tasks/update", {**task_params, "inputResponses": dict(continuation.updates)}
         )
         await get_runtime().run_orm(
-            mark_delivered, continuation.exchange_id, list(continuation.updates)
+            mark_delivered, continuation.pending_call_id, list(continuation.updates)
         )
     deadline = monotonic() + (request.timeout_s or endpoint.read_s)
     failures = 0

@@ -150,13 +150,13 @@ async def _complete_call(context: CallContext) -> None:
         context.result = await forward_call(context, make_call)
     except CallIncomplete as incomplete:
         context.outcome, context.code = "ok", incomplete.outcome.code
-        context.exchange_id = incomplete.outcome.exchange_id
+        context.pending_call_id = incomplete.outcome.pending_call_id
         return
     context.answered = True
     result_type = str(context.result.get("resultType", "complete"))
     if result_type != "complete":
-        context.exchange_id = await save_pending_call(context)
-        if context.exchange_id is not None or request.relay:
+        context.pending_call_id = await save_pending_call(context)
+        if context.pending_call_id is not None or request.relay:
             context.outcome, context.code = "ok", result_type
             return
     if request.method == "completion/complete":
@@ -186,7 +186,7 @@ def _build_outcome(context: CallContext) -> CallOutcome:
         flagged=result_text.flagged,
         # The result is a trusted instruction of the organization's own people.
         instructs=context.outcome == "ok" and builtin is not None and builtin.returns_instructions,
-        exchange_id=context.exchange_id,
+        pending_call_id=context.pending_call_id,
         error=context.error,
         result_size=context.result_size,
         is_visible=context.is_visible,

@@ -90,7 +90,7 @@ def require_approval(context: CallContext) -> ApprovalGrant:
     is_own_approval = approval.call_id == request.call_id
     if approval.state == Approval.State.APPROVED and not _is_spent(approval):
         return ApprovalGrant(ApprovalReference(approval.pk, approval.digest))
-    if _is_spent_by_leg(request, approval):
+    if _is_spent_by_same_call(request, approval):
         return ApprovalGrant()
     if approval.is_answerable(timezone.now()):
         raise ApprovalRequired(approval)
@@ -158,10 +158,11 @@ def _has_session_grant(session_id: UUID, target: Target, digests: ApprovalDigest
     ).exists()
 
 
-def _is_spent_by_leg(request: CallRequest, approval: Approval) -> bool:
-    """Return whether an earlier leg of the same call used the approval."""
-    legs = request.legs
-    return bool(legs) and ApprovalCell.objects.filter(pk=approval.pk, spent_by__in=legs).exists()
+def _is_spent_by_same_call(request: CallRequest, approval: Approval) -> bool:
+    """Return whether an earlier round trip of the same call used the approval."""
+    earlier_call_ids = request.earlier_call_ids
+    spent = ApprovalCell.objects.filter(pk=approval.pk, spent_by__in=earlier_call_ids)
+    return bool(earlier_call_ids) and spent.exists()
 
 
 def _is_spent(approval: Approval) -> bool:

@@ -153,7 +153,7 @@ class CallSnapshot:
         key = "catalog tool", name
         if self.agent_id is not None and name in CATALOG_TOOLS and key not in self.memo:
             tool = build_agent_tool(CATALOG_TOOLS[name], self.toolbox)
-            self.memo[key] = _decide_tool(_build_builtin_tool(tool), self.effective_policy)
+            self.memo[key] = decide_tool(_build_builtin_tool(tool), self.effective_policy)
         found_tool: SnapshotTool | None = self.memo.get(key)
         return found_tool
 
@@ -313,12 +313,12 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     names = create_tool_names(agent, [row.server for row in attached_servers], tool_rows)
     changed_servers = list_servers_with_changed_instructions(definitions)
     tools = _list_server_tools(tool_rows, servers, changed_servers, names)
-    decided_tools = {tool.name: _decide_tool(tool, effective_policy) for tool in tools}
+    decided_tools = {tool.name: decide_tool(tool, effective_policy) for tool in tools}
     app_pages = _collect_app_pages(decided_tools.values())
     builtin_tools = load_builtin_tools(agent, effective_policy)
     callable_count = sum(tool.decision.is_callable for tool in decided_tools.values())
     for tool in map(_build_builtin_tool, builtin_tools.iterate_tools(callable_count)):
-        decided_tools[tool.name] = _decide_tool(tool, effective_policy)
+        decided_tools[tool.name] = decide_tool(tool, effective_policy)
     return CallSnapshot(
         organization_id=agent.organization_id,
         generation=generation,
@@ -384,7 +384,7 @@ def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
     return CallSnapshot(
         organization_id=server.organization_id,
         generation=generation,
-        tools={tool.name: _decide_tool(tool, effective_policy) for tool in tools},
+        tools={tool.name: decide_tool(tool, effective_policy) for tool in tools},
         servers={server.pk: facts},
         organization_calls_per_minute=server.organization.calls_per_minute,
         limits=load_limits(server.organization_id, {server.pk: facts}),
@@ -466,7 +466,8 @@ def _build_builtin_tool(builtin_tool: AgentBuiltinTool) -> SnapshotTool:
     )
 
 
-def _decide_tool(tool: SnapshotTool, effective_policy: EffectivePolicy) -> SnapshotTool:
+def decide_tool(tool: SnapshotTool, effective_policy: EffectivePolicy) -> SnapshotTool:
+    """Return a tool with its decision and conditional rules under a policy."""
     rules = effective_policy.list_tool_rules(tool.facts)
     return replace(
         tool,

@@ -63,13 +63,14 @@ class OutcomeUnrecorded(Problem):
 class CallContinuation:
     """How to continue a call whose server asked for input or returned a task.
 
-    `legs` are the ids of the earlier calls, `extra_params` are added to the parameters. A task is
-    polled every `poll_s` seconds until `ends_at`; `updates` are the responses it waits for, and
-    `answered_keys` the keys of all requests that it has, or now gets, responses to.
+    `earlier_call_ids` are those of its earlier round trips, `extra_params` are added to the
+    parameters. A task is polled every `poll_s` seconds until `ends_at`; `updates` are the responses
+    it waits for, and `answered_keys` the keys of all requests that it has, or now gets, responses
+    to.
     """
 
-    exchange_id: UUID
-    legs: frozenset[UUID]
+    pending_call_id: UUID
+    earlier_call_ids: frozenset[UUID]
     ends_at: datetime
     extra_params: Mapping[str, Any] = field(default_factory=dict)
     task_id: str = ""
@@ -83,14 +84,14 @@ class RelayOptions:
     """Options of a call for an MCP client that handles the server's input requests itself.
 
     `meta` are the client's own fields of `_meta`, without hop-by-hop ones. `extra_params` are added
-    to the parameters (responses and their request state), `legs` are the ids of the earlier calls,
-    and `allowed_requests` names the requests that the client can handle. `on_log` gets the server's
-    log messages for the client `log_subscriber`.
+    to the parameters (responses and their request state), `earlier_call_ids` are those of its
+    earlier round trips, and `allowed_requests` names the requests that the client can handle.
+    `on_log` gets the server's log messages for the client `log_subscriber`.
     """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
     extra_params: Mapping[str, Any] = field(default_factory=dict)
-    legs: frozenset[UUID] = frozenset()
+    earlier_call_ids: frozenset[UUID] = frozenset()
     allowed_requests: frozenset[str] = frozenset()
     on_log: OnLog | None = None
     log_subscriber: str = ""
@@ -110,7 +111,7 @@ class CallRequest:
     definition that is pending review. `parent_id` is the call, and `turn_id` the model turn, that
     requested this one. `root` is set if another session started this one.
     `may_send` is awaited just before sending: a caller that lost its lease must not send. `host`
-    handles requests of the server, `continuation` marks a later leg of a call, and
+    handles requests of the server, `continuation` marks a later round trip of a call, and
     `stopping` is set when the caller's process stops, which ends a long poll of a task and the wait
     for a child session. `relay` is set if an MCP client gets the
     result unchanged. `repeats` are the ids under which the same call was admitted before: its
@@ -154,10 +155,10 @@ class CallRequest:
         return self.root.session_id if self.root else self.session_id
 
     @property
-    def legs(self) -> frozenset[UUID]:
-        """The ids of the earlier legs and attempts of this call."""
+    def earlier_call_ids(self) -> frozenset[UUID]:
+        """The ids of the earlier round trips and attempts of this call."""
         continuation = self.continuation or self.relay
-        return self.repeats | (continuation.legs if continuation else frozenset())
+        return self.repeats | (continuation.earlier_call_ids if continuation else frozenset())
 
     @property
     def noun(self) -> str:
@@ -195,7 +196,7 @@ class CallOutcome:
     flagged: Mapping[str, int] = field(default_factory=dict)
     instructs: bool = False
     # Set while the call is pending: the pending call that continues it.
-    exchange_id: UUID | None = None
+    pending_call_id: UUID | None = None
     # The server's JSON-RPC error, if any: `code`, `message` and `data`.
     error: Mapping[str, Any] | None = None
     # About how many characters the result has; 0 if it isn't known.

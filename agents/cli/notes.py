@@ -23,7 +23,7 @@ def serialize_note(note: Note) -> dict[str, Any]:
         "id": str(note.pk),
         "title": note.title,
         "text": note.text,
-        "labels": [str(label) for label in note.brought],
+        "labels": [str(label) for label in note.flow_labels],
         "written_by": note.written_by,
         "session_id": str(note.session_id) if note.session_id else None,
         "updated_at": note.updated_at,
@@ -36,7 +36,7 @@ def _list_notes(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = get_agent(cli, options.agent).notes.all()[:MAX_NOTES]
     notes = rank_notes(rows, options.search) if options.search else list(rows)
     table_rows = [
-        (n.title, make_visible(n.text, MAX_TEXT_SHOWN), ", ".join(n.brought), n.written_by)
+        (n.title, make_visible(n.text, MAX_TEXT_SHOWN), ", ".join(n.flow_labels), n.written_by)
         for n in notes
     ]
     empty = "No notes. Create one: bonobot notes write AGENT TITLE TEXT"

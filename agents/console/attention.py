@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from agents.budgets.services import BudgetUse
 from agents.models import AccessRequest, Approval, Budget, Session
-from bonobot.accounts.templatetags.display import amount, in_words
+from bonobot.accounts.templatetags.display import amount, state_label
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus
@@ -170,11 +170,11 @@ def describe_budgets(budgets: Iterable[tuple[Budget, BudgetUse]]) -> Iterator[At
     near = [(row, use) for row, use in budgets if use.warned]
     for row, use in sorted(near, key=lambda item: -item[1].percent):
         owner = str(row.agent or row.server or _("The organization"))
-        unit = "" if row.unit == "microusd" else f" {in_words(row.unit)}"
+        unit = "" if row.unit == "microusd" else f" {state_label(row.unit)}"
         numbers = {
             "spent": amount(use.spent, row.unit),
             "limit": amount(row.limit, row.unit) + unit,
-            "period": in_words(row.period),
+            "period": state_label(row.period),
         }
         yield AttentionItem(
             "account_balance_wallet",

@@ -59,7 +59,7 @@ def build_dashboard(
         "ranges": RANGES,
         "recent_sessions": sessions.order_by("-created_at")[:MAX_ITEMS],
         "setup": progress,
-        "is_setup_short": sum(not step.over for step in progress.steps) < MAX_OPEN_STEPS,
+        "is_setup_short": sum(not step.is_finished for step in progress.steps) < MAX_OPEN_STEPS,
     }
 
 

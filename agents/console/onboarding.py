@@ -51,7 +51,7 @@ class OnboardingStep:
     skipped: bool
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether the step is done or skipped."""
         return self.done or self.skipped
 
@@ -67,17 +67,17 @@ class OnboardingProgress:
     @property
     def next(self) -> OnboardingStep | None:
         """The first open step."""
-        return next((step for step in self.steps if not step.over), None)
+        return next((step for step in self.steps if not step.is_finished), None)
 
     @property
-    def shown(self) -> bool:
+    def is_shown(self) -> bool:
         """Return whether the dashboard shows the checklist."""
         return self.next is not None and not self.closed
 
     @property
-    def over_count(self) -> int:
+    def finished_count(self) -> int:
         """The number of steps that are done or skipped."""
-        return sum(step.over for step in self.steps)
+        return sum(step.is_finished for step in self.steps)
 
 
 def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:

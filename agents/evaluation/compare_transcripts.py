@@ -12,9 +12,9 @@ from itertools import zip_longest
 from typing import Any, Literal, Self
 
 from agents.calls.resolve import build_unknown_name_error
-from agents.calls.snapshots import CallSnapshot, SnapshotTool
+from agents.calls.snapshots import CallSnapshot, decide_tool
 from agents.models import Step
-from agents.policies.decisions import EffectivePolicy, PolicyDecision, decide_tool_call
+from agents.policies.decisions import PolicyDecision
 from agents.policies.rules import Policy
 from agents.sessions.history import list_current_steps
 from bonobot.core.text.canonical_json import to_canonical_json
@@ -376,17 +376,8 @@ def apply_policy(snapshot: CallSnapshot, policy: Policy | None) -> CallSnapshot:
     if policy is None:
         return snapshot
     effective_policy = replace(snapshot.effective_policy, policy=policy)
-    tools = {name: _decide_tool(tool, effective_policy) for name, tool in snapshot.tools.items()}
+    tools = {name: decide_tool(tool, effective_policy) for name, tool in snapshot.tools.items()}
     return replace(snapshot, tools=tools, effective_policy=effective_policy)
-
-
-def _decide_tool(tool: SnapshotTool, effective_policy: EffectivePolicy) -> SnapshotTool:
-    rules = effective_policy.list_tool_rules(tool.facts)
-    return replace(
-        tool,
-        decision=decide_tool_call(tool.facts, effective_policy),
-        conditional=tuple(rule for rule in rules if rule.condition is not None),
-    )
 
 
 def _deny_unknown_tool(snapshot: CallSnapshot, name: str) -> PolicyDecision:

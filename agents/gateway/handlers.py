@@ -276,7 +276,7 @@ class UpstreamCallHandlers:
         request = _build_call_request(inbound, upstream_request, host, state, holder)
         if server is None or not can_server_ask(inbound, server, host):
             outcome = await pipeline.make_call(request)
-            if outcome.exchange_id is None and outcome.code not in INCOMPLETE_CODES:
+            if outcome.pending_call_id is None and outcome.code not in INCOMPLETE_CODES:
                 return await build_call_result(inbound, upstream_request, outcome)
             return await self._build_call_response(inbound, upstream_request, state, outcome)
         if inbound.is_modern:
@@ -333,9 +333,9 @@ class UpstreamCallHandlers:
             extra_params: dict[str, Any] = {"inputResponses": answers} if answers else {}
             if "requestState" in outcome.result:
                 extra_params["requestState"] = outcome.result["requestState"]
-            legs = relay.legs | {request.call_id}
+            earlier_call_ids = relay.earlier_call_ids | {request.call_id}
             request = replace(request, call_id=uuid4())
-            relay = replace(relay, extra_params=extra_params, legs=legs)
+            relay = replace(relay, extra_params=extra_params, earlier_call_ids=earlier_call_ids)
         raise build_invalid_params_error(f"the server requested input more than {MAX_ROUNDS} times")
 
     async def _build_call_response(
@@ -496,7 +496,7 @@ def _build_relay_options(inbound: GatewayRequest, state: Mapping[str, Any]) -> R
     return RelayOptions(
         meta=inbound.forwarded_meta,
         extra_params=extra_params,
-        legs=frozenset([UUID(leg) for leg in state.get("legs", [])]),
+        earlier_call_ids=frozenset([UUID(call_id) for call_id in state.get("legs", [])]),
         allowed_requests=list_supported_requests(inbound.capabilities),
         on_log=inbound.forward_log if inbound.log_level else None,
         log_subscriber=inbound.subscriber,

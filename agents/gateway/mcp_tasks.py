@@ -169,7 +169,7 @@ class DeferredCallRunner:
             relay=RelayOptions(
                 meta=stored_request["meta"],
                 extra_params=stored_request.get("more", {}),
-                legs=frozenset(map(UUID, stored_request.get("legs", []))),
+                earlier_call_ids=frozenset(map(UUID, stored_request.get("legs", []))),
                 allowed_requests=list_supported_requests(inbound.capabilities),
             ),
         )

@@ -385,11 +385,11 @@ def _decode_result(result: Mapping[str, Any]) -> CallProgress:
     if "problem" in result:
         problem = dict(result["problem"])
         raise Problem(problem.pop("detail"), **problem)
-    outcome = result["outcome"]
-    exchange_id = outcome["exchange_id"] and UUID(outcome["exchange_id"])
-    return CallOutcome(
-        **{**outcome, "call_id": UUID(outcome["call_id"]), "exchange_id": exchange_id}
-    )
+    outcome = dict(result["outcome"])
+    # Processes of the previous release call it `exchange_id`.
+    pending_call_id = outcome.pop("exchange_id", None) or outcome.get("pending_call_id")
+    outcome["pending_call_id"] = pending_call_id and UUID(pending_call_id)
+    return CallOutcome(**outcome | {"call_id": UUID(outcome["call_id"])})
 
 
 def _encode_problem(problem: Problem) -> dict[str, Any]:

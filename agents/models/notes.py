@@ -3,9 +3,7 @@
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.models.abstract_models import (
-    OrganizationModel,
-)
+from bonobot.accounts.models.abstract_models import OrganizationModel
 from bonobot.core.db.changed_fields import SavesChangedFields
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 
@@ -38,6 +36,6 @@ class Note(SavesChangedFields, OrganizationModel):
         return self.title
 
     @property
-    def brought(self) -> tuple[FlowLabel, ...]:
+    def flow_labels(self) -> tuple[FlowLabel, ...]:
         """The flow labels that a session gets by reading it."""
         return decode_labels(self.labels)

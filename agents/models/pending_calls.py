@@ -13,9 +13,9 @@ class PendingCall(OrganizationModel):
     """A pending call of a session: its server answered with a request for input, or a task.
 
     Any process can continue it (MCP 2026-07-28: multi round-trip requests; the tasks extension).
-    `call_id` is the audit row of the last finished leg, `legs` are those of all; `request_state` is
-    the server's own and is sent back unchanged (null: it sent none). `responses` are encrypted,
-    because they may contain a person's input.
+    `call_id` is the audit row of the last finished round trip, `call_ids` are those of all;
+    `request_state` is the server's own and is sent back unchanged (null: it sent none). `responses`
+    are encrypted, because they may contain a person's input.
     """
 
     class Kind(models.TextChoices):
@@ -31,7 +31,7 @@ class PendingCall(OrganizationModel):
     )
     kind = models.CharField(max_length=5, choices=Kind)
     call_id = models.UUIDField(unique=True)
-    legs = models.JSONField(default=list)
+    call_ids = models.JSONField(default=list, db_column="legs")
     server_id = models.UUIDField()
     server_name = models.CharField(max_length=255)
     own_name = models.CharField(max_length=2048)

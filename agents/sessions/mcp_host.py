@@ -86,17 +86,17 @@ class SessionHost(Host):
         expires_at = timezone.now() + timedelta(seconds=settings.BONOBOT_ANSWER_S)
         origin = ElicitationOrigin(self._session.pk, endpoint.server_id, endpoint.name)
         orm = get_runtime().run_orm
-        question = await orm(elicitations.create_request, origin, form, expires_at)
+        elicitation_request = await orm(elicitations.create_request, origin, form, expires_at)
         try:
             await orm(
                 step_store.append_step,
                 self.lease,
                 Step.Kind.NOTICE,
-                _build_elicitation_notice(question),
+                _build_elicitation_notice(elicitation_request),
             )
-            return await self._wait_for_answer(question.pk)
+            return await self._wait_for_answer(elicitation_request.pk)
         finally:
-            await asyncio.shield(orm(elicitations.withdraw_request, question.pk))
+            await asyncio.shield(orm(elicitations.withdraw_request, elicitation_request.pk))
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         """Have the agent's model answer, after approval if the server requires it."""
@@ -171,16 +171,21 @@ class SessionHost(Host):
         )
         return not pending_requests
 
-    async def _show_questions(self, step: Step, questions: list[ElicitationRequest]) -> None:
-        """Show new questions to watchers."""
-        ids, shown_ids = [question.pk for question in questions], step.payload.get("questions", [])
-        if shown_ids != [str(question) for question in ids]:
+    async def _show_questions(
+        self, step: Step, elicitation_requests: list[ElicitationRequest]
+    ) -> None:
+        """Show new elicitation requests to watchers."""
+        request_ids = [elicitation_request.pk for elicitation_request in elicitation_requests]
+        shown_ids = step.payload.get("questions", [])
+        if shown_ids != list(map(str, request_ids)):
             notices = [
-                _build_elicitation_notice(question)
-                for question in questions
-                if str(question.pk) not in shown_ids
+                _build_elicitation_notice(elicitation_request)
+                for elicitation_request in elicitation_requests
+                if str(elicitation_request.pk) not in shown_ids
             ]
-            await get_runtime().run_orm(step_store.show_questions, self.lease, step, ids, notices)
+            await get_runtime().run_orm(
+                step_store.show_questions, self.lease, step, request_ids, notices
+            )
 
     async def _answer_request(
         self,
@@ -216,11 +221,11 @@ class SessionHost(Host):
             pending_call=pending_call,
             key=key,
         )
-        question = await get_runtime().run_orm(
+        elicitation_request = await get_runtime().run_orm(
             elicitations.create_request, origin, form, pending_call.ends_at
         )
-        if (answer := elicitations.build_result(question)) is None:
-            pending_requests.append(question)
+        if (answer := elicitations.build_result(elicitation_request)) is None:
+            pending_requests.append(elicitation_request)
         return answer
 
     async def _answer_sampling(
@@ -271,14 +276,14 @@ class SessionHost(Host):
                 get_runtime().run_orm(withdraw_approvals, self._session.pk, [request_id])
             )
 
-    async def _wait_for_answer(self, question_id: UUID) -> dict[str, Any]:
+    async def _wait_for_answer(self, request_id: UUID) -> dict[str, Any]:
         """Wait for a person's answer and return it; `cancel` if this process doesn't wait."""
         orm = get_runtime().run_orm
         async with self._listen_for_answers() as listener:
             while True:
-                question = await orm(ElicitationRequest.objects.get, pk=question_id)
-                if (answer := elicitations.build_result(question)) is not None:
-                    await orm(elicitations.clear_content, question_id)
+                elicitation_request = await orm(ElicitationRequest.objects.get, pk=request_id)
+                if (answer := elicitations.build_result(elicitation_request)) is not None:
+                    await orm(elicitations.clear_content, request_id)
                     return answer
                 if self.lease.state.is_stopping or self.lease.state.cancels_live_requests:
                     return {"action": "cancel"}
@@ -308,8 +313,8 @@ class SessionHost(Host):
             )
 
 
-def _build_elicitation_notice(question: ElicitationRequest) -> dict[str, str]:
+def _build_elicitation_notice(elicitation_request: ElicitationRequest) -> dict[str, str]:
     """Return the notice on a question."""
-    server = make_visible(question.server_name, 120)
-    text = f"The server {server} asks: {make_visible(question.message)}"
-    return {"code": "question", "text": text, "question_id": str(question.pk)}
+    server = make_visible(elicitation_request.server_name, 120)
+    text = f"The server {server} asks: {make_visible(elicitation_request.message)}"
+    return {"code": "question", "text": text, "question_id": str(elicitation_request.pk)}

@@ -26,8 +26,7 @@ from agents.models import (
     Step,
     WorkflowRun,
 )
-from agents.models.agents import build_agent_lookup as by_id_or_slug
-from agents.models.agents import can_see_all_agents
+from agents.models.agents import build_agent_lookup, can_see_all_agents
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
@@ -437,7 +436,7 @@ def find_selectable_endpoint(principal: Principal, agent: Agent, name: str) -> M
         return None
     try:
         endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
-            agent.organization_id, **by_id_or_slug(name)
+            agent.organization_id, **build_agent_lookup(name)
         )
     except NotFound as problem:
         problem.field = "model_endpoint"

@@ -57,7 +57,7 @@ def finish_step(
 
     The pending call of a multi-round call is closed with it, and its requests are withdrawn.
     """
-    payload, exchange_id = make_storable(payload), step.payload.get("exchange")
+    payload, pending_call_id = make_storable(payload), step.payload.get("exchange")
     may_have_approvals = any(name in step.payload for name in ("approval", "exchange", "earlier"))
     unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
@@ -67,8 +67,8 @@ def finish_step(
             and counts
         ):
             _update_leased_session(lease, **counts)
-        if exchange_id is not None:
-            pending_calls.close_pending_call(exchange_id)
+        if pending_call_id is not None:
+            pending_calls.close_pending_call(pending_call_id)
         if may_have_approvals and step.call_id is not None:
             call_ids = [step.call_id, *map(UUID, step.payload.get("earlier", ()))]
             withdraw_approvals(lease.session_id, call_ids)
@@ -163,9 +163,11 @@ def show_questions(
         _insert_steps(lease, [_build_step(Step.Kind.NOTICE, notice) for notice in notices])
 
 
-def save_exchange(lease: SessionLease, step: Step, exchange_id: UUID, cost_microusd: int) -> None:
+def save_pending_call_id(
+    lease: SessionLease, step: Step, pending_call_id: UUID, cost_microusd: int
+) -> None:
     """Save the pending call that a multi-round call continues with; raises `LeaseLost`."""
-    step.payload = {**step.payload, "exchange": str(exchange_id)}
+    step.payload = {**step.payload, "exchange": str(pending_call_id)}
     with transaction.atomic():
         _update_leased_session(lease, cost_microusd=cost_microusd)
         unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)

@@ -77,9 +77,9 @@ class SessionHandedOff(Exception):
 
 async def find_pending_call(step: Step) -> PendingCall | None:
     """Return the pending call of a multi-round call; None before its first round ended."""
-    if (exchange_id := step.payload.get("exchange")) is None:
+    if (pending_call_id := step.payload.get("exchange")) is None:
         return None
-    return await get_runtime().run_orm(pending_calls.find_open_call, exchange_id)
+    return await get_runtime().run_orm(pending_calls.find_open_call, pending_call_id)
 
 
 async def prepare_next_round(host: SessionHost, step: Step, pending_call: PendingCall) -> bool:
@@ -105,9 +105,11 @@ async def finish_round(
 ) -> bool:
     """Record the end of a call's round; return whether to pause before polling its task."""
     orm = get_runtime().run_orm
-    assert outcome.exchange_id is not None  # noqa: S101 - it isn't over
-    await orm(step_store.save_exchange, lease, step, outcome.exchange_id, outcome.cost_microusd)
-    pending_call = await orm(pending_calls.find_open_call, outcome.exchange_id)
+    assert outcome.pending_call_id is not None  # noqa: S101 - it isn't over
+    await orm(
+        step_store.save_pending_call_id, lease, step, outcome.pending_call_id, outcome.cost_microusd
+    )
+    pending_call = await orm(pending_calls.find_open_call, outcome.pending_call_id)
     if pending_call is None or previous_call is None or pending_call.kind != PendingCall.Kind.TASK:
         return False
     if pending_call.requests or await orm(_is_stdio_task, pending_call):
@@ -124,7 +126,7 @@ async def resume_interrupted_call(lease: SessionLease, step: Step) -> bool:
     if pending_call is None:
         return False
     if pending_call.call_id == step.call_id:
-        await orm(step_store.save_exchange, lease, step, pending_call.pk, 0)
+        await orm(step_store.save_pending_call_id, lease, step, pending_call.pk, 0)
         return True
     if pending_call.kind == PendingCall.Kind.TASK and await orm(_is_admitted, step):
         await orm(step_store.replace_call_id, lease, step)
@@ -170,10 +172,10 @@ def _load_session(session_id: UUID) -> Session:
 
 
 def _find_open_call(step: Step) -> PendingCall | None:
-    exchange_id = step.payload.get("exchange")
+    pending_call_id = step.payload.get("exchange")
     return (
-        pending_calls.find_open_call(exchange_id, step.call_id)
-        if exchange_id or step.call_id
+        pending_calls.find_open_call(pending_call_id, step.call_id)
+        if pending_call_id or step.call_id
         else None
     )
 
@@ -262,7 +264,7 @@ async def _make_call(caller: SessionCaller, step: Step) -> bool:
             and await ask_about_call(caller.lease, caller.session.agent_id, step, outcome)
         ):
             return False
-        if isinstance(outcome, Problem) or outcome.exchange_id is None:
+        if isinstance(outcome, Problem) or outcome.pending_call_id is None:
             await _finish_call(caller, step, outcome)
             return True
         if await finish_round(caller.lease, step, outcome, pending_call):
@@ -413,8 +415,8 @@ async def ask_about_call(
     await ensure_masker_loaded(snapshot)
     payload = {**step.payload, "cause": outcome.cause}
     # A task whose outcome is unknown is given up: made again, the call starts another one.
-    if (exchange_id := payload.pop("exchange", None)) is not None:
-        await orm(close_pending_call, exchange_id)
+    if (pending_call_id := payload.pop("exchange", None)) is not None:
+        await orm(close_pending_call, pending_call_id)
     step.payload = payload
     await orm(step_store.count_call, lease, outcome.cost_microusd)
     await orm(ask_person, lease, step, tool)

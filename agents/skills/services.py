@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.assignments import (
+    delete_assignable,
     get_agents_by_slug,
+    get_assignable,
     record_assignment_change,
     save_assignable,
     set_agents,
 )
 from agents.flow_labels.text_labels import label_text
 from agents.models import Skill, SkillVersion
-from agents.models.agents import build_agent_lookup as by_id_or_slug
 from agents.models.skills import SKILL_TEXTS
 from agents.skills.templates import check_text, read_arguments
-from bonobot.accounts.deletions.services import keep_deleted_rows
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -45,11 +45,7 @@ class SkillSpec:
 
 def get_skill(principal: Principal, name: str) -> Skill:
     """Return the visible skill with this ID or name; raises `NotFound`."""
-    lookup = by_id_or_slug(name)
-    lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
-    skill: Skill = Skill.objects.visible_to(principal).get_or_404(
-        principal.organization_id, **lookup
-    )
+    skill: Skill = get_assignable(Skill.objects, principal, name)
     return skill
 
 
@@ -99,11 +95,7 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
 
 def delete_skill(principal: Principal, skill: Skill) -> Deletion | None:
     """Delete a skill with its versions; return the deletion, which can be restored."""
-    principal.require(Action.MANAGE_WORKFLOWS)
-    with record_assignment_change(principal, skill, "skill_deleted", {"digest": skill.digest}):
-        deletion = keep_deleted_rows(principal, "skill", skill)
-        skill.delete()
-    return deletion
+    return delete_assignable(principal, skill, action="skill_deleted")
 
 
 def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:

@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 
 from agents.policies.simulations import PolicySimulation
 from agents.rule_texts import MODE_TITLES, build_rule_text
-from bonobot.accounts.templatetags.display import share, tone
+from bonobot.accounts.templatetags.display import percent_of, tone
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.syntax_highlighting import render_sentence
 
@@ -39,6 +39,6 @@ def compared_decisions(
 def _list_effects(calls_by_effect: Counter[str]) -> list[tuple[str, str, int, int]]:
     total = calls_by_effect.total()
     return [
-        (effect, tone(effect), calls_by_effect[effect], share(calls_by_effect[effect], total))
+        (effect, tone(effect), calls_by_effect[effect], percent_of(calls_by_effect[effect], total))
         for effect in ("allow", "ask", "deny")
     ]

@@ -151,8 +151,11 @@ def apply_changes(stored: EffectivePolicy, changes: MatrixChanges) -> EffectiveP
         for key, setting in changes.tools.items()
         if setting
     ]
-    wanted = {*changes.defaults.values(), *changes.tools.values()}
-    opens_policy = stored.policy.mode == "none" and wanted & {Setting.ASK, Setting.ALLOW}
+    requested_settings = {*changes.defaults.values(), *changes.tools.values()}
+    opens_policy = stored.policy.mode == "none" and requested_settings & {
+        Setting.ASK,
+        Setting.ALLOW,
+    }
     mode = "allowlist" if opens_policy else stored.policy.mode
     return replace(
         stored, policy=Policy(mode, tuple(rules)), scopes=_select_tools(stored.scopes, changes)
@@ -194,10 +197,10 @@ def _get_rule_key(key: ToolKey) -> tuple[str, UUID | None, str]:
 
 
 def list_changes(
-    stored: EffectivePolicy, wanted: Mapping[ToolKey, Setting], defaults: Mapping[UUID, Setting]
+    stored: EffectivePolicy, requested: Mapping[ToolKey, Setting], defaults: Mapping[UUID, Setting]
 ) -> MatrixChanges:
     return MatrixChanges(
-        {key: item for key, item in wanted.items() if read_tool_setting(key, stored) != item},
+        {key: item for key, item in requested.items() if read_tool_setting(key, stored) != item},
         {
             server_id: item
             for server_id, item in defaults.items()

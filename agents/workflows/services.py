@@ -7,7 +7,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from agents.assignments import (
+    delete_assignable,
     get_agents_by_slug,
+    get_assignable,
     record_assignment_change,
     save_assignable,
     set_agents,
@@ -15,13 +17,11 @@ from agents.assignments import (
 from agents.flow_labels.session_labels import label_session
 from agents.flow_labels.text_labels import label_session_with_texts, label_text
 from agents.models import Agent, Session, Trigger, Workflow, WorkflowRun, WorkflowVersion
-from agents.models.agents import build_agent_lookup as by_id_or_slug
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_worker
 from agents.sessions.services import require_run_permission
 from agents.workflows.definitions import WorkflowDefinition, parse_workflow
-from bonobot.accounts.deletions.services import keep_deleted_rows
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -75,11 +75,7 @@ def build_definition(workflow: Workflow) -> WorkflowDefinition:
 
 def get_workflow(principal: Principal, name: str) -> Workflow:
     """Return the workflow with this id or name if visible to the principal; raises `NotFound`."""
-    lookup = by_id_or_slug(name)
-    lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
-    workflow: Workflow = Workflow.objects.visible_to(principal).get_or_404(
-        principal.organization_id, **lookup
-    )
+    workflow: Workflow = get_assignable(Workflow.objects, principal, name)
     return workflow
 
 
@@ -152,13 +148,7 @@ def delete_workflow(principal: Principal, workflow: Workflow) -> Deletion | None
 
     Returns the deletion, which can be restored.
     """
-    principal.require(Action.MANAGE_WORKFLOWS)
-    with record_assignment_change(
-        principal, workflow, "workflow_deleted", {"digest": workflow.digest}
-    ):
-        deletion = keep_deleted_rows(principal, "workflow", workflow)
-        workflow.delete()
-    return deletion
+    return delete_assignable(principal, workflow, action="workflow_deleted")
 
 
 def _apply_workflow_spec(principal: Principal, workflow: Workflow, spec: WorkflowSpec) -> None:

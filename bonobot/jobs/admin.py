@@ -66,7 +66,15 @@ class ScheduleAdmin(ServiceFormAdmin):
     form = ScheduleForm
     fields = ("label", "summary", "every", "enabled", "last_run", "run_count")
     readonly_fields = ("label", "summary", "last_run", "run_count")
-    list_display = ("label", "summary", "period", "default_period", "on", "last_run", "run_count")
+    list_display = (
+        "label",
+        "summary",
+        "period",
+        "default_period",
+        "is_enabled",
+        "last_run",
+        "run_count",
+    )
     list_select_related = ("interval",)
     ordering = ("name",)
     change_list_template = "admin/schedules.html"
@@ -101,7 +109,7 @@ class ScheduleAdmin(ServiceFormAdmin):
         return _format_period(read_default_period_s(row))
 
     @display(description=_("enabled"), boolean=True, ordering="enabled")
-    def on(self, row: PeriodicTask) -> bool:
+    def is_enabled(self, row: PeriodicTask) -> bool:
         return bool(row.enabled)
 
     @display(description=_("last run"), ordering="last_run_at")

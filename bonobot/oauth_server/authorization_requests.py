@@ -60,10 +60,10 @@ class AuthorizationRefused(Problem):
     status = 400
 
     def __init__(
-        self, detail: str, *, code: str, back: str = "", sources: str = "", remedy: str = ""
+        self, detail: str, *, code: str, redirect_url: str = "", sources: str = "", remedy: str = ""
     ) -> None:
         super().__init__(detail, code=code, remedy=remedy)
-        self.back, self.sources = back, sources
+        self.redirect_url, self.sources = redirect_url, sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +222,6 @@ def _build_redirect_refusal(
     return AuthorizationRefused(
         make_visible(error.description or error.error, MAX_SHOWN_LENGTH),
         code=error.error,
-        back=build_error_redirect(uri, error) if destination else "",
+        redirect_url=build_error_redirect(uri, error) if destination else "",
         sources=destination.sources if destination else "",
     )

@@ -84,8 +84,8 @@ def authorize(request: HttpRequest) -> HttpResponse:
     try:
         authorization_request = authorization_requests.read_authorization_request(request)
     except AuthorizationRefused as problem:
-        if request.method == "POST" and problem.back:
-            return _ClientRedirect(problem.back)
+        if request.method == "POST" and problem.redirect_url:
+            return _ClientRedirect(problem.redirect_url)
         return _render_refusal(request, problem)
     if request.method == "POST" and request.POST.get("answer") == "deny":
         return _ClientRedirect(authorization_request.build_denial_redirect())
@@ -253,7 +253,7 @@ def _build_empty_consent_error(authorization_request: AuthorizationRequest) -> A
             resource=authorization_request.resource,
         ),
         code="nothing_to_give",
-        back=authorization_request.build_denial_redirect(),
+        redirect_url=authorization_request.build_denial_redirect(),
         sources=authorization_request.destination.sources,
     )
 

@@ -21,8 +21,8 @@ from bonobot.core.i18n.catalogs import compile_catalogs
 from bonobot.core.telemetry import logging
 from bonobot.jobs import queues
 from bonobot.processes.process_status import read_running_url
-from bonobot.settings import admin as setting_admin
-from bonobot.settings import email as setting_email
+from bonobot.settings import admin as admin_settings
+from bonobot.settings import email as email_settings
 from bonobot.settings import oauth_server, schedules
 from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
     ACCOUNT_ADAPTER,
@@ -110,10 +110,10 @@ BASE_DIR = Path(__file__).resolve().parents[2]
 # --- Locations and addresses --------------------------------------------------------------------
 
 # Next to manage.py in a checkout; in the current folder if installed from a wheel.
-_checkout = (BASE_DIR / "manage.py").is_file()
-_home = BASE_DIR if _checkout else Path.cwd()
+_is_checkout = (BASE_DIR / "manage.py").is_file()
+_parent_folder = BASE_DIR if _is_checkout else Path.cwd()
 BONOBOT_VAR = key_files.ensure_private_folder(
-    Path(environment.read_text("BONOBOT_VAR", str(_home / "var"))).expanduser().absolute()
+    Path(environment.read_text("BONOBOT_VAR", str(_parent_folder / "var"))).expanduser().absolute()
 )
 # Commands use the address of the `bonobot up` that runs with this folder.
 BONOBOT_URL = environment.read_origin(
@@ -145,7 +145,7 @@ BONOBOT_OTLP_METRICS = environment.read_text("BONOBOT_OTLP_METRICS")
 BONOBOT_PROBE_ADDRESS = environment.read_address("BONOBOT_PROBE_ADDRESS")
 
 _url = urlsplit(BONOBOT_URL)
-_https = _url.scheme == "https"
+_uses_https = _url.scheme == "https"
 _host = f"[{_url.hostname}]" if ":" in str(_url.hostname) else str(_url.hostname)
 
 # --- Security -----------------------------------------------------------------------------------
@@ -188,12 +188,12 @@ BONOBOT_CORS_ORIGINS = environment.read_origins("BONOBOT_CORS_ORIGINS")
 CSRF_TRUSTED_ORIGINS = [BONOBOT_URL]
 CSRF_FAILURE_VIEW = "bonobot.core.http.error_pages.show_csrf_failure"
 # Browsers accept a cookie with the `__Host-` prefix only from this exact host over TLS.
-_cookie = "__Host-bonobot_{}" if _https else "bonobot_{}"
+_cookie = "__Host-bonobot_{}" if _uses_https else "bonobot_{}"
 SESSION_COOKIE_NAME = _cookie.format("session")
 CSRF_COOKIE_NAME = _cookie.format("csrf")
 BONOBOT_DEVICE_COOKIE = _cookie.format("device")
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
-SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _uses_https
+SECURE_HSTS_SECONDS = 31_536_000 if _uses_https else 0
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * MIB
@@ -250,7 +250,7 @@ TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         # In `DIRS`, so that our templates override those of other apps.
-        "DIRS": [(BASE_DIR if _checkout else BASE_DIR / "bonobot") / "templates"],
+        "DIRS": [(BASE_DIR if _is_checkout else BASE_DIR / "bonobot") / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -266,7 +266,7 @@ TEMPLATES = [
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("de", "Deutsch")]  # in their own language
 LOCALE_PATHS = [BASE_DIR / "bonobot" / "locale"]
-if _checkout:  # A wheel contains the compiled catalogs.
+if _is_checkout:  # A wheel contains the compiled catalogs.
     compile_catalogs(LOCALE_PATHS[0])
 USE_I18N = True
 TIME_ZONE = "UTC"
@@ -349,12 +349,12 @@ CELERY_WORKER_CONCURRENCY = len(CELERY_BEAT_SCHEDULE) + BONOBOT_WORKER_THREADS
 # --- Email ----------------------------------------------------------------------------------------
 
 BONOBOT_EMAIL_URL = environment.read_secret("BONOBOT_EMAIL_URL")
-BONOBOT_EMAIL_FROM = setting_email.read_sender_address("BONOBOT_EMAIL_FROM", "bonobot@localhost")
-_mail = setting_email.parse_mail_server("BONOBOT_EMAIL_URL", BONOBOT_EMAIL_URL)
-EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if _mail.host else 'dummy'}.EmailBackend"
-EMAIL_HOST, EMAIL_PORT = _mail.host, _mail.port
-EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail.user, _mail.password
-EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.starttls, _mail.tls
+BONOBOT_EMAIL_FROM = email_settings.read_sender_address("BONOBOT_EMAIL_FROM", "bonobot@localhost")
+_mail_server = email_settings.parse_mail_server("BONOBOT_EMAIL_URL", BONOBOT_EMAIL_URL)
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if _mail_server.host else 'dummy'}.EmailBackend"
+EMAIL_HOST, EMAIL_PORT = _mail_server.host, _mail_server.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail_server.user, _mail_server.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail_server.starttls, _mail_server.tls
 EMAIL_TIMEOUT = 10
 DEFAULT_EXCEPTION_REPORTER = "bonobot.core.telemetry.error_reports.MaskingExceptionReporter"
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = BONOBOT_EMAIL_FROM
@@ -428,7 +428,7 @@ UNFOLD: dict[str, Any] = {
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_LANGUAGES": True,
     "BORDER_RADIUS": "8px",
-    "COLORS": {"primary": setting_admin.PRIMARY},
+    "COLORS": {"primary": admin_settings.PRIMARY},
 }
 
 # --- Logs ---------------------------------------------------------------------------------------

@@ -123,9 +123,9 @@ def _keep_token(request: HttpRequest, values: Mapping[str, Any]) -> str:
     if token:
         request.session[TOKEN_KEY] = {"url": url, "token": seal(token)}
         return str(token)
-    kept = request.session.get(TOKEN_KEY)
-    if kept and kept["url"] == url:
-        return unseal(kept["token"])
+    stored = request.session.get(TOKEN_KEY)
+    if stored and stored["url"] == url:
+        return unseal(stored["token"])
     request.session.pop(TOKEN_KEY, None)
     return ""
 

@@ -27,7 +27,7 @@ class LauncherAdmin(ScopedAdmin):
         "Local servers can use the commands of BONOBOT_LAUNCHERS. Add others here, without a "
         "restart."
     )
-    list_display = ("command", "note", "made_at")
+    list_display = ("command", "note", "created")
     search_fields = ("command", "note")
     fieldsets = (
         (

@@ -292,11 +292,12 @@ class OperationParametersWidget(forms.Widget):
         """Render the rows with the project's templates."""
         context = {
             "rows": list(value or ()),
-            "empty_rows": [{"in": "query"}],
+            "empty_row": {"in": "query"},
+            "row_template": "admin/servers/operation_parameter.html",
             "places": PARAMETER_LOCATIONS,
             "types": TYPE_NAMES,
         }
-        return render_to_string("admin/servers/inputs.html", context)
+        return render_to_string("admin/servers/editable_rows.html", context)
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[dict[str, str]]:
         """Return the rows that aren't blank."""

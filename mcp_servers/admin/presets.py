@@ -93,11 +93,14 @@ class PresetParametersWidget(forms.Widget):
         rows = list(value or ())
         context = {
             "rows": rows,
-            "empty_rows": [{"required": True}],
+            "empty_row": {"required": True},
+            "row_template": "admin/servers/preset_parameter.html",
             "kinds": [(kind, KIND_NAMES[kind]) for kind in PARAMETER_KINDS],
-            "bare": not rows,
+            "note": ""
+            if rows
+            else _t("No parameters yet. Users of this preset only enter a name."),
         }
-        return render_to_string("admin/servers/parameters.html", context)
+        return render_to_string("admin/servers/editable_rows.html", context)
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[dict[str, Any]]:
         columns = {field: data.getlist(f"p-{field}") for field in (*TEXTS, *FLAGS, "kind")}
@@ -161,7 +164,7 @@ class PresetDetailsForm(forms.Form):
     description = _build_text_field(_("Description"))
     category = forms.SlugField(label=_("Category"), initial="own", widget=TextInput)
     icon = forms.ChoiceField(
-        label=_("Icon"), choices=[(one, one) for one in ICONS], initial="box", widget=Select
+        label=_("Icon"), choices=[(name, name) for name in ICONS], initial="box", widget=Select
     )
     documentation_url = _build_text_field(
         _("Documentation"), placeholder="https://docs.example.com/"

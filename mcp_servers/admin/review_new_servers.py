@@ -42,11 +42,11 @@ INSTALLING = "server_installing"
 class NewDefinitions:
     """The definitions of a server that are pending review.
 
-    `clean` are preselected, `others` need their own review, `hidden_count` are not shown.
+    `clean_rows` are preselected, `other_rows` need their own review, `hidden_count` are not shown.
     """
 
-    clean: list[DefinitionRow]
-    others: list[DefinitionRow]
+    clean_rows: list[DefinitionRow]
+    other_rows: list[DefinitionRow]
     hidden_count: int
 
 
@@ -56,8 +56,8 @@ def load_new_definitions(server: Server) -> NewDefinitions:
     label_context = load_label_context(server)
     rows = [build_definition_row(row, label_context) for row in pending[:MAX_SHOWN]]
     return NewDefinitions(
-        clean=[item for item in rows if not needs_own_review(item.row)],
-        others=[item for item in rows if needs_own_review(item.row)],
+        clean_rows=[item for item in rows if not needs_own_review(item.row)],
+        other_rows=[item for item in rows if needs_own_review(item.row)],
         hidden_count=max(0, pending.count() - MAX_SHOWN),
     )
 
@@ -191,7 +191,7 @@ class AddedServer:
         """Return the number of definitions to review, None before they are known."""
         if self.review is None:
             return None
-        return len(self.review.clean) + len(self.review.others) + self.review.hidden_count
+        return len(self.review.clean_rows) + len(self.review.other_rows) + self.review.hidden_count
 
 
 def group_rows(rows: Iterable[AddedServer]) -> list[list[AddedServer]]:
@@ -224,7 +224,7 @@ def show_added_servers(
         AddedServer(server, load_new_definitions(server) if server.discovered_at else None)
         for server in servers
     ]
-    selected_count = sum(len(row.review.clean) for row in added_rows if row.review)
+    selected_count = sum(len(row.review.clean_rows) for row in added_rows if row.review)
     rows_by_state = {
         state: [row for row in added_rows if row.state == state]
         for state in ("attention", "connecting", "added")

@@ -206,7 +206,7 @@ class ServerAdmin(TabbedAdmin):
         "tool_count",
         "pending_review",
         "uptime",
-        "seen",
+        "last_connected",
         "latency",
         "switch",
     )
@@ -355,7 +355,7 @@ class ServerAdmin(TabbedAdmin):
         return render_uptime_bar(build_last_day(server), tiny=True)
 
     @display(description=_("last connected"), ordering="last_connected_at")
-    def seen(self, server: Server) -> Any:
+    def last_connected(self, server: Server) -> Any:
         """Return the time since the last connection."""
         return ago(server.last_connected_at)
 
@@ -366,7 +366,8 @@ class ServerAdmin(TabbedAdmin):
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, server: Server) -> str:
-        return render_to_string("admin/servers/switch.html", {"server": server})
+        url = reverse("admin:mcp_servers_server_toggle", args=[server.pk])
+        return render_to_string("admin/parts/list_switch.html", {"row": server, "url": url})
 
     # -- Bulk actions ----------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ from mcp_servers.client.protocol_versions import (
 )
 from mcp_servers.client.sse import SseSession
 
-FAREWELL_TIMEOUT_S = 2.0
+BEST_EFFORT_TIMEOUT_S = 2.0  # of messages whose failures are ignored
 PING_TIMEOUT_S = 2.0  # of a session that was idle
 LISTEN_TIMEOUT_S = 1.0
 SESSION_ID_HEADER = "Mcp-Session-Id"
@@ -90,7 +90,7 @@ class StreamableHttpSession:
         tasks: TaskSet,
         clock: Callable[[], float],
         on_notification: OnNotification | None = None,
-        watched: bool = False,
+        has_other_stream: bool = False,
     ) -> None:
         self.handshake: HandshakeResult
         self._pending_count = 0
@@ -101,7 +101,7 @@ class StreamableHttpSession:
         self._host = host
         self._tasks = tasks
         self._on_notification = on_notification
-        self._watched = watched  # then another stream is open for server messages already
+        self._has_other_stream = has_other_stream  # that receives the server's own messages
         self._request_handler = ServerRequestHandler(endpoint, host, tasks, self._send_message)
         self._request_ids = itertools.count(1)
         self._headers: dict[str, str] = {}
@@ -123,7 +123,7 @@ class StreamableHttpSession:
         await self._channel.send_message(
             build_notification("notifications/initialized"), self._headers
         )
-        if not self._watched:
+        if not self._has_other_stream:
             await self._start_listening(
                 handshake,
                 throttle_messages(self._build_shared_handler(request, message["id"])),
@@ -261,13 +261,16 @@ class StreamableHttpSession:
             if not is_log_message(message):
                 await handle_own_message(message)
                 return
-            delivered: set[str] = set()
-            for pending in self._request_handler.list_waiting_requests():
-                if pending.on_log is not None and pending.log_subscriber not in delivered:
-                    delivered.add(pending.log_subscriber)
-                    await deliver_notification(pending, message)
+            subscribers: set[str] = set()
+            for waiting_request in self._request_handler.list_waiting_requests():
+                if (
+                    waiting_request.on_log is not None
+                    and waiting_request.log_subscriber not in subscribers
+                ):
+                    subscribers.add(waiting_request.log_subscriber)
+                    await deliver_notification(waiting_request, message)
             if self._on_notification is not None:
-                self._on_notification(LogNotification(message["params"], frozenset(delivered)))
+                self._on_notification(LogNotification(message["params"], frozenset(subscribers)))
 
         return handle_message
 
@@ -278,11 +281,11 @@ class StreamableHttpSession:
 HttpSession = StreamableHttpSession | SseSession
 
 
-async def _try_to_send(sending: Coroutine[Any, Any, None]) -> None:
-    """Await the coroutine for 2 s at most, ignoring failures."""
+async def _try_to_send(request: Coroutine[Any, Any, None]) -> None:
+    """Await a request for 2 s at most, ignoring failures."""
     with suppress(UpstreamError, TimeoutError):
-        async with asyncio.timeout(FAREWELL_TIMEOUT_S):
-            await sending
+        async with asyncio.timeout(BEST_EFFORT_TIMEOUT_S):
+            await request
 
 
 class HttpUpstream(IdleTracker):

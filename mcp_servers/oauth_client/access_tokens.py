@@ -210,7 +210,7 @@ async def _refresh_under_lease(
         unavailable = AuthorizationServerUnavailable(
             "The authorization server didn't respond in time.", remedy="Try again."
         )
-        await orm(grants.record_failure, grant, holder, unavailable, over=False)
+        await orm(grants.record_failure, grant, holder, unavailable, is_final=False)
         return unavailable
     except Problem as problem:
         shown_problem = _add_login_link(account, problem)
@@ -219,7 +219,7 @@ async def _refresh_under_lease(
             grant,
             holder,
             shown_problem,
-            over=shown_problem.code == LoginNeeded.code,
+            is_final=shown_problem.code == LoginNeeded.code,
         )
         if shown_problem.code == LoginNeeded.code:
             await _mark_needs_reauth(account, shown_problem)

@@ -153,9 +153,9 @@ def store_tokens(
     )
 
 
-def record_failure(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: bool) -> None:
-    """Store why there is no new token and release the lease; `over` deletes the tokens."""
-    cleared = {"access_token": "", "refresh_token": "", "dpop_key": ""} if over else {}
+def record_failure(grant: OAuthGrant, holder: UUID, problem: Problem, *, is_final: bool) -> None:
+    """Store why there is no new token and release the lease; `is_final` deletes the tokens."""
+    cleared = {"access_token": "", "refresh_token": "", "dpop_key": ""} if is_final else {}
     OAuthGrant.objects.filter(pk=grant.pk, lease_holder=holder).update(
         **cleared,
         failure={"code": problem.code, "detail": str(problem), "remedy": problem.remedy},

@@ -139,17 +139,17 @@ def _build_default_wording(rule: Any) -> Wording:
     format_text = partial(
         format_message, "{subject} must match the schema's `{rule}`.", rule=rule or "false"
     )
-    return lambda subject, said, value: format_text(subject=subject)
+    return lambda subject, rule_value, value: format_text(subject=subject)
 
 
 def _build_plain_wording(format_text: Callable[..., str]) -> Wording:
-    return lambda subject, said, value: format_text(subject=subject)
+    return lambda subject, rule_value, value: format_text(subject=subject)
 
 
 _WORDINGS: dict[str, Wording] = {
     "type": _describe_type,
     "enum": _describe_enum,
-    "const": lambda subject, only, value: _describe_enum(subject, [only], value),
+    "const": lambda subject, constant, value: _describe_enum(subject, [constant], value),
     "pattern": lambda subject, pattern, value: format_message(
         "{subject} must match the pattern `{pattern}`.",
         subject=subject,

@@ -185,8 +185,8 @@ def test_the_metrics_of_an_agent_have_only_its_calls(acme: Organization) -> None
     activity = CallActivity(acme.pk, "24h", agent_id=helper.pk)
     total = activity.total
     assert (total.calls, total.errors, total.turns, total.cost_microusd) == (4, 1, 2, 5)
-    assert [(one["title"], one["n"]) for one in activity.failures] == [("tool_error", 1)]
-    assert [one["line"].calls for one in activity.tools] == [4]
+    assert [(row["title"], row["n"]) for row in activity.failures] == [("tool_error", 1)]
+    assert [row["line"].calls for row in activity.tools] == [4]
     assert load_calls_by_server(helper, timedelta(days=2)) == {}
     create_rollup(acme, now.replace(hour=0), 4, agent_id=helper.pk, grain="day")
     assert load_calls_by_server(helper, timedelta(days=2)) == {None: 4}

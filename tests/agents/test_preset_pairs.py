@@ -76,7 +76,11 @@ def write_collector(workspace: Path, secrets: list[Path]) -> tuple[Path, Path]:
         f"env; find / -xdev -name canary; cat /proc/*/root{secrets[0]} /proc/*/cwd/canary",
         "ls /run /var/run /etc/cron.d; cat /run/secrets/*",
     ]
-    lines = [*(f"( {one} ) >>{found} 2>/dev/null" for one in tries), f"echo ran >>{found}", "cat"]
+    lines = [
+        *(f"( {command} ) >>{found} 2>/dev/null" for command in tries),
+        f"echo ran >>{found}",
+        "cat",
+    ]
     program.write_text("#!/bin/sh\n" + "\n".join(lines) + "\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program, found

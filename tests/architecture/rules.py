@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 
-from tests.architecture.sources import Source, Violation, dotted, within
+from tests.architecture.sources import Source, Violation, get_dotted_name, is_within
 from tests.problem_texts import find_concatenations
 
 # From the bottom up, modules of one line beside each other; the longest prefix decides. Whatever
@@ -178,7 +178,7 @@ def upward_arrows(sources: Iterable[Source]) -> Iterator[Violation]:
             and ".tasks." not in mention.target  # a message names the task that it triggers
         )
         for mention in (*source.imports, *strings):
-            if mention.target in EVERYWHERE or not within(mention.target, *PACKAGES):
+            if mention.target in EVERYWHERE or not is_within(mention.target, *PACKAGES):
                 continue
             if layer(mention.target) > own:
                 yield Violation(
@@ -194,8 +194,8 @@ def visible_downward_relations(relations: Iterable[tuple[str, str, str, bool]]) 
     return [
         f"{owner}.{field}: a relation to `{target}`, which is below it, needs related_name='+'"
         for owner, field, target, hidden in relations
-        if within(owner, *PACKAGES)
-        and within(target, *PACKAGES)
+        if is_within(owner, *PACKAGES)
+        and is_within(target, *PACKAGES)
         and layer(target) < layer(owner)
         and not hidden
     ]
@@ -250,7 +250,7 @@ def second_http_makers(sources: Iterable[Source]) -> Iterator[Violation]:
         if not source.inside(*HTTP_USERS):
             continue
         for name, line in source.calls():
-            if within(name, *HTTP) and name.rpartition(".")[2] in MAKERS:
+            if is_within(name, *HTTP) and name.rpartition(".")[2] in MAKERS:
                 yield Violation(source.module, line, f"calls `{name}`: {remedy}")
 
 
@@ -364,11 +364,13 @@ def shallow_json_parsers(sources: Iterable[Source]) -> Iterator[Violation]:
                 expected = [item.context_expr for item in node.items]
             else:
                 continue
-            names = {dotted(part) for part in _walk_all(expected) if isinstance(part, ast.Name)}
+            names = {
+                get_dotted_name(part) for part in _walk_all(expected) if isinstance(part, ast.Name)
+            }
             if "ValueError" not in names or "RecursionError" in names:
                 continue
             if any(
-                isinstance(part, ast.Call) and dotted(part.func) == "json.loads"
+                isinstance(part, ast.Call) and get_dotted_name(part.func) == "json.loads"
                 for part in _walk_all(node.body)
             ):
                 text = "expects `ValueError` of `json.loads`: `RecursionError`, too"
@@ -448,7 +450,7 @@ def layer(module: str) -> int:
         (len(name), index)
         for index, names in enumerate(LAYERS)
         for name in names
-        if within(module, name)
+        if is_within(module, name)
     )[1]
 
 
@@ -465,7 +467,7 @@ def _imports_outside(
         if source.inside(*allowed):
             continue
         for mention in source.imports:
-            if within(mention.target, *targets):
+            if is_within(mention.target, *targets):
                 yield Violation(
                     source.module, mention.line, f"imports `{mention.target}`: {remedy}"
                 )
@@ -474,7 +476,7 @@ def _imports_outside(
 def _effects(source: Source, modules: Mapping[str, Source], seen: set[str]) -> Iterator[Violation]:
     seen.add(source.module)
     for mention in source.imports:
-        if within(mention.target, *EFFECTS):
+        if is_within(mention.target, *EFFECTS):
             yield Violation(
                 source.module, mention.line, f"decides, so it can't import `{mention.target}`"
             )

@@ -75,7 +75,7 @@ class Source:
 
     def inside(self, *packages: str) -> bool:
         """Say whether the module is one of the packages or below it."""
-        return within(self.module, *packages)
+        return is_within(self.module, *packages)
 
     def calls(self, *, without_arguments: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
         """Yield the dotted name of what is called, with import aliases resolved, and the line.
@@ -84,7 +84,7 @@ class Source:
         """
         names = self._bound_names()
         for node in self.nodes:
-            if isinstance(node, ast.Call) and (name := dotted(node.func)):
+            if isinstance(node, ast.Call) and (name := get_dotted_name(node.func)):
                 if without_arguments and _text(node.args) in without_arguments:
                     continue
                 head, _, rest = name.partition(".")
@@ -112,7 +112,9 @@ class Source:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if DOTTED.fullmatch(node.value):
                     yield Mention(_expand(node.value), node.lineno)
-            elif isinstance(node, ast.Call) and (dotted(node.func) or "").endswith("get_model"):
+            elif isinstance(node, ast.Call) and (get_dotted_name(node.func) or "").endswith(
+                "get_model"
+            ):
                 values = [a.value for a in node.args if isinstance(a, ast.Constant)]
                 if len(values) == 2 and all(isinstance(value, str) for value in values):
                     yield Mention(_expand(".".join(map(str, values))), node.lineno)
@@ -128,17 +130,17 @@ class Source:
         return bound
 
 
-def within(module: str, *packages: str) -> bool:
+def is_within(module: str, *packages: str) -> bool:
     """Say whether a dotted name is one of the packages or below it."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def dotted(node: ast.expr) -> str | None:
+def get_dotted_name(node: ast.expr) -> str | None:
     """Return `a.b.c` for a chain of attributes, None for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        base = dotted(node.value)
+        base = get_dotted_name(node.value)
         return f"{base}.{node.attr}" if base else f"?.{node.attr}"
     return None
 

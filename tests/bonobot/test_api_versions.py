@@ -123,7 +123,7 @@ def shared_organization(
 
 
 @pytest.fixture
-def filled(shared_organization: FilledOrganization) -> Iterator[FilledOrganization]:
+def example(shared_organization: FilledOrganization) -> Iterator[FilledOrganization]:
     with transaction.atomic():
         yield shared_organization
         transaction.set_rollback(True)
@@ -176,14 +176,14 @@ def create_declared_server(administrator: Principal) -> str:
 
 
 @pytest.fixture
-def target(filled: FilledOrganization, request: pytest.FixtureRequest) -> Object:
+def target(example: FilledOrganization, request: pytest.FixtureRequest) -> Object:
     route, method = request.param
-    ids = dict(filled.ids)
+    ids = dict(example.ids)
     if "operations" in route:
-        administrator = factories.build_administrator(filled.organization)
+        administrator = factories.build_administrator(example.organization)
         ids |= {"server_id": create_declared_server(administrator), "name": "get"}
     instance = Object(
-        fill_path(route, ids), method, KINDS[route], sign_in_owner(filled.organization)
+        fill_path(route, ids), method, KINDS[route], sign_in_owner(example.organization)
     )
     if route.endswith("draft"):
         assert instance.client.put(instance.path, {"mode": "none"}).status == 200
@@ -271,9 +271,9 @@ def build_list(tag: str) -> str:
     ids=["its tag", "a list", "any", "a weak tag", "another", "not a tag", "blank"],
 )
 def test_if_match_follows_the_http_specification(
-    filled: FilledOrganization, header: Callable[[str], str], status: int
+    example: FilledOrganization, header: Callable[[str], str], status: int
 ) -> None:
-    client, path = sign_in_owner(filled.organization), fill_path(AGENT, filled.ids)
+    client, path = sign_in_owner(example.organization), fill_path(AGENT, example.ids)
     tag = client.get(path).headers["ETag"]
     assert client.patch(path, NAME, If_Match=header(tag)).status == status
 
@@ -294,8 +294,8 @@ def test_an_object_that_changed_meanwhile_isnt_deleted(target: Object) -> None:
     assert target.read().status == 200
 
 
-def test_a_changed_secret_changes_the_version_and_isnt_shown(filled: FilledOrganization) -> None:
-    client = sign_in_owner(filled.organization)
+def test_a_changed_secret_changes_the_version_and_isnt_shown(example: FilledOrganization) -> None:
+    client = sign_in_owner(example.organization)
     body = {"transport_type": "http", "endpoint_config": {"url": "https://docs.example.com"}}
     auth = {"auth_config": {"type": "bearer_token", "token": "the first one"}}
     response = client.post("mcp-servers", {"name": "secretive", **body, **auth}).json
@@ -310,17 +310,17 @@ def test_a_changed_secret_changes_the_version_and_isnt_shown(filled: FilledOrgan
     assert "the second one" not in conflict.text
 
 
-def test_rows_of_a_list_have_the_version_of_the_object(filled: FilledOrganization) -> None:
-    client = sign_in_owner(filled.organization)
+def test_rows_of_a_list_have_the_version_of_the_object(example: FilledOrganization) -> None:
+    client = sign_in_owner(example.organization)
     [row] = [row for row in client.get("agents").json["results"] if row["slug"] == "helper"]
     assert row["version"] == client.get(f"agents/{row['id']}").json["version"]
     assert client.get(f"agents/{row['id']}?fields=version").json == {"version": row["version"]}
 
 
-def test_read_only_fields_arent_part_of_a_version(filled: FilledOrganization) -> None:
-    client, path = sign_in_owner(filled.organization), fill_path(SERVER, filled.ids)
+def test_read_only_fields_arent_part_of_a_version(example: FilledOrganization) -> None:
+    client, path = sign_in_owner(example.organization), fill_path(SERVER, example.ids)
     before = client.get(path).json["version"]
-    Server.objects.filter(pk=filled.ids["server_id"]).update(status="error", latency_ms=7)
+    Server.objects.filter(pk=example.ids["server_id"]).update(status="error", latency_ms=7)
     assert client.get(path).json["version"] == before
 
 

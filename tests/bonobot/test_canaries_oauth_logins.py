@@ -16,7 +16,7 @@ from tests.bonobot.canaries import build_needles, find_leaks, read_redis
 from tests.bonobot.test_canaries import LogCapture, dump_tables
 from tests.mcp_servers.oauth_client.conftest import (
     LOGIN,
-    boss,
+    administrator,
     organization,
     protected,
     protected_origin,
@@ -26,7 +26,7 @@ from tests.mcp_servers.oauth_client.test_authorization_code import browser, sign
 from tests.servers.oauth_protected_server import CLIENT_ID, CLIENT_SECRET
 from tests.wait import eventually
 
-__all__ = ["boss", "organization", "protected", "protected_origin", "register"]
+__all__ = ["administrator", "organization", "protected", "protected_origin", "register"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 

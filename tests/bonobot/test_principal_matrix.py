@@ -248,7 +248,7 @@ def shared_organization(
 
 
 @pytest.fixture
-def filled(
+def example(
     shared_organization: FilledOrganization, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FilledOrganization]:
     """Return the organization; changes are rolled back. The gateway runs ORM code synchronously."""
@@ -279,23 +279,23 @@ def run_coroutine(coroutine: Awaitable[Any]) -> Any:
     raise AssertionError("the coroutine suspended")
 
 
-def select_agents(case: Case, filled: FilledOrganization) -> list[tuple[str, Agent]]:
+def select_agents(case: Case, example: FilledOrganization) -> list[tuple[str, Agent]]:
     """Return the agents by their words; one is enough for a principal that has all."""
-    everything_seen = case.reachable == filled.agents.keys()
-    return [item for item in filled.agents.items() if item[0] == FAR or not everything_seen]
+    everything_seen = case.reachable == example.agents.keys()
+    return [item for item in example.agents.items() if item[0] == FAR or not everything_seen]
 
 
 def iterate_objects(
-    filled: FilledOrganization, case: Case
+    example: FilledOrganization, case: Case
 ) -> Iterator[tuple[str, Kind, str, dict[str, str], bool]]:
     """Yield every object: its kind, the agent's word, its IDs, and whether the principal owns
     it."""
-    for word, agent in select_agents(case, filled):
+    for word, agent in select_agents(case, example):
         own = create_own_objects(case.principal, agent, word)
         for name, kind in KINDS.items():
-            yield name, kind, word, filled.ids[word], False
+            yield name, kind, word, example.ids[word], False
             if kind.personal:
-                yield name, kind, word, filled.ids[word] | own, True
+                yield name, kind, word, example.ids[word] | own, True
 
 
 def check_rest(
@@ -347,12 +347,12 @@ def test_every_object_of_rest_and_every_part_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("maker", MAKERS)
 def test_every_object_is_visible_exactly_where_the_table_says(
-    filled: FilledOrganization, maker: str
+    example: FilledOrganization, maker: str
 ) -> None:
     faults = []
-    for case in filled.cases[maker]:
+    for case in example.cases[maker]:
         client, lists = case.rest, dict[str, set[str]]()
-        for name, kind, word, ids, own in list(iterate_objects(filled, case)):
+        for name, kind, word, ids, own in list(iterate_objects(example, case)):
             expected = case.can_see(kind, word, own=own)
             results: dict[str, bool] = {}
             if client:
@@ -372,7 +372,7 @@ def test_every_object_is_visible_exactly_where_the_table_says(
     assert not faults, "\n".join(faults)
 
 
-def iterate_gateway_texts(case: Case, filled: FilledOrganization) -> Iterator[tuple[str, str]]:
+def iterate_gateway_texts(case: Case, example: FilledOrganization) -> Iterator[tuple[str, str]]:
     """Yield every response of the organization's endpoint for a principal, by its source."""
     principal = case.principal
     for kind, lists in organization_server_handlers.LIST_FUNCTIONS.items():
@@ -390,7 +390,7 @@ def iterate_gateway_texts(case: Case, filled: FilledOrganization) -> Iterator[tu
         )
         yield f"completion of {template} {prefix}", json.dumps(result)
     for tool in tools.values():
-        for word, ids in filled.ids.items():
+        for word, ids in example.ids.items():
             takes = tool.input_schema.schema["properties"]
             arguments = {name: value for name, value in ids.items() if name in takes}
             if (
@@ -423,31 +423,31 @@ def run_tool(coroutine: Awaitable[Any]) -> Any:
         return problem
 
 
-def iterate_rest_texts(case: Case, filled: FilledOrganization) -> Iterator[tuple[str, str]]:
+def iterate_rest_texts(case: Case, example: FilledOrganization) -> Iterator[tuple[str, str]]:
     """Yield every REST response for a principal: lists, and objects of its agents."""
     client = case.rest
     for route, method in REST_OPERATIONS if client else ():
         if method == "GET" and ROUTES[route].is_open_to(case.principal, "GET"):
-            ids = [filled.ids[word] for word in case.reachable] if "<" in route else [{}]
+            ids = [example.ids[word] for word in case.reachable] if "<" in route else [{}]
             for id in ids:
                 yield route, client.get(fill_path(route, id)).text  # type: ignore[union-attr]
 
 
-def list_hidden_words(case: Case, filled: FilledOrganization) -> set[str]:
+def list_hidden_words(case: Case, example: FilledOrganization) -> set[str]:
     """Return the words that a principal must never see."""
-    far = set(filled.agents) - case.reachable
+    far = set(example.agents) - case.reachable
     return far if case.principal.may(Action.VIEW) else far | {OTHERS}
 
 
 @pytest.mark.parametrize("maker", MAKERS)
 def test_objects_out_of_reach_arent_revealed_by_other_objects(
-    filled: FilledOrganization, maker: str
+    example: FilledOrganization, maker: str
 ) -> None:
     leaks = []
-    for case in filled.cases[maker]:
-        words = list_hidden_words(case, filled)
+    for case in example.cases[maker]:
+        words = list_hidden_words(case, example)
         if case.is_bound or not case.principal.may(Action.VIEW):
-            sources = [*iterate_gateway_texts(case, filled), *iterate_rest_texts(case, filled)]
+            sources = [*iterate_gateway_texts(case, example), *iterate_rest_texts(case, example)]
             leaks += [
                 f"{case.label}: {word} by {source}"
                 for source, text in sources
@@ -474,22 +474,22 @@ def is_served(text: str, slug: str) -> bool:
         return False
 
 
-def check_endpoints(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
+def check_endpoints(case: Case, example: FilledOrganization, word: str) -> Iterator[Operation]:
     """Yield whether the endpoints of an agent and of a pool server exist for the principal."""
     principal = case.principal
     uses = principal.may(Action.USE_TOOLS) and word in case.reachable
-    yield "address", is_found(GatewayAddress("agent", filled.agents[word].slug), principal), uses
+    yield "address", is_found(GatewayAddress("agent", example.agents[word].slug), principal), uses
     if case.text:  # like `bonobot mcp serve --stdio`
-        yield "address over stdio", is_served(case.text, filled.agents[word].slug), uses
+        yield "address over stdio", is_served(case.text, example.agents[word].slug), uses
     calls = principal.may(Action.CALL_TOOLS) and not case.is_bound
-    yield "address of the pool", is_found(GatewayAddress("server", filled.pool), principal), calls
+    yield "address of the pool", is_found(GatewayAddress("server", example.pool), principal), calls
 
 
-def check_registry(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
+def check_registry(case: Case, example: FilledOrganization, word: str) -> Iterator[Operation]:
     """Yield whether the registry of MCP clients lists an agent and a pool server."""
-    organization, uses = filled.organization, case.principal.may(Action.USE_TOOLS)
-    agent, principal = filled.agents[word], case.principal
-    pool = Server.objects.get(organization=organization, slug=filled.pool)
+    organization, uses = example.organization, case.principal.may(Action.USE_TOOLS)
+    agent, principal = example.agents[word], case.principal
+    pool = Server.objects.get(organization=organization, slug=example.pool)
     with roll_back():
         for server in Server.objects.filter(organization=organization):
             admin_client.declare_tool(server, "echo")
@@ -507,10 +507,10 @@ def check_registry(case: Case, filled: FilledOrganization, word: str) -> Iterato
     yield "entry of the pool", any(f"/servers/{pool.slug}" in url for url in entries), calls
 
 
-def check_tools(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
+def check_tools(case: Case, example: FilledOrganization, word: str) -> Iterator[Operation]:
     """Yield which tools of the organization's endpoint work for an agent and its objects."""
-    tools, ids = organization_server_handlers.load_tools(case.principal), filled.ids[word]
-    runs, slug = case.principal.may(Action.RUN_AGENTS), filled.agents[word].slug
+    tools, ids = organization_server_handlers.load_tools(case.principal), example.ids[word]
+    runs, slug = case.principal.may(Action.RUN_AGENTS), example.agents[word].slug
     reads, is_reachable = runs or case.principal.may(Action.VIEW), word in case.reachable
     others = is_reachable and case.principal.may(Action.VIEW)
     session = {"session_id": ids["session_id"]}
@@ -534,15 +534,17 @@ def check_tools(case: Case, filled: FilledOrganization, word: str) -> Iterator[O
     yield "prompt", find_skill(case.principal, skill) is not None, reads and is_reachable
 
 
-def check_rest_operations(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
+def check_rest_operations(
+    case: Case, example: FilledOrganization, word: str
+) -> Iterator[Operation]:
     """Yield which REST operations work for an agent and its objects."""
-    ids, client = filled.ids[word], case.rest
+    ids, client = example.ids[word], case.rest
     runs, is_reachable = case.principal.may(Action.RUN_AGENTS), word in case.reachable
     reads, others = (
         runs or case.principal.may(Action.VIEW),
         is_reachable and case.principal.may(Action.VIEW),
     )
-    agent = filled.agents[word].slug
+    agent = example.agents[word].slug
     for path, body, expected in (
         ("agents/{agent_id}/sessions", {"message": "Hi"}, runs and is_reachable),
         ("sessions/{session_id}/messages", {"text": "Hi"}, runs and others),
@@ -563,15 +565,15 @@ def check_rest_operations(case: Case, filled: FilledOrganization, word: str) -> 
 )
 @pytest.mark.parametrize("maker", MAKERS)
 def test_every_action_is_allowed_exactly_where_the_table_says(
-    filled: FilledOrganization,
+    example: FilledOrganization,
     maker: str,
     checks: Callable[[Case, FilledOrganization, str], Iterator[Operation]],
 ) -> None:
     faults = [
         f"{case.label}: {operation} of {word}: {actual}"
-        for case in filled.cases[maker]
-        for word, _agent in select_agents(case, filled)
-        for operation, actual, expected in checks(case, filled, word)
+        for case in example.cases[maker]
+        for word, _agent in select_agents(case, example)
+        for operation, actual, expected in checks(case, example, word)
         if actual != expected
     ]
     assert not faults, "\n".join(faults)
@@ -579,7 +581,7 @@ def test_every_action_is_allowed_exactly_where_the_table_says(
 
 @pytest.mark.parametrize("maker", MAKERS)
 def test_every_tool_of_the_organization_refuses_objects_out_of_reach(
-    filled: FilledOrganization, maker: str, monkeypatch: pytest.MonkeyPatch
+    example: FilledOrganization, maker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every tool that names an object, also one that is added later, with the ID of each agent.
 
@@ -587,13 +589,13 @@ def test_every_tool_of_the_organization_refuses_objects_out_of_reach(
     """
     monkeypatch.setattr(management_tools, "check_answer_key", lambda *_: None)
     faults, called = [], set()
-    for case in filled.cases[maker]:
+    for case in example.cases[maker]:
         tools = organization_server_handlers.load_tools(case.principal)
-        far = [word for word in filled.agents if word not in case.reachable]
+        far = [word for word in example.agents if word not in case.reachable]
         for tool, word in product(tools.values(), far):
             names = tool.input_schema.schema["properties"]
-            ids = {name: value for name, value in filled.ids[word].items() if name in names}
-            fixed = {"agent": filled.agents[word].slug, "slug": filled.agents[word].slug}
+            ids = {name: value for name, value in example.ids[word].items() if name in names}
+            fixed = {"agent": example.agents[word].slug, "slug": example.agents[word].slug}
             ids |= {name: value for name, value in fixed.items() if name in names}
             if not ids or (tool.hints.read_only and not tool.input_schema.schema.get("required")):
                 continue  # filters of lists are compared by the words above
@@ -606,7 +608,7 @@ def test_every_tool_of_the_organization_refuses_objects_out_of_reach(
     assert called or maker == "people"
 
 
-def test_a_member_cant_change_objects_of_others(filled: FilledOrganization) -> None:
+def test_a_member_cant_change_objects_of_others(example: FilledOrganization) -> None:
     """Every REST operation on objects of others that belong to the member's agent."""
     personal = {kind.part for kind in KINDS.values() if kind.personal}
     routes = [
@@ -615,10 +617,10 @@ def test_a_member_cant_change_objects_of_others(filled: FilledOrganization) -> N
         if personal & set(list_path_parameters(route))
     ]
     assert len(routes) > 15
-    members = [*filled.cases["people"], *filled.cases["tokens"]]
+    members = [*example.cases["people"], *example.cases["tokens"]]
     for case in [member for member in members if member.principal.role == Role.MEMBER]:
         for route, method in routes:
-            response = case.rest.send(method, fill_path(route, filled.ids[NEAR]), {})  # type: ignore[union-attr]
+            response = case.rest.send(method, fill_path(route, example.ids[NEAR]), {})  # type: ignore[union-attr]
             assert response.status in (403, 404), f"{case.label} {method} {route}: {response!r}"
 
 
@@ -628,11 +630,11 @@ AGENT_MODELS = tuple(kind.admin for kind in KINDS.values() if kind.admin)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_the_admin_shows_the_same_objects_as_rest(filled: FilledOrganization, role: Role) -> None:
-    case = next(entry for entry in filled.cases["people"] if entry.principal.role == role)
+def test_the_admin_shows_the_same_objects_as_rest(example: FilledOrganization, role: Role) -> None:
+    case = next(entry for entry in example.cases["people"] if entry.principal.role == role)
     client, faults = Client(), []
     client.force_login(case.user)  # type: ignore[arg-type]
-    entries = [entry for entry in iterate_objects(filled, case) if entry[1].admin]
+    entries = [entry for entry in iterate_objects(example, case) if entry[1].admin]
     paged = {"ledger_auditrow"}  # the first page has only the latest entries
     with render_without_signals():
         lists = {
@@ -651,11 +653,11 @@ def test_the_admin_shows_the_same_objects_as_rest(filled: FilledOrganization, ro
     assert not faults, "\n".join(faults)
 
 
-def test_no_page_shows_a_member_agents_without_access(filled: FilledOrganization) -> None:
-    case = next(entry for entry in filled.cases["people"] if entry.principal.role == Role.MEMBER)
-    client, words = Client(), list_hidden_words(case, filled)
+def test_no_page_shows_a_member_agents_without_access(example: FilledOrganization) -> None:
+    case = next(entry for entry in example.cases["people"] if entry.principal.role == Role.MEMBER)
+    client, words = Client(), list_hidden_words(case, example)
     client.force_login(case.user)  # type: ignore[arg-type]
-    ids = {kind.admin: UUID(filled.ids[NEAR][kind.part]) for kind in KINDS.values() if kind.admin}
+    ids = {kind.admin: UUID(example.ids[NEAR][kind.part]) for kind in KINDS.values() if kind.admin}
     ids |= dict.fromkeys(("tenancy_user", "mcp_servers_bulkjob", "tenancy_provider"), uuid4())
     leaks = []
     with render_without_signals():

@@ -150,7 +150,7 @@ def shared_organization(
 
 
 @pytest.fixture
-def filled(shared_organization: FilledOrganization) -> Iterator[FilledOrganization]:
+def example(shared_organization: FilledOrganization) -> Iterator[FilledOrganization]:
     with transaction.atomic(), render_without_signals():
         yield shared_organization
         transaction.set_rollback(True)
@@ -176,11 +176,11 @@ FORM_ROLES = (Role.OPERATOR, Role.REVIEWER, Role.AUDITOR)
 OWN_FORMS = frozenset({"profile", "password_change", "profile_sessions", "authorized_clients"})
 
 
-def list_forms(filled: FilledOrganization) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def list_forms(example: FilledOrganization) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield each form that a platform administrator sees: its page, its path and its fields."""
-    client = filled.browsers[None].client
+    client = example.browsers[None].client
     for name, parameters in ADDRESSES:
-        path = build_address(name, parameters, filled.ids)
+        path = build_address(name, parameters, example.ids)
         response = client.get(path)
         if name in ABSENT or response.streaming or response.status_code != 200:
             continue
@@ -192,7 +192,7 @@ def list_forms(filled: FilledOrganization) -> Iterator[tuple[str, str, dict[str,
 
 @pytest.mark.whole
 def test_a_filled_in_form_changes_nothing_for_roles_that_rest_refuses(
-    filled: FilledOrganization,
+    example: FilledOrganization,
 ) -> None:
     """What only a more privileged person's page contains, sent with the session of another."""
     by_operation, faults, sent = list_roles_by_operation(), [], 0
@@ -210,13 +210,13 @@ def test_a_filled_in_form_changes_nothing_for_roles_that_rest_refuses(
         )
         for name in list_expected_roles()
     }
-    for page, path, values in [*list_forms(filled)]:
+    for page, path, values in [*list_forms(example)]:
         for role in FORM_ROLES:
             if role in writers.get(MOVED.get(page, page), NOBODY) or page in OWN_FORMS:
                 continue
             before, sent = AuditRow.objects.count(), sent + 1
             with transaction.atomic():
-                response = filled.browsers[role].client.post(path, values)
+                response = example.browsers[role].client.post(path, values)
                 changed = AuditRow.objects.exclude(outcome=AuditRow.Outcome.REFUSED).count()
                 changed -= before
                 transaction.set_rollback(True)
@@ -228,7 +228,7 @@ def test_a_filled_in_form_changes_nothing_for_roles_that_rest_refuses(
 
 @pytest.mark.parametrize("role", FORM_ROLES)
 def test_a_list_action_is_refused_to_roles_that_rest_refuses(
-    filled: FilledOrganization, role: Role
+    example: FilledOrganization, role: Role
 ) -> None:
     expected, faults, sent = list_expected_roles(), [], 0
     for model, model_admin in site._registry.items():
@@ -240,8 +240,8 @@ def test_a_list_action_is_refused_to_roles_that_rest_refuses(
             if role in expected[f"{meta.model_name}!{name}"]:
                 continue
             sent += 1
-            values = {"action": name, helpers.ACTION_CHECKBOX_NAME: [str(filled.ids[key])]}
-            status = filled.send(role, "post", reverse(f"admin:{key}_changelist"), values)
+            values = {"action": name, helpers.ACTION_CHECKBOX_NAME: [str(example.ids[key])]}
+            status = example.send(role, "post", reverse(f"admin:{key}_changelist"), values)
             faults += [f"{meta.model_name}!{name}: {status}"] * (status not in REFUSED)
     assert sent > 5
     assert not faults, "\n".join(faults)

@@ -50,20 +50,20 @@ def upstream(server: str, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def published(upstream: str, labels: str) -> ApprovedServer:
+def published_server(upstream: str, labels: str) -> ApprovedServer:
     """Register and approve the server."""
     return create_approved_server(upstream, suggested_labels=labels == SUGGESTED)
 
 
 @pytest.fixture
 def gateway(
-    published: ApprovedServer, start_web: Callable[..., Web], free_port: int
+    published_server: ApprovedServer, start_web: Callable[..., Web], free_port: int
 ) -> Iterator[str]:
     """Put Bonobot in front of the server, and a proxy that adds the token in front of Bonobot."""
     url = f"http://127.0.0.1:{free_port}"
     web = start_web(BONOBOT_URL=url)
-    with door(free_port, web.port, published.token):
-        yield url + published.paths[0]
+    with door(free_port, web.port, published_server.token):
+        yield url + published_server.paths[0]
 
 
 def assert_conformance(result: SuiteResult, expected: Iterable[str]) -> None:
@@ -132,14 +132,14 @@ def test_skills_are_served(gateway: str, tmp_path: Path) -> None:
 def test_only_calls_that_need_approval_dont_pass_with_suggested_labels(
     revision: str,
     scenarios: list[str],
-    published: ApprovedServer,
+    published_server: ApprovedServer,
     gateway: str,
     tmp_path: Path,
 ) -> None:
     result = run_server_suite(gateway, tmp_path / "all", "--requirements", revision)
     assert {*scenarios} - {*result.passed()} == {*NEED_APPROVAL}
     assert AuditRow.objects.filter(code="approval_required").count() == len(NEED_APPROVAL)
-    administrator = factories.build_administrator(published.organization)
+    administrator = factories.build_administrator(published_server.organization)
     for name in NEED_APPROVAL:
         clear_token_labels(administrator, Token.objects.get(name="suite"))
         alone = run_server_suite(

@@ -53,12 +53,16 @@ def pod(document: dict[str, Any]) -> dict[str, Any]:
 
 def pods() -> dict[str, dict[str, Any]]:
     kinds = ("Deployment", "Job")
-    return {one["metadata"]["name"]: pod(one) for one in documents() if one["kind"] in kinds}
+    return {
+        document["metadata"]["name"]: pod(document)
+        for document in documents()
+        if document["kind"] in kinds
+    }
 
 
 def pins(name: str) -> dict[str, str]:
     text = (ROOT / name).read_text(encoding="utf-8")
-    return {canonicalize_name(one): version for one, version in PINNED.findall(text)}
+    return {canonicalize_name(name): version for name, version in PINNED.findall(text)}
 
 
 def test_hadolint_reports_nothing() -> None:
@@ -93,12 +97,14 @@ def test_pods_run_unprivileged_and_write_only_to_their_volumes() -> None:
         assert rights["readOnlyRootFilesystem"] is True
         assert rights["allowPrivilegeEscalation"] is False
         assert rights["capabilities"] == {"drop": ["ALL"]}
-        mounted = {one["name"] for one in container["volumeMounts"]}
-        assert mounted == {one["name"] for one in found["volumes"]}
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in found["volumes"]}
 
 
 def test_a_second_scheduler_stands_by() -> None:
-    (beat,) = (one for one in documents() if one["metadata"]["name"] == "bonobot-beat")
+    (beat,) = (
+        document for document in documents() if document["metadata"]["name"] == "bonobot-beat"
+    )
     assert beat["spec"]["replicas"] == 2
     assert compose()["services"]["beat"]["deploy"]["replicas"] == 2
 
@@ -106,9 +112,9 @@ def test_a_second_scheduler_stands_by() -> None:
 def test_the_referenced_secrets_are_created(tmp_path: Path) -> None:
     assert passes("sh", DEPLOY / "secrets", tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
-    named = {name: one["file"] for name, one in compose()["secrets"].items()}
+    named = {name: secret["file"] for name, secret in compose()["secrets"].items()}
     assert {Path(file).name for file in named.values()} == set(named) == made
-    (configuration,) = (one for one in documents() if one["kind"] == "ConfigMap")
+    (configuration,) = (document for document in documents() if document["kind"] == "ConfigMap")
     files = {name: Path(value) for name, value in configuration["data"].items() if "FILE" in name}
     assert {path.name for path in files.values()} <= made
     wanted = {name.removesuffix("_FILE").removeprefix("BONOBOT_").lower() for name in files}

@@ -164,7 +164,7 @@ def test_requests_of_a_token_reach_one_process_and_others_any(tmp_path: Path) ->
                 }
                 assert begun.endswith(" 127.0.0.1 bonobot.example.com")
                 tokens = ({"Authorization": f"Bearer {number}"} for number in range(30))
-                assert len({send_request(port, "/mcp", one)[1] for one in tokens}) == 2
+                assert len({send_request(port, "/mcp", token)[1] for token in tokens}) == 2
                 assert len({send_request(port, "/admin/", {})[1] for _ in range(30)}) == 2
                 assert [send_request(port, path, {})[0] for path in ("/metrics", "/readyz")] == [
                     404,

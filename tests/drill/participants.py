@@ -17,7 +17,7 @@ MANY = 1_000_000  # calls, more than there will be
 def found(url: str, clients: int) -> tuple[UUID, list[str], str]:
     """Make them; return the organization, a token for each client, and the person's."""
     where = factories.create_organization("drill")
-    boss = factories.build_administrator(where)
+    administrator = factories.build_administrator(where)
     agent = factories.create_agent(where)
     spec = ServerSpec(
         name="till",
@@ -27,12 +27,15 @@ def found(url: str, clients: int) -> tuple[UUID, list[str], str]:
         approval=Server.Approval.ALWAYS,
         calls_per_minute=0,
     )
-    server = factories.approve_server(where, create_server(boss, spec), agent)
+    server = factories.approve_server(where, create_server(administrator, spec), agent)
     # Harmless, but not to be repeated.
-    set_labels(boss, server, list(server.definitions.all()), [])
-    set_budgets(boss, agent, [BudgetLine("calls", period, MANY) for period in ("day", "total")])
+    set_labels(administrator, server, list(server.definitions.all()), [])
+    set_budgets(
+        administrator, agent, [BudgetLine("calls", period, MANY) for period in ("day", "total")]
+    )
     tokens = [
-        create_token(boss, name=f"client {one}", role=Role.OPERATOR)[1] for one in range(clients)
+        create_token(administrator, name=f"client {one}", role=Role.OPERATOR)[1]
+        for one in range(clients)
     ]
-    _, person = create_token(boss, name="person", role=Role.OWNER)
+    _, person = create_token(administrator, name="person", role=Role.OWNER)
     return where.pk, tokens, person

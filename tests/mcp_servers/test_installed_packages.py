@@ -70,11 +70,11 @@ def test_a_server_whose_installation_outlasted_its_start_is_discovered_automatic
     settings.BONOBOT_START_S = 10
     registry.sends.set()
 
-    def connected() -> bool:
+    def is_connected() -> bool:
         server.refresh_from_db()
         return server.status == Server.Status.CONNECTED
 
-    eventually(connected, within=60, what="the discovery after the installation")
+    eventually(is_connected, within=60, what="the discovery after the installation")
 
 
 def test_a_reinstallation_is_recorded_with_its_actor(administrator, server):

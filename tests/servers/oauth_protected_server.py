@@ -64,7 +64,7 @@ class Settings:
 
 
 @dataclass
-class Seen:
+class RequestLog:
     """Requests that the server has seen, and tokens it has issued."""
 
     token_requests: list[dict[str, str]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Seen:
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-settings, seen = Settings(), Seen()
+settings, seen = Settings(), RequestLog()
 
 # Invalid responses of a token endpoint.
 INVALID_RESPONSES: dict[str, Response] = {
@@ -266,7 +266,7 @@ async def control(request: Request) -> Response:
     """Change or reset the settings, or return the requests; `forget` revokes access tokens."""
     global settings, seen
     if request.method == "DELETE":
-        settings, seen = Settings(), Seen()
+        settings, seen = Settings(), RequestLog()
     if request.method == "POST":
         for name, value in (await request.json()).items():
             if name == "forget":

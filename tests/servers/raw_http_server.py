@@ -264,7 +264,7 @@ class SseHttp:
 
     def _greeting(self, request: RecordedRequest) -> bytes:
         value = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}}
-        return said(request, value)
+        return build_event(request, value)
 
     async def _stream(self, address: str) -> AsyncIterator[bytes]:
         stream = self.streams[address]
@@ -273,7 +273,7 @@ class SseHttp:
             yield part
 
 
-def said(request: RecordedRequest, value: Any) -> bytes:
+def build_event(request: RecordedRequest, value: Any) -> bytes:
     """Return the event that answers a message; empty for a notification."""
     if request.id is None:
         return b""

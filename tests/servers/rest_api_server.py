@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ReceivedRequest:
     """A received request."""
 
     method: str
@@ -26,7 +26,7 @@ class Shop(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.arrived: list[Arrived] = []
+        self.arrived: list[ReceivedRequest] = []
 
     @property
     def url(self) -> str:
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length).decode()
-        request = Arrived(self.command, self.path, dict(self.headers), body)
+        request = ReceivedRequest(self.command, self.path, dict(self.headers), body)
         self.server.arrived.append(request)
         if self.path.startswith("/huge"):
             self._send(200, b"x" * (16 * 1024 * 1024))

@@ -106,7 +106,9 @@ def listening() -> Iterator[TokenIssuer]:
         get_runtime().call(opened.__aexit__, None, None, None)
 
 
-def unsigned(header: dict[str, Any], claims: dict[str, Any], signature: bytes = b"") -> str:
+def build_unsigned_token(
+    header: dict[str, Any], claims: dict[str, Any], signature: bytes = b""
+) -> str:
     """Return a token with any header, claims and signature."""
     parts = (json.dumps(header).encode(), json.dumps(claims).encode(), signature)
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bonobot.__main__ import main
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended."""
 
     status: int
@@ -21,7 +21,7 @@ class Ended(NamedTuple):
     err: str
 
 
-def run(words: list[str]) -> Ended:
+def run(words: list[str]) -> CommandResult:
     """Run a command and return how it ended."""
     out, err = StringIO(), StringIO()
     status = 0
@@ -30,7 +30,7 @@ def run(words: list[str]) -> Ended:
             main(words)
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    return Ended(status, out.getvalue(), err.getvalue())
+    return CommandResult(status, out.getvalue(), err.getvalue())
 
 
 if __name__ == "__main__":

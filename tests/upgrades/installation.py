@@ -20,7 +20,7 @@ from django.db import connection
 from tests.environment import VAR
 from tests.parts import ROOT
 from tests.processes import build_database_url, build_environment
-from tests.upgrades.commands import Ended
+from tests.upgrades.commands import CommandResult
 
 RECORDED = Path(__file__).parent
 VERSIONS = sorted(path.name for path in RECORDED.iterdir() if (path / "sqlite").is_dir())
@@ -43,7 +43,7 @@ class Installation:
         return build_environment({"BONOBOT_VAR": str(self.var), "DATABASE_URL": self.url})
 
     @contextmanager
-    def commands(self) -> Iterator[Callable[[str], Ended]]:
+    def commands(self) -> Iterator[Callable[[str], CommandResult]]:
         """Give a function that runs one of today's commands on it; all run in one process."""
         with subprocess.Popen(
             [sys.executable, "-m", "tests.upgrades.commands"],
@@ -57,10 +57,10 @@ class Installation:
             assert words is not None
             assert answers is not None
 
-            def run(line: str) -> Ended:
+            def run(line: str) -> CommandResult:
                 words.write(json.dumps(shlex.split(line)) + "\n")
                 words.flush()
-                return Ended(*json.loads(answers.readline()))
+                return CommandResult(*json.loads(answers.readline()))
 
             yield run
 

@@ -61,7 +61,7 @@ def _fault(operation: Operation, state: ProjectState, app: str, made: set[str]) 
         case operations.AddField(field=field):
             return "" if _old_rows_can_be_written(field) else "needs null=True or a db_default"
         case operations.AlterField(field=field, name=name):
-            return _narrowed(state.models[app, model].fields[name], field)
+            return _describe_narrowing(state.models[app, model].fields[name], field)
         case (
             operations.RemoveField()
             | operations.DeleteModel()
@@ -96,7 +96,7 @@ def _old_rows_can_be_written(field: models.Field) -> bool:
     return field.null or field.many_to_many or field.has_db_default()
 
 
-def _narrowed(old: models.Field, new: models.Field) -> str:
+def _describe_narrowing(old: models.Field, new: models.Field) -> str:
     if old.null and not new.null:
         return "the release before writes NULL"
     if new.max_length and (old.max_length or new.max_length) > new.max_length:

@@ -13,12 +13,12 @@ from bonobot.core.db.migration_operations import AddIndexOnline, rename_field
 from tests.upgrades.rules import applies, faults
 
 
-def loaded() -> MigrationLoader:
+def migration_loader() -> MigrationLoader:
     return MigrationLoader(None, replace_migrations=False)
 
 
 def test_old_processes_can_run_beside_each_new_migration() -> None:
-    loader = loaded()
+    loader = migration_loader()
     found = {
         f"{label}.{name}": [*faults(migration, loader.project_state((label, name), at_end=False))]
         for (label, name), migration in loader.disk_migrations.items()

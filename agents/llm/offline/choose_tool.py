@@ -202,10 +202,10 @@ def _take_value(
         return next((choice for choice in choices if str(choice).lower() in words), None)
     kind = infer_kind(name, schema)
     expected_kind = "quoted" if kind == "text" else kind
-    for found in unused:
-        if found.kind == expected_kind:
-            unused.remove(found)
-            return found.value
+    for found_value in unused:
+        if found_value.kind == expected_kind:
+            unused.remove(found_value)
+            return found_value.value
     return _find_rest(text, tool) if kind == "text" else None
 
 
@@ -237,8 +237,12 @@ def _calculate_score(terms: Sequence[str], tool: ToolSpec) -> float:
 
 def _list_terms(text: str, values: Sequence[FoundValue]) -> list[str]:
     """Return the words of a message outside of its values, without those that say little."""
-    for found in values:
-        text = text[: found.start] + " " * (found.end - found.start) + text[found.end :]
+    for found_value in values:
+        text = (
+            text[: found_value.start]
+            + " " * (found_value.end - found_value.start)
+            + text[found_value.end :]
+        )
     words = (word for word in _split_words(text) if word not in STOP_WORDS)
     return list(dict.fromkeys(_to_stem(word) for word in words))
 

@@ -54,7 +54,7 @@ class InvitationAdmin(ServiceFormAdmin):
     needs_to_change = Action.MANAGE_MEMBERS
     form = InvitationForm
     fields = ("email", "role", "agents")
-    list_display = ("email", "role", "state", "invited_by", "expires", "made_at")
+    list_display = ("email", "role", "state", "invited_by", "expires", "created")
     list_filter = ("role",)
     search_fields = ("email",)
     empty_icon = "mail"

@@ -110,7 +110,7 @@ class OrganizationAdmin(ScopedAdmin):
 
     add_label = _("Create organization")
     needs_to_change = Action.MANAGE_ORGANIZATION
-    list_display = ("name", "slug", "member_count", "made_at")
+    list_display = ("name", "slug", "member_count", "created")
     search_fields = ("name", "slug")
     fieldsets = (
         (None, {"fields": ("name", "slug")}),
@@ -190,7 +190,7 @@ class MembershipAdmin(ServiceFormAdmin):
     delete_note = _("The person loses access to this organization. The account is kept.")
     form = MembershipForm
     fields = ("username", "role")
-    list_display = ("person", "full_name", "role", "has_factor", "made_at")
+    list_display = ("person", "full_name", "role", "has_factor", "created")
     actions = ("offer_chosen", "reset_chosen")
     list_filter = ("role",)
     ordering = ("user__username",)

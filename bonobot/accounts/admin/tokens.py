@@ -117,7 +117,7 @@ class TokenAdmin(ServiceFormAdmin):
     needs_to_view = (Action.MANAGE_TOKENS,)
     needs_to_change = Action.MANAGE_TOKENS
     form = TokenForm
-    list_display = ("name", "key", "role", "granted_by", "state", "last_used", "expires", "made_at")
+    list_display = ("name", "key", "role", "granted_by", "state", "last_used", "expires", "created")
     list_filter = ("role", ("user", EmptyFieldListFilter))
     search_fields = ("name", "key", "user__username")
     empty_icon = "key"
@@ -137,11 +137,11 @@ class TokenAdmin(ServiceFormAdmin):
         (_("Limits"), {"fields": LIMIT_FIELDS}),
         (
             _("Status"),
-            {"fields": ("state", "last_used", "expires", "revoked", "made_at")},
+            {"fields": ("state", "last_used", "expires", "revoked", "created")},
         ),
     )
     readonly_fields = (
-        *("state", "last_used", "expires", "revoked", "made_at", "key"),
+        *("state", "last_used", "expires", "revoked", "created", "key"),
         *("user", "client_id", "resource"),
     )
 

@@ -294,11 +294,11 @@ class FormConflict:
 
 @dataclass
 class Difference:
-    """A control whose value differs from the one read; `yours` is set if the user changed it."""
+    """A control whose value differs from the one read; `user_values` are set if they changed it."""
 
     control: Control
     name: str
-    yours: list[str] | None = None
+    user_values: list[str] | None = None
 
 
 class DiscardedMessages(BaseStorage):
@@ -615,9 +615,9 @@ def _describe_difference(difference: Difference) -> str:
     if difference.control.kind == "secret":
         return f"{label}: {MASK}"
     current = make_visible(", ".join(difference.control.values), MAX_VALUE_LENGTH) or "–"
-    if difference.yours is None:
+    if difference.user_values is None:
         return f"{label}: {current}"
-    own_values = make_visible(", ".join(difference.yours), MAX_VALUE_LENGTH) or "–"
+    own_values = make_visible(", ".join(difference.user_values), MAX_VALUE_LENGTH) or "–"
     return _t("%(label)s: %(now)s (you entered: %(yours)s)") % {
         "label": label,
         "now": current,
@@ -637,8 +637,8 @@ def describe_last_change(request: HttpRequest, object_id: str) -> str:
     entry = _find_last_change(request, object_id)
     if entry is None:
         return ""
-    who = make_visible(entry.actor_label, MAX_VALUE_LENGTH)
-    return f"{format_action(entry.action)} ({who}, #{entry.seq})"
+    editor = make_visible(entry.actor_label, MAX_VALUE_LENGTH)
+    return f"{format_action(entry.action)} ({editor}, #{entry.seq})"
 
 
 def _find_last_change(request: HttpRequest, object_id: str) -> AuditRow | None:

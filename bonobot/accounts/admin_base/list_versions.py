@@ -91,8 +91,8 @@ def describe_list_changes(request: HttpRequest, names_by_id: Mapping[str, str]) 
 
 
 def _describe_entry(name: str, entry: AuditRow) -> str:
-    who = make_visible(entry.actor_label, MAX_NAME_LENGTH)
-    return f"{make_visible(name, MAX_NAME_LENGTH)}: {format_action(entry.action)} ({who})"
+    editor = make_visible(entry.actor_label, MAX_NAME_LENGTH)
+    return f"{make_visible(name, MAX_NAME_LENGTH)}: {format_action(entry.action)} ({editor})"
 
 
 def _query_changes(request: HttpRequest, row_ids: Collection[str], seq: int) -> Any:

@@ -206,7 +206,7 @@ class ScopedAdmin(ModelAdmin):
         return changelist
 
     @display(description=_("created"), ordering="created_at")
-    def made_at(self, row: Any) -> Any:
+    def created(self, row: Any) -> Any:
         return ago(row.created_at)
 
     # -- Forms: show problems of services at their field ----------------------------------------

@@ -1,4 +1,4 @@
-"""Template filters for untrusted text, times, amounts and badges."""
+"""Template filters and tags: untrusted texts, states, times, numbers, and parts of pages."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -111,10 +111,65 @@ OUTCOMES = {
 HUE_STEP = 15  # degrees: closer hues look the same
 
 
+# -- Texts -----------------------------------------------------------------------------------------
+
+
 @register.filter
 def shown(value: Any, limit: int | None = None) -> str:
     """Return untrusted text with hidden characters visible; the template escapes it."""
     return make_visible(str(value if value is not None else ""), limit)
+
+
+@register.filter
+def shown_list(values: Iterable[Any], limit: int) -> str:
+    """Return untrusted texts with commas between them; `limit` is in characters for each."""
+    return ", ".join(shown(value, limit) for value in values)
+
+
+@register.filter
+def shown_lines(lines: Iterable[str], limit: int) -> str:
+    """Return untrusted lines as one text; `limit` is in characters for each line."""
+    return "\n".join(shown(line, limit) for line in lines)
+
+
+@register.filter
+def described(text: Any, limit: int | None = None) -> str:
+    """Return untrusted text unchanged, or Bonobot's own text localized."""
+    return make_visible(localize_if_translatable(text if isinstance(text, str) else ""), limit)
+
+
+@register.filter
+def marked(text: Any, limit: int | None = None) -> SafeString:
+    """Return text written by users, unchanged, with `names` set as code."""
+    return render_sentence(str(text if text is not None else ""), limit)
+
+
+@register.simple_tag
+def marked_text(parts: Iterable[tuple[str, bool]]) -> SafeString:
+    """Return the parts of an untrusted text, with findings marked."""
+    return format_html_join(
+        "",
+        "{}",
+        (
+            (format_html("<mark>{}</mark>" if is_finding else "{}", shown(text, MAX_PART_LENGTH)),)
+            for text, is_finding in parts
+        ),
+    )
+
+
+@register.filter
+def sentence(text: Any, limit: int | None = None) -> SafeString:
+    """Return one of Bonobot's sentences, localized, with `names` set as code.
+
+    It may quote untrusted text.
+    """
+    return render_sentence(localize_text(text), limit)
+
+
+@register.filter
+def plain(text: Any, limit: int | None = None) -> str:
+    """Return one of Bonobot's sentences, localized, as plain text for an attribute."""
+    return make_visible(localize_text(text), limit)
 
 
 @register.filter
@@ -141,33 +196,6 @@ def as_markdown(text: Any) -> SafeString | None:
 
 
 @register.filter
-def sentence(text: Any, limit: int | None = None) -> SafeString:
-    """Return one of Bonobot's sentences, localized, with `names` set as code.
-
-    It may quote untrusted text.
-    """
-    return render_sentence(localize_text(text), limit)
-
-
-@register.filter
-def plain(text: Any, limit: int | None = None) -> str:
-    """Return one of Bonobot's sentences, localized, as plain text for an attribute."""
-    return make_visible(localize_text(text), limit)
-
-
-@register.filter
-def described(text: Any, limit: int | None = None) -> str:
-    """Return untrusted text unchanged, or Bonobot's own text localized."""
-    return make_visible(localize_if_translatable(text if isinstance(text, str) else ""), limit)
-
-
-@register.filter
-def marked(text: Any, limit: int | None = None) -> SafeString:
-    """Return text written by users, unchanged, with `names` set as code."""
-    return render_sentence(str(text if text is not None else ""), limit)
-
-
-@register.filter
 def as_json(value: Any) -> SafeString:
     """Return a JSON value as highlighted HTML."""
     return highlight_json(value)
@@ -183,10 +211,67 @@ def maybe_json(text: Any) -> SafeString | str:
     return make_visible(parsed_text, MAX_SHOWN_LENGTH)
 
 
+@register.simple_tag
+def json_lines(lines: Iterable[JsonLine]) -> SafeString:
+    """Return highlighted lines; a marked one says why at its right."""
+    return format_html_join(
+        "",
+        '<div class="{}">{}{}\n</div>',
+        (
+            (
+                "bb-marked" if line.is_marked else "",
+                format_html("<i>{}</i>", _("matches %(rule)s") % {"rule": shown(line.mark, 120)})
+                if line.mark
+                else "",
+                line.html,
+            )
+            for line in lines
+        ),
+    )
+
+
+@register.simple_tag
+def line_changes(lines: Iterable[tuple[str, str]]) -> SafeString:
+    """Return lines with their kinds (`added`, `removed`, `same`) as a colored block."""
+    rows = format_html_join("", '<span class="bb-{}">{}</span>', lines)
+    return format_html('<pre class="bb-code bb-diff" tabindex="0">{}</pre>', rows)
+
+
+@register.filter
+def argument_summary(arguments: Any, limit: int) -> str:
+    """Return the start of a call's arguments in one line: names and values."""
+    if not isinstance(arguments, Mapping):
+        return ""
+    pairs = (f"{name} {_shorten(value)}" for name, value in islice(arguments.items(), limit))
+    return make_visible(", ".join(pairs).replace("\n", " "), limit)
+
+
+def _shorten(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
+
+
+@register.simple_tag
+def parameter_names(parameters: Iterable[Mapping[str, Any]]) -> SafeString:
+    """Return the names of an operation's parameters; required ones have an asterisk."""
+    star = format_html('<span aria-label="{}">*</span>', _("required"))
+    return format_html_join(
+        ", ",
+        "<code>{}</code>{}",
+        (
+            (shown(parameter["name"], 60), star if parameter.get("required") else "")
+            for parameter in parameters
+        ),
+    )
+
+
 @register.filter
 def role_names(names: Any) -> str:
     """Return a list of roles, or of others who can change something, in the reader's language."""
     return localization.localize_names(str(names))
+
+
+# -- States ----------------------------------------------------------------------------------------
 
 
 @register.filter
@@ -197,6 +282,70 @@ def tone(state: Any) -> str:
 
 def _get_style(state: Any) -> tuple[str, str]:
     return STATE_STYLES.get(str(state), NEUTRAL_STYLE)
+
+
+def render_state(tone_name: str, icon_name: str, text: Any, title: Any = "") -> SafeString:
+    """Return a state as icon and word; only the icon has the color of the tone."""
+    title_attribute = format_html(' title="{}"', title) if title else ""
+    return format_html(
+        '<span class="bb-state" data-tone="{}"{}>{}<span class="bb-state-word">{}</span></span>',
+        tone_name,
+        title_attribute,
+        icon(icon_name),
+        text,
+    )
+
+
+@register.simple_tag(name="badge")
+def render_badge(state: Any, text: Any = None, title: Any = "") -> SafeString:
+    """Return a state as icon and word: its own word, or another text."""
+    return render_state(*_get_style(state), state_label(state if text is None else text), title)
+
+
+@register.simple_tag
+def outcome(state: str, title: Any = "") -> SafeString:
+    """Return an outcome as icon and word."""
+    return render_state(*OUTCOMES.get(str(state), OUTCOMES["unknown"]), title)
+
+
+@register.filter
+def outcome_word(state: str) -> Any:
+    """Return the word of an outcome."""
+    return OUTCOMES.get(state, OUTCOMES["unknown"])[2]
+
+
+@register.simple_tag
+def approval_outcome(state: str) -> SafeString:
+    """Return the state of an approval as icon and word."""
+    return render_state(*APPROVAL_STATES.get(str(state), APPROVAL_STATES["expired"]))
+
+
+@register.simple_tag
+def rule_effect(effect: str) -> SafeString:
+    """Return the effect of a rule as icon and word."""
+    return render_state(*EFFECTS.get(str(effect), EFFECTS["deny"]))
+
+
+@register.filter
+def state_label(state: Any) -> Any:
+    """Return the localized label of a state; other values stay unchanged."""
+    return STATE_LABELS.get(str(state), state)
+
+
+@register.simple_tag
+def error_code(code: str) -> SafeString | str:
+    """Return an error code as a link to its documentation, small beside its sentence."""
+    if not code:
+        return ""
+    return format_html(
+        '<a class="bb-error-code" href="{}" title="{}"><code>{}</code></a>',
+        build_error_code_url(code),
+        _("Documentation of this code"),
+        code,
+    )
+
+
+# -- Times -----------------------------------------------------------------------------------------
 
 
 @register.filter
@@ -245,16 +394,16 @@ def time_of_day(value: datetime) -> SafeString:
     return _render_time(value, title, localization.format_time_of_day(value))
 
 
-@register.simple_tag
-def zone_name() -> str:
-    """Return the name of the user's time zone."""
-    return localization.get_zone_name()
-
-
 @register.filter
 def clock(value: datetime, precision: str = "") -> str:
     """Return a time in the user's time zone as text for an attribute."""
     return localization.format_datetime(value, seconds=precision == "seconds")
+
+
+@register.simple_tag
+def zone_name() -> str:
+    """Return the name of the user's time zone."""
+    return localization.get_zone_name()
 
 
 def _render_time(value: datetime, title: str, text: str) -> SafeString:
@@ -273,6 +422,39 @@ def milliseconds(value: Any) -> str:
 
 
 @register.filter
+def step_length(step: timedelta) -> str:
+    """Return the length of a step of a chart: minutes, hours or days."""
+    minutes = int(step.total_seconds() // 60)
+    if minutes < 60:
+        return ngettext("%(n)d minute", "%(n)d minutes", minutes) % {"n": minutes}
+    if minutes < 24 * 60:
+        return ngettext("%(n)d hour", "%(n)d hours", minutes // 60) % {"n": minutes // 60}
+    return ngettext("%(n)d day", "%(n)d days", step.days) % {"n": step.days}
+
+
+@register.filter
+def axis_label(value: datetime, step: timedelta) -> str:
+    """Return the label of a time axis: the time of day, or the date for steps of hours or more."""
+    text = localization.format_datetime(value)
+    return text[5:10] if step >= timedelta(hours=3) else text[11:16]
+
+
+# -- Numbers ---------------------------------------------------------------------------------------
+
+
+@register.filter
+def thousands(count: int) -> str:
+    """Return a number with thousands separators."""
+    return f"{count:,}"
+
+
+@register.filter
+def counted(count: int) -> str:
+    """Return a number from `build_capped_count`, with `+` if there are more."""
+    return f"{MAX_COUNTED:,}+" if count > MAX_COUNTED else f"{count:,}"
+
+
+@register.filter
 def percent(value: Any) -> str:
     """Return a percentage; values below 100 are never rounded up to 100."""
     if not isinstance(value, int | float):
@@ -280,6 +462,12 @@ def percent(value: Any) -> str:
     if value >= 100:
         return "100 %"
     return f"{min(value, 99.99):.2f} %" if value > 99 else f"{value:.1f} %"
+
+
+@register.filter
+def percent_of(part: int | None, total: int | None) -> int:
+    """Return `part` of `total` in percent, 0 to 100."""
+    return min(100, round(100 * (part or 0) / total)) if total else 0
 
 
 @register.filter
@@ -295,97 +483,25 @@ def plain_dollars(microusd: int) -> str:
 
 
 @register.filter
-def typed_amount(value: int, unit: str) -> str:
-    """Return a limit as it is typed into an input: money in dollars."""
-    return plain_dollars(value) if unit == "microusd" else str(value)
-
-
-@register.filter
 def amount(value: int | None, unit: str) -> str:
     """Return an amount in the unit of a budget."""
     return dollars(value) if unit == "microusd" else f"{value or 0:,}"
 
 
 @register.filter
-def counted(count: int) -> str:
-    """Return a number from `build_capped_count`, with `+` if there are more."""
-    return f"{MAX_COUNTED:,}+" if count > MAX_COUNTED else f"{count:,}"
+def typed_amount(value: int, unit: str) -> str:
+    """Return a limit as it is typed into an input: money in dollars."""
+    return plain_dollars(value) if unit == "microusd" else str(value)
 
 
-@register.filter
-def thousands(count: int) -> str:
-    """Return a number with thousands separators."""
-    return f"{count:,}"
-
-
-@register.filter
-def share(part: int | None, total: int | None) -> int:
-    """Return `part` of `total` in percent, 0 to 100."""
-    return min(100, round(100 * (part or 0) / total)) if total else 0
-
-
-def render_state(tone_name: str, icon_name: str, text: Any, title: Any = "") -> SafeString:
-    """Return a state as icon and word; only the icon has the color of the tone."""
-    title_attribute = format_html(' title="{}"', title) if title else ""
-    return format_html(
-        '<span class="bb-state" data-tone="{}"{}>{}<span class="bb-state-word">{}</span></span>',
-        tone_name,
-        title_attribute,
-        icon(icon_name),
-        text,
-    )
-
-
-@register.simple_tag(name="badge")
-def render_badge(state: Any, text: Any = None, title: Any = "") -> SafeString:
-    """Return a state as icon and word: its own word, or another text."""
-    return render_state(*_get_style(state), in_words(state if text is None else text), title)
-
-
-@register.simple_tag(takes_context=True)
-def crumbs(context: Any) -> list[dict[str, Any]]:
-    """Return the breadcrumbs: the active navigation entries, then the object and its tab.
-
-    A page without an object has its title instead. The last one has no link: it is the page.
-    """
-    items: Iterable[Any] = getattr(context.get("sidebar_navigation"), "trail", ())
-    trail = [{"title": item.title, "link": item.link} for item in items]
-    if not trail or trail[-1]["link"] != context["request"].path:
-        trail += _list_page_crumbs(context)
-    trail[-1] = trail[-1] | {"link": ""}
-    return trail
-
-
-def _list_page_crumbs(context: Any) -> list[dict[str, Any]]:
-    instance = context.get("original") or context.get("object")
-    tabs: list[dict[str, Any]] = context.get("tabs") or []
-    if instance is None or len(tabs) < 2:
-        changelist = context.get("cl")
-        title = instance or context.get("title") or ""
-        if changelist is not None:
-            title = capfirst(changelist.opts.verbose_name_plural)
-        return [{"title": make_visible(str(title), 80), "link": ""}]
-    pages = [page for tab in tabs if tab["active"] for page in tab["pages"] if page["active"]]
-    return [
-        {"title": make_visible(str(instance), 80), "link": tabs[0]["url"]},
-        *({"title": page["title"], "link": ""} for page in pages),
-    ]
-
-
-@register.simple_tag(takes_context=True)
-def page_title(context: Any) -> str:
-    """Return the title of the page for the browser: the breadcrumbs, the page first."""
-    titles = [str(crumb["title"]) for crumb in reversed(crumbs(context))]
-    return " · ".join(filter(None, [*titles, "Bonobot"]))
+# -- Parts of pages --------------------------------------------------------------------------------
 
 
 @register.simple_tag
-def add_button(changelist: Any) -> dict[str, Any]:
-    """Return the words and URL of the button that adds a row to a list."""
-    admin, opts = changelist.model_admin, changelist.opts
-    url_name = admin.add_url_name or f"{opts.app_label}_{opts.model_name}_add"
-    default_text = _("Add %(name)s") % {"name": opts.verbose_name}
-    return {"url": reverse(f"admin:{url_name}"), "text": admin.add_label or default_text}
+def icon(name: str, css_class: str = "") -> SafeString:
+    """Return a symbol of the icon font, which screen readers skip."""
+    names = f"material-symbols-outlined {css_class}".rstrip()
+    return format_html('<span class="{}" aria-hidden="true">{}</span>', names, name)
 
 
 @register.inclusion_tag("admin/parts/monogram.html")
@@ -397,86 +513,6 @@ def monogram(name: str, kind: str = "server", size: str = "") -> dict[str, Any]:
     letter = next((character for character in str(name) if character.isalnum()), "?")
     hue = crc32(str(name).encode()) % (360 // HUE_STEP) * HUE_STEP
     return {"letter": letter.upper(), "hue": hue, "kind": kind, "size": size}
-
-
-@register.simple_tag
-def outcome(state: str, title: Any = "") -> SafeString:
-    """Return an outcome as icon and word."""
-    return render_state(*OUTCOMES.get(str(state), OUTCOMES["unknown"]), title)
-
-
-@register.filter
-def invalid_fields(form: Any) -> list[Any]:
-    """Return the fields of a form that have an error, in the order of the form."""
-    return [field for field in form if field.errors] if hasattr(form, "fields") else []
-
-
-@register.simple_tag
-def approval_outcome(state: str) -> SafeString:
-    """Return the state of an approval as icon and word."""
-    return render_state(*APPROVAL_STATES.get(str(state), APPROVAL_STATES["expired"]))
-
-
-@register.simple_tag
-def rule_effect(effect: str) -> SafeString:
-    """Return the effect of a rule as icon and word."""
-    return render_state(*EFFECTS.get(str(effect), EFFECTS["deny"]))
-
-
-@register.filter
-def outcome_word(state: str) -> Any:
-    """Return the word of an outcome."""
-    return OUTCOMES.get(state, OUTCOMES["unknown"])[2]
-
-
-@register.filter
-def field_text(field: Any) -> str:
-    """Return the value of a form field as text, for people who can't change it."""
-    value = field.value()
-    if isinstance(value, bool):
-        return _("Yes") if value else _("No")
-    choices = {str(key): str(title) for key, title in getattr(field.field, "choices", ())}
-    text = choices.get(str(value), value)
-    return f"{text:,}" if isinstance(text, int) else str(text if text is not None else "")
-
-
-@register.filter
-def step_length(step: timedelta) -> str:
-    """Return the length of a step of a chart: minutes, hours or days."""
-    minutes = int(step.total_seconds() // 60)
-    if minutes < 60:
-        return ngettext("%(n)d minute", "%(n)d minutes", minutes) % {"n": minutes}
-    if minutes < 24 * 60:
-        return ngettext("%(n)d hour", "%(n)d hours", minutes // 60) % {"n": minutes // 60}
-    return ngettext("%(n)d day", "%(n)d days", step.days) % {"n": step.days}
-
-
-@register.filter
-def tick(value: datetime, step: timedelta) -> str:
-    """Return the label of a time axis: the time of day, or the date for steps of hours or more."""
-    text = localization.format_datetime(value)
-    return text[5:10] if step >= timedelta(hours=3) else text[11:16]
-
-
-@register.filter
-def one_line(arguments: Any, limit: int) -> str:
-    """Return the start of a call's arguments in one line: names and values."""
-    if not isinstance(arguments, Mapping):
-        return ""
-    pairs = (f"{name} {_shorten(value)}" for name, value in islice(arguments.items(), limit))
-    return make_visible(", ".join(pairs).replace("\n", " "), limit)
-
-
-def _shorten(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
-
-
-@register.simple_tag
-def icon(name: str, css_class: str = "") -> SafeString:
-    """Return a symbol of the icon font, which screen readers skip."""
-    names = f"material-symbols-outlined {css_class}".rstrip()
-    return format_html('<span class="{}" aria-hidden="true">{}</span>', names, name)
 
 
 @register.simple_block_tag
@@ -510,94 +546,84 @@ def post_button(
         "url": url,
         "text": text,
         "title": title,
-        "icon_name": icon_name,
+        "icon": icon_name,
         "css_class": css_class,
         "fields": fields,
     }
 
 
 @register.simple_tag
-def line_changes(lines: Iterable[tuple[str, str]]) -> SafeString:
-    """Return lines with their kinds (`added`, `removed`, `same`) as a colored block."""
-    rows = format_html_join("", '<span class="bb-{}">{}</span>', lines)
-    return format_html('<pre class="bb-code bb-diff" tabindex="0">{}</pre>', rows)
-
-
-@register.simple_tag
-def json_lines(lines: Iterable[JsonLine]) -> SafeString:
-    """Return highlighted lines; a marked one says why at its right."""
-    return format_html_join(
-        "",
-        '<div class="{}">{}{}\n</div>',
-        (
-            (
-                "bb-marked" if line.is_marked else "",
-                format_html("<i>{}</i>", _("matches %(rule)s") % {"rule": shown(line.mark, 120)})
-                if line.mark
-                else "",
-                line.html,
-            )
-            for line in lines
-        ),
-    )
-
-
-@register.simple_tag
-def marked_text(parts: Iterable[tuple[str, bool]]) -> SafeString:
-    """Return the parts of an untrusted text, with findings marked."""
-    return format_html_join(
-        "",
-        "{}",
-        (
-            (format_html("<mark>{}</mark>" if is_finding else "{}", shown(text, MAX_PART_LENGTH)),)
-            for text, is_finding in parts
-        ),
-    )
-
-
-@register.simple_tag
-def parameter_names(parameters: Iterable[Mapping[str, Any]]) -> SafeString:
-    """Return the names of an operation's parameters; required ones have an asterisk."""
-    star = format_html('<span aria-label="{}">*</span>', _("required"))
-    return format_html_join(
-        ", ",
-        "<code>{}</code>{}",
-        (
-            (shown(parameter["name"], 60), star if parameter.get("required") else "")
-            for parameter in parameters
-        ),
-    )
+def add_button(changelist: Any) -> dict[str, Any]:
+    """Return the words and URL of the button that adds a row to a list."""
+    admin, opts = changelist.model_admin, changelist.opts
+    url_name = admin.add_url_name or f"{opts.app_label}_{opts.model_name}_add"
+    default_text = _("Add %(name)s") % {"name": opts.verbose_name}
+    return {"url": reverse(f"admin:{url_name}"), "text": admin.add_label or default_text}
 
 
 @register.filter
-def shown_list(values: Iterable[Any], limit: int) -> str:
-    """Return untrusted texts with commas between them; `limit` is in characters for each."""
-    return ", ".join(shown(value, limit) for value in values)
+def field_text(field: Any) -> str:
+    """Return the value of a form field as text, for people who can't change it."""
+    value = field.value()
+    if isinstance(value, bool):
+        return _("Yes") if value else _("No")
+    choices = {str(key): str(title) for key, title in getattr(field.field, "choices", ())}
+    text = choices.get(str(value), value)
+    return f"{text:,}" if isinstance(text, int) else str(text if text is not None else "")
 
 
 @register.filter
-def shown_lines(lines: Iterable[str], limit: int) -> str:
-    """Return untrusted lines as one text; `limit` is in characters for each line."""
-    return "\n".join(shown(line, limit) for line in lines)
+def invalid_fields(form: Any) -> list[Any]:
+    """Return the fields of a form that have an error, in the order of the form."""
+    return [field for field in form if field.errors] if hasattr(form, "fields") else []
 
 
-@register.filter
-def in_words(state: Any) -> Any:
-    """Return the localized label of a state; other values stay unchanged."""
-    return STATE_LABELS.get(str(state), state)
-
-
-@register.simple_tag
-def error_code(code: str) -> SafeString | str:
-    """Return an error code as a link to its documentation, small beside its sentence."""
-    if not code:
-        return ""
+@register.simple_tag(takes_context=True)
+def filter_input(context: Any, name: str, label: Any) -> SafeString:
+    """Show a text input with the value that a list is filtered by."""
     return format_html(
-        '<a class="bb-error-code" href="{}" title="{}"><code>{}</code></a>',
-        build_error_code_url(code),
-        _("Documentation of this code"),
-        code,
+        '<label>{}<input class="bb-input bb-slim" name="{}" value="{}"></label>',
+        label,
+        name,
+        context["request"].GET.get(name, ""),
     )
+
+
+@register.simple_tag(takes_context=True)
+def breadcrumbs(context: Any) -> list[dict[str, Any]]:
+    """Return the breadcrumbs: the active navigation entries, then the object and its tab.
+
+    A page without an object has its title instead. The last one has no link: it is the page.
+    """
+    items: Iterable[Any] = getattr(context.get("sidebar_navigation"), "trail", ())
+    trail = [{"title": item.title, "link": item.link} for item in items]
+    if not trail or trail[-1]["link"] != context["request"].path:
+        trail += _list_page_crumbs(context)
+    trail[-1] = trail[-1] | {"link": ""}
+    return trail
+
+
+def _list_page_crumbs(context: Any) -> list[dict[str, Any]]:
+    instance = context.get("original") or context.get("object")
+    tabs: list[dict[str, Any]] = context.get("tabs") or []
+    if instance is None or len(tabs) < 2:
+        changelist = context.get("cl")
+        title = instance or context.get("title") or ""
+        if changelist is not None:
+            title = capfirst(changelist.opts.verbose_name_plural)
+        return [{"title": make_visible(str(title), 80), "link": ""}]
+    pages = [page for tab in tabs if tab["active"] for page in tab["pages"] if page["active"]]
+    return [
+        {"title": make_visible(str(instance), 80), "link": tabs[0]["url"]},
+        *({"title": page["title"], "link": ""} for page in pages),
+    ]
+
+
+@register.simple_tag(takes_context=True)
+def page_title(context: Any) -> str:
+    """Return the title of the page for the browser: the breadcrumbs, the page first."""
+    titles = [str(crumb["title"]) for crumb in reversed(breadcrumbs(context))]
+    return " · ".join(filter(None, [*titles, "Bonobot"]))
 
 
 @register.simple_tag(takes_context=True)

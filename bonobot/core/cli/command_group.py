@@ -172,7 +172,7 @@ class CommandContext:
             return text
         option = f" --org {self._org}"
         return PRINTED_COMMAND.sub(
-            lambda found: found[0] if " --org " in found[0] else found[0].rstrip() + option, text
+            lambda match: match[0] if " --org " in match[0] else match[0].rstrip() + option, text
         )
 
     def print_note(self, text: str, facts: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="Print JSON")
 
     def handle(self, **options: Any) -> None:
-        """Save; a problem is shown and becomes exit status 1."""
+        """Create the backup; show a `Problem` and exit with status 1."""
         out, err = self.stdout._out, self.stderr._out
         cli = CommandContext(org=None, as_json=options["json"], stdout=out, stderr=err)
         try:

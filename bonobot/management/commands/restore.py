@@ -31,7 +31,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="Print JSON")
 
     def handle(self, **options: Any) -> None:
-        """Restore; a problem is shown and becomes exit status 1."""
+        """Restore the backup; show a `Problem` and exit with status 1."""
         out, err = self.stdout._out, self.stderr._out
         cli = CommandContext(org=None, as_json=options["json"], stdout=out, stderr=err)
         try:
@@ -45,21 +45,26 @@ class Command(BaseCommand):
         manifest = backups.read_backup(options["folder"])
         question = f"Replace all data with the backup from {manifest.made_at}?"
         if not options["yes"] and not cli.confirm(question):
-            remedy = "Stop all processes, then confirm with --yes."
-            detail = "The restore wasn't confirmed. Nothing was replaced."
-            raise Conflict(detail, code="not_confirmed", field="--yes", remedy=remedy)
+            raise Conflict(
+                "The restore wasn't confirmed. Nothing was replaced.",
+                code="not_confirmed",
+                field="--yes",
+                remedy="Stop all processes, then confirm with --yes.",
+            )
         connections.close_all()
         database = settings.DATABASES["default"]
         backups.restore_backup(options["folder"], database=database, var=Path(settings.BONOBOT_VAR))
         call_command("migrate", interactive=False, verbosity=0)
-        unopened = list(health.list_unreadable_fields())
+        unreadable_fields = list(health.list_unreadable_fields())
         if options["json"]:
-            self.stdout.write(json.dumps(asdict(manifest) | {"unopened": unopened}, indent=2))
+            self.stdout.write(
+                json.dumps(asdict(manifest) | {"unopened": unreadable_fields}, indent=2)
+            )
         cli.print_message(
             f"The backup from {manifest.made_at} was restored. Verify it: bonobot audit verify"
         )
-        if unopened:
+        if unreadable_fields:
             cli.print_message(
-                f"These values were encrypted with other keys: {', '.join(unopened)}. "
+                f"These values were encrypted with other keys: {', '.join(unreadable_fields)}. "
                 "Restore these keys, too."
             )

@@ -40,10 +40,10 @@ from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
-MAX_LATEST = 20
+MAX_NOTIFICATIONS_SHOWN = 20
 # The badge tones of states.
 STATE_TONES = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
-TITLES = {code: _(event.title) for code, event in EVENTS.items()}
+EVENT_TITLES = {code: _(event.title) for code, event in EVENTS.items()}
 
 
 def _build_secret_field(label: Any, help_text: Any) -> forms.CharField:
@@ -91,7 +91,7 @@ class NotificationChannelForm(forms.Form):
     )
     events = forms.MultipleChoiceField(
         label=_("Events"),
-        choices=[(code, _(EVENTS[code].title)) for code in SELECTABLE_EVENTS],
+        choices=[(code, EVENT_TITLES[code]) for code in SELECTABLE_EVENTS],
         required=False,
         widget=forms.CheckboxSelectMultiple,
         help_text=_("If none is selected, all events are sent, including future ones."),
@@ -124,12 +124,12 @@ class NotificationChannelForm(forms.Form):
         return NotificationChannelSpec(**values)
 
     @property
-    def mail_fields(self) -> list[forms.BoundField]:
+    def email_fields(self) -> list[forms.BoundField]:
         """The fields of email channels only."""
         return [self["addresses"]]
 
     @property
-    def web_fields(self) -> list[forms.BoundField]:
+    def webhook_fields(self) -> list[forms.BoundField]:
         """The fields of webhooks only."""
         return [self["url"], self["secret"], self["allow_private"]]
 
@@ -157,7 +157,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         "destination",
         "event_titles",
         "minimum_severity",
-        "on",
+        "is_enabled",
         "last_notification",
     )
     list_filter = ("kind", "enabled")
@@ -231,10 +231,10 @@ class NotificationChannelAdmin(TabbedAdmin):
     @display(description=_("events"))
     def event_titles(self, channel: NotificationChannel) -> str:
         """Return the titles of its events."""
-        return "; ".join(str(TITLES[event]) for event in channel.events) or _t("all events")
+        return "; ".join(str(EVENT_TITLES[event]) for event in channel.events) or _t("all events")
 
     @display(description=_("enabled"), boolean=True, ordering="enabled")
-    def on(self, channel: NotificationChannel) -> bool:
+    def is_enabled(self, channel: NotificationChannel) -> bool:
         return channel.enabled
 
     @display(description=_("last notification"))
@@ -247,13 +247,13 @@ class NotificationChannelAdmin(TabbedAdmin):
 def show_channel(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form and the latest notifications, or update the channel."""
     channel: NotificationChannel = visit.object
-    submitted = visit.request.POST if visit.request.method == "POST" else None
-    form = NotificationChannelForm(visit.principal, submitted, channel=channel)
-    if submitted is not None:
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = NotificationChannelForm(visit.principal, posted, channel=channel)
+    if posted is not None:
         visit.principal.require(Action.MANAGE_NOTICES)
         if form.is_valid():
             try:
-                _row, secret = save_channel(visit.principal, form.build_spec(), channel)
+                _channel, secret = save_channel(visit.principal, form.build_spec(), channel)
             except Problem as problem:
                 channel.refresh_from_db()
                 add_problem_to_form(form, problem)
@@ -263,21 +263,21 @@ def show_channel(visit: ObjectRequest) -> HttpResponseBase:
                     visit.request, channel, secret
                 )
                 return response
-    notices = list(channel.notices.all()[:MAX_LATEST])
+    notifications = list(channel.notices.all()[:MAX_NOTIFICATIONS_SHOWN])
     return visit.render_tab(
-        "notifications/channel.html", channel=channel, form=form, notices=notices
+        "notifications/channel.html", channel=channel, form=form, notifications=notifications
     )
 
 
 @NotificationChannelAdmin.add_object_action("test", required_actions=Action.MANAGE_NOTICES)
 def send_channel_test(visit: ObjectRequest) -> None:
     """Send a test notification and show the result."""
-    notice = send_test_notification(visit.principal, visit.object)
-    if notice.state == Notification.State.SENT:
+    notification = send_test_notification(visit.principal, visit.object)
+    if notification.state == Notification.State.SENT:
         messages.success(visit.request, _t("The receiver accepted the test notification."))
     else:
         message = _t("The test notification wasn't delivered: %(error)s")
-        messages.error(visit.request, message % {"error": localize_text(notice.error)})
+        messages.error(visit.request, message % {"error": localize_text(notification.error)})
 
 
 def render_state_badge(state: str) -> Any:

@@ -17,7 +17,7 @@ from bonobot.core.admin.theme import MultipleChoicesDropdownFilter, action, disp
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 from bonobot.notifications import delivery
-from bonobot.notifications.admin.channels import TITLES, render_state_badge
+from bonobot.notifications.admin.channels import EVENT_TITLES, render_state_badge
 from bonobot.notifications.models import Notification
 
 
@@ -51,39 +51,39 @@ class NotificationAdmin(TabbedAdmin):
         return False
 
     @display(description=_("event"), ordering="event")
-    def event_title(self, notice: Notification) -> str:
+    def event_title(self, notification: Notification) -> str:
         """Return the event's title."""
-        return str(TITLES[notice.event])
+        return str(EVENT_TITLES[notification.event])
 
     @display(description=_("affected object"), ordering="subject_name")
-    def subject_label(self, notice: Notification) -> str:
-        return notice.about
+    def subject_label(self, notification: Notification) -> str:
+        return notification.about
 
     @display(description=_("channel"), ordering="channel__name")
-    def channel_name(self, notice: Notification) -> str:
-        return notice.channel.name
+    def channel_name(self, notification: Notification) -> str:
+        return notification.channel.name
 
     @display(description=_("status"), ordering="state")
-    def state_badge(self, notice: Notification) -> Any:
+    def state_badge(self, notification: Notification) -> Any:
         """Return the state as a badge."""
-        return render_state_badge(notice.state)
+        return render_state_badge(notification.state)
 
     @display(description=_("error"))
-    def last_error(self, notice: Notification) -> str:
+    def last_error(self, notification: Notification) -> str:
         """Return the error of the last attempt."""
-        return localize_text(notice.error)[:80] or "–"
+        return localize_text(notification.error)[:80] or "–"
 
     @display(description=_("time"), ordering="created_at")
-    def created(self, notice: Notification) -> Any:
-        return ago(notice.created_at)
+    def created(self, notification: Notification) -> Any:
+        return ago(notification.created_at)
 
     @action(description=_("Resend"), permissions=["change"])
     def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notification]) -> None:
         """Retry the selected notifications immediately; skip those that were sent."""
         retried = 0
-        for notice in queryset:
+        for notification in queryset:
             try:
-                delivery.retry_notification(self.get_principal(request), notice)
+                delivery.retry_notification(self.get_principal(request), notification)
             except Problem as problem:
                 if problem.code != "nothing_to_retry":
                     raise
@@ -98,14 +98,14 @@ class NotificationAdmin(TabbedAdmin):
 @NotificationAdmin.add_page("change", _("Notification"), required_actions=Action.VIEW_AUDIT)
 def show_notification(visit: ObjectRequest) -> HttpResponseBase:
     """Show a notification with its channel and state."""
-    notice: Notification = visit.object
+    notification: Notification = visit.object
     return visit.render_tab(
         "notifications/notification.html",
-        notice=notice,
-        heading=TITLES[notice.event],
-        severity=notice.get_severity_display(),
-        state=render_state_badge(notice.state),
-        again=notice.state in (Notification.State.WAITING, Notification.State.FAILED),
+        notification=notification,
+        heading=EVENT_TITLES[notification.event],
+        severity=notification.get_severity_display(),
+        state=render_state_badge(notification.state),
+        can_resend=notification.state in (Notification.State.WAITING, Notification.State.FAILED),
     )
 
 

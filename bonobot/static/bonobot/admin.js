@@ -88,7 +88,7 @@
     });
   }
 
-  // Parts of a form that belong to one choice: data-shows="transport_type=http", or "whose=agent:*" for
+  // Parts of a form that belong to one choice: data-shows="transport_type=http", or "owner_key=agent:*" for
   // those that begin with it. A field hides its row.
   function showMatchingParts(root = document) {
     for (const part of queryAll("[data-shows]", root)) {

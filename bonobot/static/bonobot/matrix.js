@@ -31,12 +31,12 @@
   // What the tools of a server inherit changes with the server's default, unless a rule matches them.
   function updateInherited(group) {
     const head = group.querySelector(".bb-mx-group");
-    const own = head && getSwitch(head) && getChecked(head);
-    if (!own || own === getStored(head)) {
+    const checkedInput = head && getSwitch(head) && getChecked(head);
+    if (!checkedInput || checkedInput === getStored(head)) {
       for (const row of queryAll("[data-find-item]", group)) restoreInherited(row);
       return;
     }
-    const inherited = own.value || getSwitch(head).dataset.inherited;
+    const inherited = checkedInput.value || getSwitch(head).dataset.inherited;
     for (const row of queryAll('[data-find-item]:not([data-source="rule"]) .bb-switch3', group)) {
       row.dataset.read ??= row.dataset.inherited;
       row.dataset.inherited = inherited;
@@ -106,10 +106,10 @@
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const text = row.dataset.findItem.toLowerCase();
     const labels = row.dataset.labels.split(" ");
-    const wanted = queryAll("[data-filter-label]:checked", bar).map((box) => box.dataset.filterLabel);
+    const requiredLabels = queryAll("[data-filter-label]:checked", bar).map((box) => box.dataset.filterLabel);
     return (
       words.every((word) => text.includes(word)) &&
-      wanted.every((label) => labels.includes(label)) &&
+      requiredLabels.every((label) => labels.includes(label)) &&
       (!stateFilter || row.querySelector("[data-state]").dataset.state === stateFilter) &&
       (!onlyChanged || isChanged(row) || row.matches("[data-conflict]"))
     );

@@ -13,14 +13,14 @@
 
   function applySearch() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let found = 0;
+    let shownCount = 0;
     for (const row of queryAll("[data-rule-row]")) {
       const text = row.dataset.ruleRow.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
-      if (!row.hidden) found += 1;
+      if (!row.hidden) shownCount += 1;
     }
     for (const row of queryAll(".bb-rule-none, .bb-rule-table .bb-group")) row.hidden = words.length > 0;
-    form.querySelector("[data-no-rules]").hidden = !words.length || found > 0;
+    form.querySelector("[data-no-rules]").hidden = !words.length || shownCount > 0;
   }
   search.addEventListener("input", (event) => {
     event.stopPropagation(); // nothing to preview

@@ -388,9 +388,9 @@
     function setUpTail() {
       tail.hidden = false;
       tail.addEventListener("click", () => {
-        const on = tail.getAttribute("aria-checked") !== "true";
-        tail.setAttribute("aria-checked", String(on));
-        if (on) refresh({ detail: { topic: "audit" } });
+        const isOn = tail.getAttribute("aria-checked") !== "true";
+        tail.setAttribute("aria-checked", String(isOn));
+        if (isOn) refresh({ detail: { topic: "audit" } });
       });
     }
 

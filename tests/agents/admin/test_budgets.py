@@ -17,7 +17,13 @@ from tests.agents.budgets.test_preview import add_calls
 
 pytestmark = pytest.mark.django_db
 
-FORM = {"whose": "organization", "unit": "calls", "period": "day", "amount": "", "warn_at": "80"}
+FORM = {
+    "owner_key": "organization",
+    "unit": "calls",
+    "period": "day",
+    "amount": "",
+    "warn_at": "80",
+}
 
 
 @pytest.fixture
@@ -65,7 +71,7 @@ def test_a_budget_of_each_session_is_created_for_an_agent_that_is_listed_once(
 ) -> None:
     agent = factories.create_agent(acme, "Helper")
     assert person.get("agents_budget_add").count(f'value="agent:{agent.pk}"') == 1
-    form = FORM | {"whose": f"agent:{agent.pk}", "amount": "7", "each_session": "on"}
+    form = FORM | {"owner_key": f"agent:{agent.pk}", "amount": "7", "each_session": "on"}
     assert "Each session of the agent Helper" in get_text(
         person.post("agents_budget_preview", **form)
     )
@@ -94,4 +100,4 @@ def test_nobody_previews_a_budget_of_another_organization(
     acme: Organization, person: admin_client.AdminClient
 ) -> None:
     other = factories.create_agent(factories.create_organization("other"), "Theirs")
-    person.post("agents_budget_preview", status=404, **FORM | {"whose": f"agent:{other.pk}"})
+    person.post("agents_budget_preview", status=404, **FORM | {"owner_key": f"agent:{other.pk}"})

@@ -136,16 +136,16 @@ def write(tmp_path):
 
 
 @pytest.fixture
-def applied(bonobot, write):
+def applied_config(bonobot, write):
     result = bonobot("mcp", "apply", write(FILE), "--json")
     assert result.status == 0, result.out + result.err
     return result.json
 
 
-def test_everything_in_the_file_is_created(applied):
-    assert {step["action"] for step in applied["steps"]} == {"create", "change"}
-    assert applied["discovery"]["workshop"]["tools"] == 8
-    assert "docs" not in applied["discovery"]
+def test_everything_in_the_file_is_created(applied_config):
+    assert {step["action"] for step in applied_config["steps"]} == {"create", "change"}
+    assert applied_config["discovery"]["workshop"]["tools"] == 8
+    assert "docs" not in applied_config["discovery"]
     agent = Agent.objects.get(slug="helper")
     assert (agent.max_turns, agent.tool_search_above) == (7, 12)
     assert agent.tools_in_prompt is True
@@ -164,7 +164,7 @@ def test_everything_in_the_file_is_created(applied):
     assert ModelEndpoint.objects.get(slug="big").api_key.open() == "s3cret-MODEL_KEY"
 
 
-def test_skills_and_toolsets_are_applied_and_exported(applied, bonobot, write):
+def test_skills_and_toolsets_are_applied_and_exported(applied_config, bonobot, write):
     agent = Agent.objects.get(slug="helper")
     assert agent.builtin_tools == {"notes": {}}
     assert list_callable_agents(agent) == ["helper"]
@@ -195,7 +195,7 @@ def test_skills_and_toolsets_are_applied_and_exported(applied, bonobot, write):
     assert not agent.assignments.filter(skill__isnull=False).exists()
 
 
-def test_drafts_and_budgets_are_applied_and_exported(acme, applied):
+def test_drafts_and_budgets_are_applied_and_exported(acme, applied_config):
     (organization_budget,) = list_budgets(acme)
     assert (organization_budget.unit, organization_budget.limit) == ("microusd", 20_000_000)
     (server_budget,) = list_budgets(Server.objects.get(name="workshop"))
@@ -205,7 +205,7 @@ def test_drafts_and_budgets_are_applied_and_exported(acme, applied):
     assert load_policy_spec(acme).mode == "all"
 
 
-def test_applying_again_changes_and_records_nothing(bonobot, write, applied):
+def test_applying_again_changes_and_records_nothing(bonobot, write, applied_config):
     before = AuditRow.objects.count(), Head.objects.get().generation
     result = bonobot("mcp", "apply", write(FILE), "--json")
     assert result.status == 0
@@ -214,7 +214,7 @@ def test_applying_again_changes_and_records_nothing(bonobot, write, applied):
     assert "No changes." in bonobot("mcp", "apply", write(FILE)).out
 
 
-def test_applying_an_export_changes_nothing(bonobot, write, applied, monkeypatch):
+def test_applying_an_export_changes_nothing(bonobot, write, applied_config, monkeypatch):
     text = bonobot("mcp", "export").out
     assert "s3cret" not in text
     assert '- "*a*"' in text or "- '*a*'" in text
@@ -230,7 +230,7 @@ def test_applying_an_export_changes_nothing(bonobot, write, applied, monkeypatch
     assert {step["action"] for step in result.json["steps"]} == {"unchanged"}
 
 
-def test_a_plan_lists_changed_fields_and_no_secrets(bonobot, write, applied, monkeypatch):
+def test_a_plan_lists_changed_fields_and_no_secrets(bonobot, write, applied_config, monkeypatch):
     monkeypatch.setenv("WORKSHOP_SECRET", "another-s3cret")
     text = FILE.replace("max_turns: 7", "max_turns: 9").replace("limit: 100000", "limit: 5")
     result = bonobot("mcp", "apply", write(text), "--dry-run", "--json")
@@ -256,7 +256,7 @@ def test_a_dry_run_of_a_new_file_writes_nothing(bonobot, write):
     assert counts == [0] * 5
 
 
-def test_only_prune_deletes_and_only_in_the_sections_of_the_file(bonobot, write, applied):
+def test_only_prune_deletes_and_only_in_the_sections_of_the_file(bonobot, write, applied_config):
     text = "agents: {}\n"
     result = bonobot("mcp", "apply", write(text), "--json")
     assert (result.json["steps"], Agent.objects.count()) == ([], 1)
@@ -269,7 +269,7 @@ def test_only_prune_deletes_and_only_in_the_sections_of_the_file(bonobot, write,
     assert (Agent.objects.count(), Server.objects.count()) == (0, 2)
 
 
-def test_prune_detaches_servers_that_the_file_omits(bonobot, write, applied):
+def test_prune_detaches_servers_that_the_file_omits(bonobot, write, applied_config):
     text = FILE.replace("      docs: {enabled: false}\n", "")
     result = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
     removed = [step["name"] for step in result.json["steps"] if step["action"] == "remove"]
@@ -322,7 +322,7 @@ def test_errors_have_document_and_path_and_nothing_is_written(bonobot, write, ol
     assert not AuditRow.objects.exists()
 
 
-def test_an_object_that_cant_be_deleted_stops_everything(bonobot, write, applied):
+def test_an_object_that_cant_be_deleted_stops_everything(bonobot, write, applied_config):
     text = "model_endpoints: {}\nservers: {}\n"
     result = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
     (problem,) = result.json["problems"]
@@ -356,7 +356,7 @@ def test_an_unreadable_file_is_explained(bonobot, write, text, code):
     assert (result.status, result.error["code"]) == (1, code)
 
 
-def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme, applied):
+def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme, applied_config):
     servers = json.loads(bonobot("mcp", "export", "--format", "mcpServers").out)["mcpServers"]
     assert servers["docs"] == {
         "type": "http",
@@ -372,7 +372,7 @@ def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme
     assert sorted(agent_export["mcpServers"]) == ["docs", "workshop"]
 
 
-def test_the_export_of_an_agent_has_everything_it_needs(bonobot, acme, applied):
+def test_the_export_of_an_agent_has_everything_it_needs(bonobot, acme, applied_config):
     factories.create_stdio_server(acme)
     exported = yaml.safe_load(bonobot("mcp", "export", "--agent", "helper").out)
     assert sorted(exported["servers"]) == ["docs", "workshop"]

@@ -32,7 +32,11 @@ def acme() -> Organization:
 
 
 def list_open_steps(organization: Organization) -> list[str]:
-    return [step.slug for step in load_onboarding_progress(organization.pk).steps if not step.over]
+    return [
+        step.slug
+        for step in load_onboarding_progress(organization.pk).steps
+        if not step.is_finished
+    ]
 
 
 def test_steps_are_completed_by_existing_rows(
@@ -81,7 +85,7 @@ def test_an_auditor_sees_the_progress_without_links(acme: Organization) -> None:
     assert admin_client.build_url("first_run") not in page
     auditor.get("first_run", status=403)
     set_onboarding_closed(factories.build_administrator(acme))
-    assert not load_onboarding_progress(acme.pk).shown
+    assert not load_onboarding_progress(acme.pk).is_shown
 
 
 @pytest.mark.django_db(transaction=True)

@@ -39,7 +39,9 @@ def send(
     headers = session._with_bearer()
     headers.pop("MCP_Protocol_Version")
     transported = gateway_client.send("POST", AGENT, json.dumps(messages).encode(), **headers)
-    return transported, {one["id"]: one for one in transported.messages if "id" in one}
+    return transported, {
+        message["id"]: message for message in transported.messages if "id" in message
+    }
 
 
 def test_each_request_of_a_batch_is_answered(

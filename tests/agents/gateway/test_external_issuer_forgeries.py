@@ -25,7 +25,7 @@ from tests.agents.gateway.external_tokens import (
     login,
     trusted,
 )
-from tests.servers.token_issuer import TokenIssuer, listening, unsigned
+from tests.servers.token_issuer import TokenIssuer, build_unsigned_token, listening
 
 __all__ = ["clock", "login", "trusted"]
 
@@ -40,7 +40,9 @@ def encode_public_key(private: Any) -> bytes:
 
 def sign_with_public_key(login: TokenIssuer) -> str:
     """Build a token signed with the public key as a symmetric secret."""
-    text = unsigned({"alg": "HS256", "typ": "at+jwt", "kid": "one"}, login.claims(RESOURCE))
+    text = build_unsigned_token(
+        {"alg": "HS256", "typ": "at+jwt", "kid": "one"}, login.claims(RESOURCE)
+    )
     signed = text.rpartition(".")[0]
     mark = hmac.new(encode_public_key(login.private["one"]), signed.encode(), "sha256").digest()
     return f"{signed}.{base64.urlsafe_b64encode(mark).rstrip(b'=').decode()}"
@@ -53,11 +55,13 @@ def generate_key() -> Any:
 HEADER = {"alg": "RS256", "typ": "at+jwt", "kid": "one"}
 # Tokens that are refused, built by the trusted issuer or by somebody else.
 ATTACKS: dict[str, Any] = {
-    "unsigned": lambda issuer: unsigned(HEADER | {"alg": "none"}, issuer.claims(RESOURCE)),
-    "unsigned, written otherwise": lambda issuer: unsigned(
+    "unsigned": lambda issuer: build_unsigned_token(
+        HEADER | {"alg": "none"}, issuer.claims(RESOURCE)
+    ),
+    "unsigned, written otherwise": lambda issuer: build_unsigned_token(
         HEADER | {"alg": "nOnE"}, issuer.claims(RESOURCE)
     ),
-    "a signature of nothing": lambda issuer: unsigned(HEADER, issuer.claims(RESOURCE)),
+    "a signature of nothing": lambda issuer: build_unsigned_token(HEADER, issuer.claims(RESOURCE)),
     "the public key as a secret": sign_with_public_key,
     "a stranger's key": lambda issuer: issuer.token(RESOURCE, key=generate_key()),
     "a stranger's key in the header": lambda issuer: issuer.token(
@@ -77,7 +81,7 @@ ATTACKS: dict[str, Any] = {
     "expired": lambda issuer: issuer.token(RESOURCE, exp=int(time.time()) - 60),
     "without an end": lambda issuer: issuer.token(RESOURCE, exp=None),
     "an end that is a text": lambda issuer: issuer.token(RESOURCE, exp="9999999999"),
-    "an end that is a list": lambda issuer: unsigned(
+    "an end that is a list": lambda issuer: build_unsigned_token(
         HEADER, issuer.claims(RESOURCE, exp=[1]), b"x"
     ),
     "not yet good": lambda issuer: issuer.token(RESOURCE, nbf=int(time.time()) + 120),
@@ -87,20 +91,24 @@ ATTACKS: dict[str, Any] = {
     "a subject that can't be stored": lambda issuer: issuer.token(RESOURCE, sub="a\x00\ud800"),
     "a subject of nothing": lambda issuer: issuer.token(RESOURCE, sub=""),
     "an issuer that can't be stored": lambda issuer: issuer.token(RESOURCE, iss="https://a\x00"),
-    "an issuer of half a character": lambda issuer: unsigned(HEADER, {"iss": "\ud800"}, b"x"),
+    "an issuer of half a character": lambda issuer: build_unsigned_token(
+        HEADER, {"iss": "\ud800"}, b"x"
+    ),
     "an identity token": lambda issuer: issuer.token(RESOURCE, headers={"typ": "JWT"}),
     "of no type": lambda issuer: issuer.token(RESOURCE, headers={"typ": None}),
     "a path as the key's id": lambda issuer: issuer.token(
         RESOURCE, key=generate_key(), headers={"kid": "../../../../dev/null"}
     ),
-    "a number as the key's id": lambda issuer: unsigned(
+    "a number as the key's id": lambda issuer: build_unsigned_token(
         HEADER | {"kid": 7}, issuer.claims(RESOURCE), b"x"
     ),
     "a long id of a key": lambda issuer: issuer.token(RESOURCE, headers={"kid": "k" * 5_000}),
     "something to be understood": lambda issuer: issuer.token(
         RESOURCE, headers={"crit": ["exp"], "exp": 9_999_999_999}
     ),
-    "too deep": lambda issuer: f"{unsigned(HEADER, {}).partition('.')[0]}.{'W1tb' * 1_500}.e30",
+    "too deep": lambda issuer: (
+        f"{build_unsigned_token(HEADER, {}).partition('.')[0]}.{'W1tb' * 1_500}.e30"
+    ),
     "no text at all": lambda issuer: "eyJ..",
 }
 

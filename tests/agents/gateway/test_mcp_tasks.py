@@ -31,13 +31,13 @@ def everything_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def published(everything_url: str, acme: Organization) -> ApprovedServer:
+def published_server(everything_url: str, acme: Organization) -> ApprovedServer:
     return create_approved_server(everything_url, acme)
 
 
 @pytest.fixture
-def server_path(published: ApprovedServer) -> str:
-    return published.paths[0]
+def server_path(published_server: ApprovedServer) -> str:
+    return published_server.paths[0]
 
 
 def start_task(gateway_client: GatewayClient, path: str, tool: str, **arguments: Any) -> str:
@@ -94,9 +94,9 @@ def test_any_process_returns_a_task_and_its_end_is_recorded(
 
 
 def test_a_tool_at_an_agent_endpoint_can_become_a_task(
-    published: ApprovedServer, gateway_client: GatewayClient
+    published_server: ApprovedServer, gateway_client: GatewayClient
 ) -> None:
-    path = published.paths[1]
+    path = published_server.paths[1]
     task_id = start_task(gateway_client, path, "mcp_everything_failing_job")
     task = wait_for_task(gateway_client, path, task_id)
     assert (task["status"], task["result"]["isError"]) == ("completed", True)
@@ -134,13 +134,18 @@ def test_a_task_waits_for_input_and_can_be_canceled(
 
 
 def test_tasks_of_others_are_unknown(
-    acme: Organization, published: ApprovedServer, server_path: str, gateway_client: GatewayClient
+    acme: Organization,
+    published_server: ApprovedServer,
+    server_path: str,
+    gateway_client: GatewayClient,
 ) -> None:
     task_id = start_task(gateway_client, server_path, "slow_compute", seconds=60)
     other = GatewayClient(gateway_client._mount, token_of(factories.build_administrator(acme)))
     assert send_task_request(other, server_path, "tasks/get", task_id).error["code"] == UNKNOWN
     assert (
-        send_task_request(gateway_client, published.paths[1], "tasks/get", task_id).error["code"]
+        send_task_request(gateway_client, published_server.paths[1], "tasks/get", task_id).error[
+            "code"
+        ]
         == UNKNOWN
     )
     forged = task_id[:-8] + "AAAAAAA="
@@ -152,10 +157,13 @@ def test_tasks_of_others_are_unknown(
 
 
 def test_tasks_of_a_revoked_tool_end(
-    acme: Organization, published: ApprovedServer, server_path: str, gateway_client: GatewayClient
+    acme: Organization,
+    published_server: ApprovedServer,
+    server_path: str,
+    gateway_client: GatewayClient,
 ) -> None:
     task_id = start_task(gateway_client, server_path, "slow_compute", seconds=60)
-    row = published.server.definitions.get(name="slow_compute")
+    row = published_server.server.definitions.get(name="slow_compute")
     reset_review(factories.build_administrator(acme), row)
     assert (
         send_task_request(gateway_client, server_path, "tasks/get", task_id).error["code"]

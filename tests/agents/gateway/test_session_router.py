@@ -69,8 +69,8 @@ def test_a_session_is_served_by_every_process(
 ) -> None:
     session = gateway_client.handshake(AGENT, version="2025-03-26")
     other = move(session, start_process())
-    for one in (other, session, other):
-        reply = one.ask("tools/call", ECHO)
+    for client in (other, session, other):
+        reply = client.ask("tools/call", ECHO)
         assert "hello" in json.dumps(reply.result)
         assert reply.headers["mcp-session-id"] == session.headers["Mcp_Session_Id"]
     other.ask("logging/setLevel", {"level": "error"})
@@ -107,14 +107,14 @@ def test_a_session_belongs_to_its_principal_and_address(
     start_process: Callable[[], GatewayClient],
 ) -> None:
     session, process = gateway_client.handshake(AGENT), start_process()
-    boss = factories.build_administrator(acme)
-    stranger = move(session, process, token_of(boss))
+    administrator = factories.build_administrator(acme)
+    stranger = move(session, process, token_of(administrator))
     assert stranger.ask("tools/list").status == 404
     own = move(session, process)
     assert own.ask("tools/list", path="/mcp").status == 404
     assert stranger.end().status == 404
     assert own.ask("tools/list").status == 200
-    revoke_token(boss, Token.objects.get(key=gateway_client.token.split("_")[1]))
+    revoke_token(administrator, Token.objects.get(key=gateway_client.token.split("_")[1]))
     assert "bad_token" in json.dumps(own.ask("tools/list").message)
 
 
@@ -164,7 +164,7 @@ def test_an_answer_reaches_the_process_that_asked(
 ) -> None:
     session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
     other = move(session, start_process())
-    streams = [one.begin("tools/call", ASK) for one in (session, other)]
+    streams = [client.begin("tools/call", ASK) for client in (session, other)]
     asked = [stream.next() or {} for stream in streams]
     assert asked[0]["id"] != asked[1]["id"]
     for request, answering, name in ((asked[0], other, "Ann"), (asked[1], session, "Ben")):

@@ -91,8 +91,8 @@ def test_sessions_whose_server_may_ask_use_a_child_each_at_a_time(
 def test_each_session_has_a_child_if_the_server_keeps_state(
     talk: Server, gateway_client: GatewayClient, acme: Organization
 ) -> None:
-    boss = factories.build_administrator(acme)
-    set_client_capabilities(boss, talk, session_state="kept")
+    administrator = factories.build_administrator(acme)
+    set_client_capabilities(administrator, talk, session_state="kept")
     sessions = [gateway_client.handshake(PATH) for _ in range(2)]
     for session in sessions:
         call(session)

@@ -35,9 +35,9 @@ def talk(acme: Organization, helper: Agent) -> Iterator[Server]:
     spec = ServerSpec(
         name="talk", transport_type="stdio", endpoint_config=config, session_state="kept"
     )
-    boss = factories.build_administrator(acme)
-    server = factories.approve_server(acme, create_server(boss, spec))
-    attach_server(boss, helper, server, allowed_resources=["*"])
+    administrator = factories.build_administrator(acme)
+    server = factories.approve_server(acme, create_server(administrator, spec))
+    attach_server(administrator, helper, server, allowed_resources=["*"])
     yield server
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
@@ -51,7 +51,7 @@ def poke(session: Session, times: int = 1) -> list[dict[str, Any]]:
 def read_updates(stream: Stream, count: int) -> list[str]:
     """Return what comes next, in short."""
     found = [stream.next() or {} for _ in range(count)]
-    return [one["params"].get("data") or one["method"] for one in found]
+    return [message["params"].get("data") or message["method"] for message in found]
 
 
 def test_updates_and_logs_come_once_each(talk: Server, gateway_client: GatewayClient) -> None:
@@ -60,13 +60,13 @@ def test_updates_and_logs_come_once_each(talk: Server, gateway_client: GatewayCl
     session.ask("resources/subscribe", {"uri": URI})
     notifications = poke(session, 3)
     logs = ["poked 0", "poked 1", "poked 2"]
-    on_call = [one["params"]["data"] for one in notifications]
+    on_call = [message["params"]["data"] for message in notifications]
     found = read_updates(stream, 6 - len(on_call))
     assert sorted(on_call + found) == sorted([*logs, *[UPDATED] * 3])
     notifications = poke(session)  # nothing else was left
     assert sorted(
         [
-            *(one["params"]["data"] for one in notifications),
+            *(message["params"]["data"] for message in notifications),
             *read_updates(stream, 2 - len(notifications)),
         ]
     ) == [
@@ -100,8 +100,10 @@ def test_a_log_message_during_two_calls_of_a_client_comes_once(
     ask = get_connection_pool()._stdio_pool
     get_runtime().call(_wait_until_busy, ask)
     reply = session.ask("tools/call", {"name": "say", "arguments": {}})
-    messages = reply.notifications + [one for one in iter(held.next, None) if "method" in one]
-    assert [one["params"]["data"] for one in messages] == ["said"]
+    messages = reply.notifications + [
+        message for message in iter(held.next, None) if "method" in message
+    ]
+    assert [message["params"]["data"] for message in messages] == ["said"]
     held.close()
     stream.close()
 

@@ -49,19 +49,19 @@ def legacy(acme: Organization, helper: Agent) -> Iterator[Callable[[str], Legacy
     stack, started = AsyncExitStack(), list[Legacy]()
 
     def start(name: str) -> Legacy:
-        one = Legacy()
-        get_runtime().call(stack.enter_async_context, one.http.listening())
-        one.server = factories.create_http_server(acme, one.http.url, name)
-        started.append(one)
-        factories.approve_server(acme, one.server, helper)
-        one.era.opened = 0
-        one.era.known.clear()
-        one.http.asked.clear()
-        return one
+        legacy = Legacy()
+        get_runtime().call(stack.enter_async_context, legacy.http.listening())
+        legacy.server = factories.create_http_server(acme, legacy.http.url, name)
+        started.append(legacy)
+        factories.approve_server(acme, legacy.server, helper)
+        legacy.era.opened = 0
+        legacy.era.known.clear()
+        legacy.http.asked.clear()
+        return legacy
 
     yield start
-    for one in started:
-        get_runtime().call(get_connection_pool().forget_server, one.server.pk)
+    for legacy in started:
+        get_runtime().call(get_connection_pool().forget_server, legacy.server.pk)
     get_runtime().call(stack.aclose)
 
 
@@ -140,13 +140,13 @@ def test_servers_are_contacted_in_parallel_and_not_waited_for(legacy, run, setti
     servers = [legacy("old"), legacy("older")]
     asked: list[Any] = []
 
-    async def never(one: RecordedRequest) -> Any:
-        asked.append(one)
+    async def never(legacy: RecordedRequest) -> Any:
+        asked.append(legacy)
         await asyncio.Event().wait()
         yield b""
 
-    for one in servers:
-        one.http.respond = never
+    for legacy in servers:
+        legacy.http.respond = never
     session = run("hello")
     assert session.status == Session.Status.DONE
     assert len(asked) >= 2

@@ -25,13 +25,13 @@ def organization():
 
 
 @pytest.fixture
-def boss(organization):
+def administrator(organization):
     return factories.build_administrator(organization)
 
 
 @pytest.fixture
-def session(organization, boss):
-    return sessions.start_session(boss, factories.create_agent(organization), "hello")
+def session(organization, administrator):
+    return sessions.start_session(administrator, factories.create_agent(organization), "hello")
 
 
 def test_a_quarantine_is_notified(session):
@@ -43,18 +43,18 @@ def test_a_quarantine_is_notified(session):
     assert "1 times in a row" in notification.text
 
 
-def test_a_quarantined_session_takes_no_messages(boss, session):
+def test_a_quarantined_session_takes_no_messages(administrator, session):
     quarantine_session(session)
     with pytest.raises(SessionQuarantined, match="worker died"):
-        sessions.send_message(boss, session, "again")
+        sessions.send_message(administrator, session, "again")
     with pytest.raises(SessionQuarantined):
-        sessions.resend_message(boss, session)
+        sessions.resend_message(administrator, session)
 
 
-def test_a_released_session_continues_where_it_stopped(boss, session):
+def test_a_released_session_continues_where_it_stopped(administrator, session):
     open_step = Step.objects.create(session=session, seq=1, kind=Step.Kind.MODEL)
     quarantine_session(session)
-    release_quarantined_session(boss, session)
+    release_quarantined_session(administrator, session)
     session.refresh_from_db()
     assert (session.status, session.error_code) == (Session.Status.QUEUED, "")
     assert (session.crashes, session.quarantined_at) == (0, None)
@@ -63,9 +63,9 @@ def test_a_released_session_continues_where_it_stopped(boss, session):
     assert AuditRow.objects.filter(action="session_released").exists()
 
 
-def test_a_session_that_isnt_quarantined_cant_be_released(boss, session):
+def test_a_session_that_isnt_quarantined_cant_be_released(administrator, session):
     with pytest.raises(Conflict, match="isn't quarantined"):
-        release_quarantined_session(boss, session)
+        release_quarantined_session(administrator, session)
 
 
 def test_members_cant_release_a_session(session):

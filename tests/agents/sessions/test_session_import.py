@@ -118,7 +118,7 @@ def test_a_file_that_is_no_usable_export_is_refused(content, code):
 
 
 @pytest.fixture
-def exported(acme, helper):
+def exported_session(acme, helper):
     """Return a session with a replaced message, a call and a failed turn, and its export."""
     session = Session.objects.create(
         organization=acme, agent=helper, title="What time is it?", status="done", started_by="ann"
@@ -145,8 +145,8 @@ def exported(acme, helper):
 
 
 @pytest.mark.django_db
-def test_an_exported_session_is_imported_as_a_finished_one(acme, helper, exported):
-    original, content = exported
+def test_an_exported_session_is_imported_as_a_finished_one(acme, helper, exported_session):
+    original, content = exported_session
     member = factories.create_member(acme, Role.OPERATOR)
     session = import_session(member, helper, content)
     assert (session.status, session.turns, session.calls) == ("done", 3, 1)
@@ -163,8 +163,8 @@ def test_an_exported_session_is_imported_as_a_finished_one(acme, helper, exporte
 
 
 @pytest.mark.django_db
-def test_a_model_sees_the_imported_conversation(acme, helper, exported):
-    session = import_session(factories.build_administrator(acme), helper, exported[1])
+def test_a_model_sees_the_imported_conversation(acme, helper, exported_session):
+    session = import_session(factories.build_administrator(acme), helper, exported_session[1])
     messages = order_messages(load_history(session.pk).messages)
     assert [(message["role"], message["text"]) for message in messages] == [
         ("user", "time?"),
@@ -178,11 +178,11 @@ def test_a_model_sees_the_imported_conversation(acme, helper, exported):
 
 
 @pytest.mark.django_db
-def test_an_import_is_audited_and_labels_the_session(acme, helper, exported):
-    session = import_session(factories.build_administrator(acme), helper, exported[1])
+def test_an_import_is_audited_and_labels_the_session(acme, helper, exported_session):
+    session = import_session(factories.build_administrator(acme), helper, exported_session[1])
     row = AuditRow.objects.get(action="session_imported")
     assert row.resource_id == str(session.pk)
-    assert f'"source_session":"{exported[0].pk}"' in row.opened
+    assert f'"source_session":"{exported_session[0].pk}"' in row.opened
     assert {label.label for label in list_session_labels(session)} == {
         FlowLabel.PRIVATE_DATA,
         FlowLabel.UNTRUSTED_CONTENT,
@@ -190,11 +190,11 @@ def test_an_import_is_audited_and_labels_the_session(acme, helper, exported):
 
 
 @pytest.mark.django_db
-def test_an_export_of_an_imported_session_can_be_imported(acme, helper, exported):
-    boss = factories.build_administrator(acme)
-    first = import_session(boss, helper, exported[1])
+def test_an_export_of_an_imported_session_can_be_imported(acme, helper, exported_session):
+    administrator = factories.build_administrator(acme)
+    first = import_session(administrator, helper, exported_session[1])
     second = import_session(
-        boss, helper, parse_session_file(export_session(first, "json").encode())
+        administrator, helper, parse_session_file(export_session(first, "json").encode())
     )
     shown = [load_history(session.pk).messages for session in (first, second)]
     texts = [[message["text"] for message in messages] for messages in shown]
@@ -202,29 +202,29 @@ def test_an_export_of_an_imported_session_can_be_imported(acme, helper, exported
 
 
 @pytest.mark.django_db
-def test_only_those_who_may_run_an_agent_import_sessions_into_it(acme, helper, exported):
-    content = exported[1]
+def test_only_those_who_may_run_an_agent_import_sessions_into_it(acme, helper, exported_session):
+    content = exported_session[1]
     with pytest.raises(Forbidden):
         import_session(factories.create_member(acme, Role.AUDITOR), helper, content)
     other = factories.create_organization("other")
     with pytest.raises(NotFound):
         import_session(factories.build_administrator(other), helper, content)
-    boss = factories.build_administrator(acme)
-    update_agent(boss, helper, AgentSpec(name="Helper", enabled=False))
+    administrator = factories.build_administrator(acme)
+    update_agent(administrator, helper, AgentSpec(name="Helper", enabled=False))
     helper.refresh_from_db()
     with pytest.raises(Conflict) as refused:
-        import_session(boss, helper, content)
+        import_session(administrator, helper, content)
     assert refused.value.code == "agent_disabled"
 
 
 @pytest.mark.django_db(transaction=True)
 def test_an_imported_session_is_continued_without_repeating_its_calls(acme, helper, runner):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     unfinished = CALL | {"state": "intent", "text": ""}
     session = import_session(
-        boss, helper, parse_session_file(build_file(MESSAGE, TURN, unfinished))
+        administrator, helper, parse_session_file(build_file(MESSAGE, TURN, unfinished))
     )
-    send_message(boss, session, "Go on")
+    send_message(administrator, session, "Go on")
     session = run_session(session, runner)
     assert (session.status, session.turns, session.calls) == ("done", 2, 1)
     assert session.steps.get(kind="call").state == "unknown"

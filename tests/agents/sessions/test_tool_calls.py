@@ -108,7 +108,7 @@ def test_an_elicitation_request_pauses_the_session_and_its_answer_returns_the_st
     assert second["params"]["inputResponses"] == {"0": answer}
     step = get_call(session)
     assert "Ada" in step.payload["text"]
-    assert step.payload["earlier"] == [str(PendingCall.objects.get().legs[0])]
+    assert step.payload["earlier"] == [str(PendingCall.objects.get().call_ids[0])]
     assert list_outcomes(session) == [("ok", "input_required"), ("ok", "")]
 
     # The answer is deleted, and the audit log has only field names.
@@ -351,12 +351,12 @@ def test_a_prompt_can_request_input(
     assert (outside_session.outcome, outside_session.code) == ("error", "protocol_error")
     in_session = fields | {"session_id": session.pk, "host": host}
     first = call("ask", **in_session)
-    pending_call = PendingCall.objects.get(pk=first.exchange_id)
+    pending_call = PendingCall.objects.get(pk=first.pending_call_id)
     pending_calls.save_responses(pending_call, {"name": {"action": "decline"}})
     completed = call(
         "ask", continuation=pending_calls.build_continuation(pending_call), **in_session
     )
-    assert (completed.exchange_id, completed.outcome) == (None, "ok")
+    assert (completed.pending_call_id, completed.outcome) == (None, "ok")
     assert '"decline"' in completed.text
     assert len(get_received("prompts/get")) == 3
 

@@ -251,7 +251,7 @@ def test_an_interrupted_poll_is_repeated(task_server, start, runner):
     sweep()
 
     # The step's id is that of an earlier part of the pending call.
-    first, _last = PendingCall.objects.get().legs
+    first, _last = PendingCall.objects.get().call_ids
     Step.objects.filter(pk=get_call(session).pk).update(call_id=first)
     task_server.states = [build_completed_state("built")]
     run_session(session, runner)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def ended() -> Iterator[threading.Event]:
+def termination_event() -> Iterator[threading.Event]:
     """Set when this process gets SIGTERM."""
     event = threading.Event()
     previous = signal.signal(signal.SIGTERM, lambda *_: event.set())
@@ -38,7 +38,7 @@ def test_it_leads_until_it_is_stopped_and_releases_its_lease() -> None:
 
 
 def test_a_scheduler_that_fails_ends_its_worker(
-    ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+    termination_event: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(scheduler: BonobotScheduler) -> float:
         raise RuntimeError(os.getpid())
@@ -47,4 +47,4 @@ def test_a_scheduler_that_fails_ends_its_worker(
     thread = SchedulerThread(app)
     thread.start()
     thread.join(10)
-    eventually(ended.is_set)
+    eventually(termination_event.is_set)

@@ -46,12 +46,12 @@ def address(servers: list[Server], destination: ServerDestination = POOL_DESTINA
     return build_added_url(destination, servers)
 
 
-def seen(name: str) -> list[str]:
+def list_seen_values(name: str) -> list[str]:
     rows = Definition.objects.filter(name=name).order_by("server__name")
     return [f"{row.pk}:{row.digest}" for row in rows]
 
 
-def approved() -> list[str]:
+def list_approved_names() -> list[str]:
     rows = Definition.objects.exclude(pinned_digest="").order_by("server__name", "name")
     return [f"{row.server.name}.{row.name}" for row in rows]
 
@@ -61,7 +61,7 @@ def test_clean_definitions_are_preselected_and_suspicious_ones_are_not(
 ) -> None:
     page = owner.open(address(servers))
     boxes = BOX.findall(page)
-    assert sorted(value for value, _rest in boxes) == sorted(seen("add"))
+    assert sorted(value for value, _rest in boxes) == sorted(list_seen_values("add"))
     assert all("checked" in rest and 'form="review"' in rest for _value, rest in boxes)
     assert "odd" in admin_client.get_text(page)
     assert "2 selected" in admin_client.get_text(page)
@@ -89,8 +89,8 @@ def test_the_progress_of_several_checks_loads_nothing(
 def test_one_button_approves_the_definitions_of_all_added_servers(
     owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:
-    page = owner.send(address(servers), {"seen": seen("add")})
-    assert approved() == ["docs.add", "maps.add"]
+    page = owner.send(address(servers), {"seen": list_seen_values("add")})
+    assert list_approved_names() == ["docs.add", "maps.add"]
     assert "2 definitions approved." in page
     assert BOX.findall(page) == []
 
@@ -99,9 +99,9 @@ def test_the_page_can_be_reloaded_before_and_after_the_approval(
     owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:
     assert BOX.findall(owner.open(address(servers))) == BOX.findall(owner.open(address(servers)))
-    owner.send(address(servers), {"seen": seen("add")})
-    again = owner.send(address(servers), {"seen": seen("add")})
-    assert approved() == ["docs.add", "maps.add"]
+    owner.send(address(servers), {"seen": list_seen_values("add")})
+    again = owner.send(address(servers), {"seen": list_seen_values("add")})
+    assert list_approved_names() == ["docs.add", "maps.add"]
     assert "odd" in admin_client.get_text(again)
     assert Server.objects.count() == 2
 
@@ -109,10 +109,10 @@ def test_the_page_can_be_reloaded_before_and_after_the_approval(
 def test_a_definition_that_changed_since_it_was_shown_is_not_approved(
     owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:
-    shown = seen("add")
+    shown = list_seen_values("add")
     Definition.objects.filter(name="add", server=servers[0]).update(digest="0" * 64)
     page = owner.send(address(servers), {"seen": shown})
-    assert approved() == ["maps.add"]
+    assert list_approved_names() == ["maps.add"]
     assert "Not approved because they changed" in page
 
 
@@ -123,16 +123,16 @@ def test_without_permission_to_review_they_stay_pending(
     page = operator.open(address(servers))
     assert BOX.findall(page) == []
     assert "Your role can't review definitions" in admin_client.get_text(page)
-    operator.send(address(servers), {"seen": seen("add")}, status=403)
-    assert approved() == []
+    operator.send(address(servers), {"seen": list_seen_values("add")}, status=403)
+    assert list_approved_names() == []
 
 
 def test_servers_of_another_organization_are_not_shown(servers: list[Server]) -> None:
     stranger = admin_client.sign_in(factories.create_organization("other"), Role.OWNER)
     page = stranger.open(address(servers))
     assert "docs" not in admin_client.get_text(page)
-    stranger.send(address(servers), {"seen": seen("add")})
-    assert approved() == []
+    stranger.send(address(servers), {"seen": list_seen_values("add")})
+    assert list_approved_names() == []
 
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.OPERATOR])
@@ -152,8 +152,8 @@ def test_the_result_of_the_first_connection_has_the_review(
         assert boxes == []
         assert "Your role can't review definitions" in admin_client.get_text(page)
         return
-    assert [value for value, _rest in boxes] == seen("add")[:1]
+    assert [value for value, _rest in boxes] == list_seen_values("add")[:1]
     fields = {"seen": [boxes[0][0]], "do": "selected", "then": "change"}
     page = seat.post("mcp_servers_server_definitions", server.pk, **fields)
-    assert approved() == ["docs.add"]
+    assert list_approved_names() == ["docs.add"]
     assert "data-connect" not in page

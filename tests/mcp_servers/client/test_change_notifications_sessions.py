@@ -115,7 +115,7 @@ async def test_a_notification_on_the_stream_of_a_call_is_received(recorder):
 
 
 async def test_an_sse_server_is_watched_until_it_disconnects(recorder, start_listening):
-    era = SseHttp(lambda request: raw_http_server.said(request, {}))
+    era = SseHttp(lambda request: raw_http_server.build_event(request, {}))
     discovery = build_discovery() | {"bonobot/wire": "sse"}
     async with RawHttp(era).listening() as server:
         task = await start_listening(http(server.url, era="handshake", discovery=discovery))

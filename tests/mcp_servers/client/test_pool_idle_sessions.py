@@ -44,7 +44,7 @@ def entry(holder: str, owner: str = "ada", key: Any = KEY) -> IdleSession:
 def test_a_holder_gets_its_own_session_otherwise_the_latest_of_its_owner():
     idle = IdleSessions(limit=9)
     entries = [entry("a"), entry("b"), entry("c", owner="bob"), entry("d", key=OTHER_KEY)]
-    assert [removed for one in entries for removed in idle.add(one)] == []
+    assert [removed for entry in entries for removed in idle.add(entry)] == []
     assert idle.take(KEY, "ada", "a") is entries[0]
     assert idle.take(KEY, "ada", "e") is entries[1]
     assert idle.take(KEY, "ada", "e") is None
@@ -56,7 +56,7 @@ def test_the_oldest_sessions_beyond_the_limit_are_returned():
     idle, first, second = IdleSessions(limit=1), entry("a"), entry("b")
     assert idle.add(first) == []
     assert idle.add(second) == [first]
-    assert idle.remove(lambda one: one.holder == "b") == [second]
+    assert idle.remove(lambda entry: entry.holder == "b") == [second]
     assert IdleSessions(limit=0).add(first) == [first]
 
 
@@ -172,7 +172,7 @@ async def test_a_change_of_the_server_ends_its_idle_sessions(clock: Clock):
 
 async def test_a_session_over_sse_is_kept_too(connections: ConnectionPool):
     def answer(asked: RecordedRequest) -> bytes:
-        return raw_http_server.said(asked, {"content": [{"type": "text", "text": "ok"}]})
+        return raw_http_server.build_event(asked, {"content": [{"type": "text", "text": "ok"}]})
 
     async with RawHttp(era := SseHttp(answer)).listening() as server:
         discovery = {"bonobot/wire": "sse"}

@@ -12,7 +12,7 @@ from mcp_servers.client.endpoint import MIB, WIRE_FIELD
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, Clock, call, failure, http, text_of, until
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import RawHttp, RecordedRequest, SseHttp, said
+from tests.servers.raw_http_server import RawHttp, RecordedRequest, SseHttp, build_event
 
 SSE = {"era": "handshake", "discovery": {WIRE_FIELD: "sse"}}
 PROGRESS = [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
@@ -20,7 +20,7 @@ PROGRESS = [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 def ok(request: RecordedRequest) -> bytes:
     """Answer every message with a text."""
-    return said(request, {"content": [{"type": "text", "text": "ok"}]})
+    return build_event(request, {"content": [{"type": "text", "text": "ok"}]})
 
 
 def tool(
@@ -165,14 +165,14 @@ async def test_a_stream_that_needs_credentials_is_reported(connections: Connecti
 
 
 async def test_a_server_that_was_upgraded_is_detected_again(connections: ConnectionPool):
-    def moved(request: RecordedRequest) -> bytes:
+    def respond_with_other_url(request: RecordedRequest) -> bytes:
         if request.verb == "GET":
             return raw_http_server.response(405)
         if request.method == "server/discover":
             return raw_http_server.discovery(request)
         return raw_http_server.text(request, "modern")
 
-    async with RawHttp(moved).listening() as server:
+    async with RawHttp(respond_with_other_url).listening() as server:
         assert text_of(await call(connections, http(server.url, **SSE), "x")) == "modern"
         assert server.methods() == ["GET", "server/discover", "tools/call"]
 
@@ -344,7 +344,7 @@ async def test_an_invalid_message_doesnt_affect_others(connections: ConnectionPo
 
 
 async def test_an_event_over_the_limit_ends_the_stream(connections: ConnectionPool):
-    wire = SseHttp(tool({"big": lambda request: said(request, {"a": "x" * 4 * MIB})}))
+    wire = SseHttp(tool({"big": lambda request: build_event(request, {"a": "x" * 4 * MIB})}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
         assert (await failure(call(connections, endpoint, "big"))).code == "response_too_large"
@@ -352,7 +352,7 @@ async def test_an_event_over_the_limit_ends_the_stream(connections: ConnectionPo
 
 
 async def test_a_stream_can_carry_sixteen_bodies_between_two_requests(connections: ConnectionPool):
-    half = said(RecordedRequest("POST", {}, {"id": 99}), {"a": "x" * 800}) * 10
+    half = build_event(RecordedRequest("POST", {}, {"id": 99}), {"a": "x" * 800}) * 10
     wire = SseHttp(tool({"x": lambda request: half + ok(request)}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, max_body=1000, **SSE)

@@ -27,7 +27,7 @@ LOGIN = {"type": "oauth2", "grant": "authorization_code"}
 
 
 @dataclass(frozen=True)
-class Protected:
+class ProtectedServer:
     """Controls the protected server."""
 
     origin: str
@@ -67,10 +67,10 @@ def protected_origin() -> Iterator[str]:
 
 
 @pytest.fixture
-def protected(protected_origin: str) -> Protected:
+def protected(protected_origin: str) -> ProtectedServer:
     """Reset the protected server."""
     httpx.delete(f"{protected_origin}/control").raise_for_status()
-    return Protected(protected_origin)
+    return ProtectedServer(protected_origin)
 
 
 @pytest.fixture
@@ -79,18 +79,20 @@ def organization(transactional_db: None) -> Organization:
 
 
 @pytest.fixture
-def boss(organization: Organization) -> Principal:
+def administrator(organization: Organization) -> Principal:
     return factories.build_administrator(organization)
 
 
 @pytest.fixture
-def register(boss: Principal, protected: Protected) -> Iterator[Callable[..., Server]]:
+def register(
+    administrator: Principal, protected: ProtectedServer
+) -> Iterator[Callable[..., Server]]:
     """Return a function that registers the protected server with a sign-in."""
     servers: list[Server] = []
 
     def register_server(auth: dict[str, Any] | None = None, **more: Any) -> Server:
         server = create_server(
-            boss,
+            administrator,
             ServerSpec(
                 name=f"protected{len(servers) or ''}",
                 transport_type="http",

@@ -66,7 +66,7 @@ def test_twenty_callers_in_two_processes_refresh_once(register, organization, pr
     assert grant_types == ["authorization_code", "refresh_token"]
 
 
-def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):
+def test_a_rotated_refresh_token_is_never_used_twice(register, protected, administrator):
     server = register(LOGIN)
     account = build_endpoint(server).account
     grant = grants.get_or_create_grant(account)

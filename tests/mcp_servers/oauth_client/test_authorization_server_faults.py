@@ -130,7 +130,7 @@ def test_only_http_urls_are_accepted_as_authorization_urls(owners, register, pro
     assert get_error_code(start_login(owners, register(LOGIN))) == "bad_url"
 
 
-def test_metadata_at_a_private_address_isnt_fetched(register, protected, boss):
+def test_metadata_at_a_private_address_isnt_fetched(register, protected, administrator):
     server = register()
     Server.objects.filter(pk=server.pk).update(
         allow_private=False, endpoint_config={"url": "https://mcp.example.com/mcp"}

@@ -78,9 +78,9 @@ def test_one_token_is_used_for_many_calls(register, protected):
     assert len(protected.token_requests) == 1
 
 
-def test_discovery_uses_a_token_too(register, protected, boss):
+def test_discovery_uses_a_token_too(register, protected, administrator):
     server = register()
-    result = get_runtime().call(run_discovery, server.pk, actor=boss.actor)
+    result = get_runtime().call(run_discovery, server.pk, actor=administrator.actor)
     assert result.tools == ("whoami",)
 
 
@@ -133,7 +133,7 @@ def test_a_refused_client_marks_the_server_as_needing_credentials(register, prot
     assert len(protected.token_requests) == 1  # a refusal is cached for a while
 
 
-def test_new_credentials_are_tried_immediately(register, protected, boss):
+def test_new_credentials_are_tried_immediately(register, protected, administrator):
     server = register({**CREDENTIALS, "client_secret": "not-the-one"})
     call_and_fail(server)
     spec = ServerSpec(
@@ -143,7 +143,7 @@ def test_new_credentials_are_tried_immediately(register, protected, boss):
         auth_config=CREDENTIALS,
         allow_private=True,
     )
-    update_server(boss, server, spec)
+    update_server(administrator, server, spec)
     assert call_tool(server)
 
 
@@ -230,12 +230,12 @@ def test_an_outage_doesnt_require_a_login(register, protected):
     assert problem.retryable
 
 
-def test_no_secret_reaches_a_log_or_a_row(register, protected, caplog, boss):
+def test_no_secret_reaches_a_log_or_a_row(register, protected, caplog, administrator):
     caplog.set_level(logging.DEBUG)
     server = register()
     call_tool(server)
     protected.set(forget=True)
-    get_runtime().call(run_discovery, server.pk, actor=boss.actor)
+    get_runtime().call(run_discovery, server.pk, actor=administrator.actor)
     grant = OAuthGrant.objects.get()
     output = caplog.text + repr(grant.__dict__) + repr(Server.objects.values().get())
     output += repr(OAuthGrant.objects.values()) + repr(describe_endpoint(server))
@@ -243,12 +243,12 @@ def test_no_secret_reaches_a_log_or_a_row(register, protected, caplog, boss):
         assert secret not in output
 
 
-def test_an_error_that_repeats_our_token_is_masked(register, protected, boss):
+def test_an_error_that_repeats_our_token_is_masked(register, protected, administrator):
     server = register()
     protected.set(echo=True)
     assert "********" in str(call_and_fail(server))
     with pytest.raises(Problem):
-        get_runtime().call(run_discovery, server.pk, actor=boss.actor)
+        get_runtime().call(run_discovery, server.pk, actor=administrator.actor)
     output = repr(Server.objects.values().get()) + repr(HealthCheck.objects.values())
     assert OAuthGrant.objects.get().access_token.open() not in output
 

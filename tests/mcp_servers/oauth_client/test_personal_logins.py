@@ -51,11 +51,11 @@ def build_session_principal(principal, agent, *speakers):
 
 
 @pytest.fixture
-def server(register, people, boss):
+def server(register, people, administrator):
     registered = register({**LOGIN, "per": "user"})
     signed_in(browser(people[0]), registered)
-    get_runtime().call(run_discovery, registered.pk, actor=boss.actor)
-    approve_definitions(boss, registered)
+    get_runtime().call(run_discovery, registered.pk, actor=administrator.actor)
+    approve_definitions(administrator, registered)
     return registered
 
 
@@ -79,12 +79,14 @@ def test_the_gateway_uses_the_tokens_of_the_calling_person(server, people):
     assert call_whoami(ben, server).code == "needs_reauth"
 
 
-def test_a_token_isnt_a_person(server, boss):
-    outcome = call_whoami(boss, server)
+def test_a_token_isnt_a_person(server, administrator):
+    outcome = call_whoami(administrator, server)
     assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
 
 
-def test_no_principal_can_use_the_login_of_another_person(organization, people, boss, server):
+def test_no_principal_can_use_the_login_of_another_person(
+    organization, people, administrator, server
+):
     ann, ben = people
     agent = factories.create_agent(organization)
     session = build_session_principal(ann, agent)
@@ -109,14 +111,14 @@ def test_no_principal_can_use_the_login_of_another_person(organization, people, 
         ),
         "another's, written to by her": (build_session_principal(ben, agent, ann), None, None),
         "her session, written to by a command": (
-            build_session_principal(ann, agent, boss),
+            build_session_principal(ann, agent, administrator),
             None,
             None,
         ),
-        "a session of a command": (build_session_principal(boss, agent), None, None),
+        "a session of a command": (build_session_principal(administrator, agent), None, None),
         "ben": (ben, UUID(session.id), "ben"),
         "a token": (build_token_principal(token), UUID(session.id), None),
-        "a command": (boss, UUID(session.id), None),
+        "a command": (administrator, UUID(session.id), None),
     }
     names = {UUID(person.id): person.label for person in people}
     for name, (principal, session_id, expected) in cases.items():

@@ -91,7 +91,9 @@ def test_a_registration_url_of_another_origin_isnt_sent_our_token(owner, registe
     assert (row.registration_url, bool(row.registration_token)) == ("", False)
 
 
-def test_a_replaced_credential_revokes_the_tokens_of_the_old_one(register, boss, protected):
+def test_a_replaced_credential_revokes_the_tokens_of_the_old_one(
+    register, administrator, protected
+):
     server = register()
     call_tool(server)
     token = OAuthGrant.objects.get().access_token.open()
@@ -102,14 +104,14 @@ def test_a_replaced_credential_revokes_the_tokens_of_the_old_one(register, boss,
         auth_config={**CREDENTIALS, "client_secret": "another"},
         allow_private=True,
     )
-    update_server(boss, server, new_spec)
+    update_server(administrator, server, new_spec)
     assert list_revocations(protected) == [("access_token", token)]
     (request,) = protected.seen()["revocations"]
     assert request["authorization"].startswith("Basic ")  # with the secret that it was issued for
     assert not OAuthGrant.objects.exists()
 
 
-def test_an_unchanged_credential_keeps_its_tokens(register, boss, protected):
+def test_an_unchanged_credential_keeps_its_tokens(register, administrator, protected):
     server = register()
     call_tool(server)
     renamed = ServerSpec(
@@ -119,7 +121,7 @@ def test_an_unchanged_credential_keeps_its_tokens(register, boss, protected):
         auth_config=None,
         allow_private=True,
     )
-    update_server(boss, server, renamed)
+    update_server(administrator, server, renamed)
     assert OAuthGrant.objects.exists()
     assert list_revocations(protected) == []
 

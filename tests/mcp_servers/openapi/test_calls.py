@@ -18,7 +18,9 @@ from tests.servers.raw_http_server import RawHttp, response
 PATHS = PETS | {
     "/login": {"get": {"parameters": [parameter("X-Key", "header"), parameter("sid", "cookie")]}}
 }
-TOOLS = {one.key: one.tool for one in iterate_operations(parse_document(text(PATHS)))}
+TOOLS = {
+    operation.key: operation.tool for operation in iterate_operations(parse_document(text(PATHS)))
+}
 
 
 def endpoint(api, **more):

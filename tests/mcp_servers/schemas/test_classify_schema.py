@@ -17,7 +17,7 @@ def with_property(schema: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": schema}, **more}
 
 
-def nested(depth: int, keyword: str = "not") -> dict[str, Any]:
+def build_nested_schema(depth: int, keyword: str = "not") -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         schema = {keyword: schema if keyword == "not" else [schema]}
@@ -118,7 +118,7 @@ CONFINED = {
     ),
     "doubling": (doubling(12), "multiply"),
     "doubling for long": (doubling(24), "deeply"),
-    "a long chain": (with_property(nested(40)), "deeply"),
+    "a long chain": (with_property(build_nested_schema(40)), "deeply"),
     "a huge list of choices": (
         with_property({"enum": [str(n) for n in range(20_000)]}),
         "multiply",
@@ -133,8 +133,8 @@ REFUSED = {
         "2000 nodes",
     ),
     "too many values": (with_property({"enum": list(range(60_000))}), "2000 nodes"),
-    "too deep": (nested(65), "more than 64 levels deep"),
-    "too deep to count": (nested(5_000), "more than 64 levels deep"),
+    "too deep": (build_nested_schema(65), "more than 64 levels deep"),
+    "too deep to count": (build_nested_schema(5_000), "more than 64 levels deep"),
     "external": (with_property({"$ref": "https://example.com/x.json"}), "outside"),
     "external file": (with_property({"$ref": "file:///etc/passwd"}), "outside"),
     "external by identifier": (

@@ -105,7 +105,7 @@ def test_an_address_is_verified_only_by_its_own_source(
     assert not is_signed_in(client)
 
 
-CLAIMED = "boss@example.com"
+CLAIMED = "administrator@example.com"
 
 
 def post_profile(client: Client, eve: User) -> None:

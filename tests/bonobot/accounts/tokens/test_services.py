@@ -28,30 +28,30 @@ def organization():
 
 
 @pytest.fixture
-def issued(organization):
+def issued_token(organization):
     return tokens.create_token(build_cli_principal(organization), name="ci", role=Role.OPERATOR)
 
 
-def test_the_secret_authenticates_the_issued_token(issued):
-    token, text = issued
+def test_the_secret_authenticates_the_issued_token(issued_token):
+    token, text = issued_token
     assert tokens.authenticate_token(text).pk == token.pk
 
 
-def test_the_row_doesnt_contain_the_secret(issued):
-    token, text = issued
+def test_the_row_doesnt_contain_the_secret(issued_token):
+    token, text = issued_token
     secret = text.split("_", 2)[2]
     stored = " ".join(str(value) for value in vars(Token.objects.get(pk=token.pk)).values())
     assert secret not in stored
 
 
 @pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: "x" + t, lambda _: "", str.upper])
-def test_another_secret_is_refused(issued, change):
+def test_another_secret_is_refused(issued_token, change):
     with pytest.raises(tokens.InvalidToken):
-        tokens.authenticate_token(change(issued[1]))
+        tokens.authenticate_token(change(issued_token[1]))
 
 
-def test_a_revoked_token_is_refused_immediately(organization, issued):
-    token, text = issued
+def test_a_revoked_token_is_refused_immediately(organization, issued_token):
+    token, text = issued_token
     tokens.revoke_token(build_cli_principal(organization), token)
     with pytest.raises(tokens.InvalidToken):
         tokens.authenticate_token(text)
@@ -77,8 +77,8 @@ def test_a_role_without_permission_cant_create_tokens(organization):
     assert not Token.objects.exists()
 
 
-def test_the_principal_of_a_token_has_its_role_and_organization(organization, issued):
-    principal = build_token_principal(issued[0])
+def test_the_principal_of_a_token_has_its_role_and_organization(organization, issued_token):
+    principal = build_token_principal(issued_token[0])
     assert (principal.role, principal.organization_id) == (Role.OPERATOR, organization.pk)
     assert not principal.platform_admin
 
@@ -99,14 +99,14 @@ def test_a_token_has_the_permissions_of_both_its_role_and_scopes(organization):
     assert forbidden.value.rule == "role:manage_members"
 
 
-def test_a_removed_scope_grants_nothing(organization, issued):
+def test_a_removed_scope_grants_nothing(organization, issued_token):
     Token.objects.update(scopes=["mcp:everything"])
     principal = build_token_principal(Token.objects.get())
     assert not any(principal.may(action) for action in Action)
 
 
-def test_an_updated_token_keeps_its_secret(organization, issued):
-    token, text = issued
+def test_an_updated_token_keeps_its_secret(organization, issued_token):
+    token, text = issued_token
     tokens.update_token(
         build_cli_principal(organization), token, name="pipeline", scopes=["api"], networks=["::1"]
     )
@@ -116,15 +116,15 @@ def test_an_updated_token_keeps_its_secret(organization, issued):
     assert details == {"scopes": ["api"], "networks": ["::1/128"]}
 
 
-def test_an_update_without_changes_isnt_written(organization, issued):
+def test_an_update_without_changes_isnt_written(organization, issued_token):
     before = load_policy_generation(organization.pk)
-    tokens.update_token(build_cli_principal(organization), issued[0], name="ci", scopes=[])
+    tokens.update_token(build_cli_principal(organization), issued_token[0], name="ci", scopes=[])
     assert load_policy_generation(organization.pk) == before
     assert not AuditRow.objects.filter(action="token_updated").exists()
 
 
-def test_a_revoked_token_cant_be_updated(organization, issued):
-    token, _ = issued
+def test_a_revoked_token_cant_be_updated(organization, issued_token):
+    token, _ = issued_token
     tokens.revoke_token(build_cli_principal(organization), token)
     token.refresh_from_db()
     with pytest.raises(Conflict) as raised:
@@ -132,10 +132,10 @@ def test_a_revoked_token_cant_be_updated(organization, issued):
     assert raised.value.code == "token_revoked"
 
 
-def test_a_role_without_permission_cant_update_tokens(organization, issued):
-    operator = build_token_principal(issued[0])
+def test_a_role_without_permission_cant_update_tokens(organization, issued_token):
+    operator = build_token_principal(issued_token[0])
     with pytest.raises(Forbidden):
-        tokens.update_token(operator, issued[0], name="mine")
+        tokens.update_token(operator, issued_token[0], name="mine")
 
 
 @pytest.mark.django_db(transaction=True)
