@@ -61,7 +61,7 @@ class BudgetForm(forms.ModelForm):
         label=_("Applies to"), widget=Select(attrs={"data-searchable-options": True})
     )
     each_session = forms.BooleanField(
-        label=_("Separate limit for each session"),
+        label=_("Count each session separately"),
         required=False,
         widget=Checkbox(attrs={"data-shows": "owner_key=agent:*"}),
         help_text=_("Every session of the agent has the full limit."),

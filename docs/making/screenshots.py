@@ -33,7 +33,7 @@ DONE = (
     ("agents", "explain", "demo", "mcp_time_get_current_time"),
     ("agents", "policy", "demo", "--ask", "mcp_time_convert_time"),
     ("agents", "run", "demo", "/mcp_git_git_commit {}"),
-    ("agents", "run", "demo", "What is 14:30 in Europe/Berlin in Asia/Tokyo?"),
+    ("agents", "run", "demo", "Convert the time 14:30 from Europe/Berlin to Asia/Tokyo"),
 )
 WEBP = """async ([data, quality]) => {
   const image = new Image();
@@ -126,7 +126,7 @@ def pages(page: Page) -> Iterator[tuple[str, str]]:
     """Yield the other pages with their addresses."""
     page.goto(_row(page, "/admin/mcp_servers/server/?q=time", "time"))
     yield "server", str(page.get_by_role("link", name="Tools", exact=True).get_attribute("href"))
-    yield "session", _row(page, "/admin/agents/session/", "Asia/Tokyo?")
+    yield "session", _row(page, "/admin/agents/session/", "What time is it")
     yield "approvals", "/admin/agents/approval/"
     yield "audit", "/admin/ledger/auditrow/"
 

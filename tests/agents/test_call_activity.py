@@ -162,8 +162,8 @@ def test_tiles_say_what_got_better_or_worse() -> None:
     ]
     assert tiles[1].note == "10.0% of calls"
     first = build_tiles([now], now, UsageLine(), urls)
-    assert (first[0].change, first[0].base) == ("", "none in the previous period")
-    assert (first[2].change, first[2].base) == ("", "none in the previous period")
+    assert (first[0].change, first[0].base) == ("", "none before")
+    assert (first[2].change, first[2].base) == ("", "none before")
     assert first[0].spark is None  # a line needs two points
 
 

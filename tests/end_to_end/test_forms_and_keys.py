@@ -305,3 +305,24 @@ def test_a_budget_is_previewed_while_its_limit_is_typed(olga: Page, acme: Organi
     olga.get_by_label("Limit").fill("200")
     expect(forecast).to_contain_text("160 calls: a notification")
     assert not Budget.objects.exists(), "nothing is saved"
+
+
+def test_the_owner_of_a_budget_is_searched_among_many(olga: Page, acme: Organization) -> None:
+    for n in range(12):
+        factories.create_agent(acme, f"agent-{n}")
+    wanted = factories.create_agent(acme, "support")
+    olga.goto("/admin/agents/budget/add/")
+    separately = olga.get_by_label("Count each session separately")
+    expect(separately).to_be_hidden()
+    search = olga.get_by_label("Search: Applies to")
+    owner = olga.locator("select[name=whose]")
+    search.fill("sup")
+    expect(owner.locator("option")).to_have_count(1)
+    search.press("Enter")
+    expect(owner).to_have_value(f"agent:{wanted.pk}")
+    expect(owner.locator("option")).to_have_count(14)
+    expect(separately).to_be_visible()
+    expect(olga.locator("[data-part=forecast]")).to_contain_text("calls of the agent")
+    search.fill("nothing like this")
+    search.fill("")
+    expect(owner).to_have_value(f"agent:{wanted.pk}")

@@ -37,6 +37,8 @@ from bonobot.ledger.usage.report import (
 MAX_LINES_SHOWN = 200  # lines; only exports and reports by day have more
 PERIODS = ((1, _("Today")), (7, _("7 days")), (DEFAULT_DAYS, _("30 days")), (90, _("90 days")))
 MAX_DAYS_DRAWN = 120
+# Lines of calls without what a report is grouped by.
+UNNAMED_TITLES = {"agent": _("Without an agent"), "server": _("Without a server")}
 FILTERS = ("since", "until", "agent", "server", "tool", "model")
 AUDIT_FILTERS = {"agent": "agent_id", "server": "server_id"}
 INPUT_ATTRS = {"class": "bb-input"}
@@ -103,6 +105,7 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
         rows=_build_rows(report) if report else [],
         shown=limit if report and len(report.entries) == limit else None,
         title_of=TITLES[report.query.by] if report else "",
+        unnamed_title=UNNAMED_TITLES.get(report.query.by, "–") if report else "",
         chart=_build_chart(principal, report) if report else None,
         periods=_list_periods(request),
         groups=_list_groups(request, principal, report.query.by) if report else [],

@@ -79,7 +79,8 @@
       if (isChanged) chosenValue = select.value;
       field.value = "";
       show([]);
-      if (isChanged) select.dispatchEvent(new Event("change", { bubbles: true }));
+      if (!isChanged) return;
+      for (const name of ["input", "change"]) select.dispatchEvent(new Event(name, { bubbles: true }));
     }
 
     function handleKey(event) {

@@ -181,7 +181,7 @@ def test_the_rail_shows_limits_tools_and_cost(
 ) -> None:
     create_step(session, "message", text="first", by="anna")
     for name in ("<b>add", "<b>add", "fetch"):
-        create_step(session, "call", name=name, arguments={}, server="web")
+        create_step(session, "call", name=f"mcp_{name}", tool=name, arguments={}, server="web")
     facts = chat.load_session_facts(session)
     assert (facts.turns, facts.calls) == (0, 3)
     assert facts.tools == (("<b>add", "web", 2), ("fetch", "web", 1))
@@ -192,6 +192,15 @@ def test_the_rail_shows_limits_tools_and_cost(
     ):
         assert "Tools used" in page
         assert 'title="&lt;b&gt;add"' in page
+
+
+def test_a_call_that_was_stopped_before_it_ran_is_canceled_and_not_failed(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "call", "failed", name="mcp_web_pay", arguments={}, code="not_made")
+    text = admin_client.get_text(operator.get("agents_session_steps", session.pk)).lower()
+    assert "mcp_web_pay do_not_disturb_on canceled" in text
+    assert "failed" not in text
 
 
 def test_a_page_marks_steps_that_later_pages_replace(
