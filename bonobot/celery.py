@@ -24,6 +24,8 @@ from bonobot.jobs.queues import QUEUE_NAMES, SCHEDULER_OPTION, SESSION_QUEUE, se
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
+# As in web processes: at Python's 700 objects, a session would be interrupted more often.
+GARBAGE_THRESHOLDS = (10_000, 10, 10)
 # A thread returning from the database waits this long for the GIL at each statement; Python's
 # default of 5 ms is too slow with many sessions.
 SWITCH_INTERVAL_S = 0.001
@@ -98,6 +100,7 @@ def register_runner(**_: Any) -> None:
     get_runtime().call(get_listener().start)
     # Loaded objects are permanent: scanning them again would pause all sessions.
     gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 

@@ -18,8 +18,6 @@ from bonobot.core.crypto import key_files
 from bonobot.jobs.queues import QUEUE_NAMES, SCHEDULER_OPTION
 from bonobot.processes.supervisor import ProcessSpec, build_python_command
 
-# Celery warns in seven lines at every start; `bonobot check --deploy` reports it in one.
-ROOT_WARNING = "ignore:You're running the worker with superuser privileges"
 # Loopback addresses by wildcard address, to connect from this machine.
 LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
 # Checks run separately (`bonobot check`): Celery's would load all URLs and pages in each worker.
@@ -123,7 +121,7 @@ def has_settings_variables(environment: Mapping[str, str]) -> bool:
 
 def build_process_environment(base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment that every process needs, based on `base`."""
-    environment = {"PYTHONWARNINGS": ROOT_WARNING} | dict(base)
+    environment = dict(base)
     environment |= {"BONOBOT_VAR": str(settings.BONOBOT_VAR), "PYTHONUNBUFFERED": "1"}
     if not settings.REDIS_URL:
         # Celery's filesystem broker moves messages through the temporary folder.

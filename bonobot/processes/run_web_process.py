@@ -12,6 +12,8 @@ from contextlib import suppress
 
 import uvicorn
 
+from bonobot.processes.memory_arenas import limit_memory_arenas
+
 APPLICATION = "bonobot.asgi:application"
 HTTP_PROTOCOL = "bonobot.processes.http_protocol:Protocol"
 GRACE_S = 5  # seconds for open requests at the end
@@ -76,6 +78,7 @@ def build_parser() -> ArgumentParser:
 
 if __name__ == "__main__":
     options = build_parser().parse_args()
+    limit_memory_arenas()
     sys.exit(
         run_web_process(
             options.host,

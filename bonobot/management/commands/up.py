@@ -24,6 +24,7 @@ from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.management.program_modules import load_programs
 from bonobot.monitoring import database_state, health
 from bonobot.processes.forked_process import can_fork
+from bonobot.processes.memory_arenas import limit_memory_arenas
 from bonobot.processes.process_status import delete_statuses, write_statuses
 from bonobot.processes.programs import (
     DEFAULT_HOST,
@@ -88,6 +89,7 @@ class Command(BaseCommand):
 
     def run(self, options: dict[str, Any]) -> None:
         """Start all processes and supervise them; raises `Problem`."""
+        limit_memory_arenas()  # forked processes inherit those of ended threads
         host, port = options["host"], options["port"]
         require_free_port(host, port)
         url = build_browser_url(host, port)

@@ -171,6 +171,7 @@ def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> N
     # There is an organization already: no demo is created and no password is shown.
     assert "password" not in process.log()
     assert "Creating a demo" not in process.log()
+    assert "superuser privileges" not in process.log()
 
     os.kill(process.pid, signal.SIGINT)
     assert process.popen.wait(40) == 0
