@@ -356,3 +356,25 @@ def test_a_configured_url_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         programs.build_local_environment("127.0.0.1", 9000)["BONOBOT_URL"]
         == "http://127.0.0.1:9000"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        (["--port", "9000"], "http://127.0.0.1:9000"),
+        (["--no-demo", "--web", "2", "--host=::1"], "http://[::1]:8000"),
+        (["--port", "http"], None),  # the command reports it
+        (["--port"], None),
+    ],
+)
+def test_processes_are_forked_only_if_settings_were_read_with_their_environment(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], url: str | None
+) -> None:
+    for name in programs.SETTINGS_VARIABLES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    environment = programs.build_local_environment("127.0.0.1", 9000)
+    assert not programs.has_settings_variables(environment)
+    programs.set_settings_variables(options)
+    assert os.environ.get("BONOBOT_URL") == url
+    assert programs.has_settings_variables(environment) == (url == "http://127.0.0.1:9000")
