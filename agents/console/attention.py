@@ -43,10 +43,12 @@ def describe_approvals(
     if not count or not pending:
         return
     if count == 1:
-        parts = [pending[0].label, str(pending[0].agent or pending[0].requested_by)]
+        parts = [pending[0].own_name, str(pending[0].agent or pending[0].requested_by)]
+        expiry = _("expires in %(time)s")
     else:
         parts = [_join_names(str(row.agent or row.requested_by) for row in pending)]
-    expiry = _("next expires in %(time)s") % {"time": timeuntil(pending[0].expires_at, depth=1)}
+        expiry = _("next expires in %(time)s")
+    expiry %= {"time": timeuntil(pending[0].expires_at, depth=1)}
     yield AttentionItem(
         "inbox",
         tone="warn",
