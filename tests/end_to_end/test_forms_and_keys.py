@@ -315,7 +315,7 @@ def test_the_owner_of_a_budget_is_searched_among_many(olga: Page, acme: Organiza
     separately = olga.get_by_label("Count each session separately")
     expect(separately).to_be_hidden()
     search = olga.get_by_label("Search: Applies to")
-    owner = olga.locator("select[name=whose]")
+    owner = olga.locator("select[name=owner_key]")
     search.fill("sup")
     expect(owner.locator("option")).to_have_count(1)
     search.press("Enter")
