@@ -163,9 +163,9 @@ def test_what_is_found_in_oblique_texts() -> None:
         )
 
 
-@pytest.mark.parametrize("set_name", ["first", "second"])
+@pytest.mark.parametrize("set_name", ["first", "second", "third"])
 def test_what_is_found_in_texts_that_were_written_without_the_rules(set_name: str) -> None:
-    """Definitions and results of `first_*` and `second_*`, with 95 % confidence intervals."""
+    """Definitions and results of each set, with 95 % confidence intervals."""
     for name in ("attacks", "honest"):
         samples = scanning_texts.read_measured(set_name, name)
         for beside in (False, True):

@@ -3,8 +3,9 @@
 Attacks and honest texts that sound like them come from grammars (`scanning_corpus/*.toml`): `[a|b]`
 is a choice, `{slot}` one of a slot. Files named `written_*` have families of their own and the
 slots of the file that they extend; `handwritten_*` and `varied_*` have single texts by style, and
+`paired_*` complete short definitions and results that speak of the same things for both purposes,
 `unlearned_*` such that only measure, as do the complete definitions and results of `oblique_*`,
-and the texts of `first_*` and `second_*`, which were written without knowledge of the rules.
+and the texts of `first_*`, `second_*` and `third_*`.
 Ordinary definitions are those of public servers, each row
 with its source and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`;
 `passages.jsonl.gz` has paragraphs of the descriptions of public packages. Nothing of it is what the
@@ -29,8 +30,10 @@ COLLECTORS = frozenset({"pypi:ableton-mcp"})
 SHORT_GROUPS = 8
 # Begins the names of families whose texts were written one by one.
 BY_HAND = "hand:"
-# Those of `varied_*`: of two models that are averaged, only one learns them.
+# Those of `varied_*`.
 VARIED = "varied:"
+# Those of `paired_*`.
+PAIRED = "paired:"
 # How many times as many definitions a family of a grammar has as a text written by hand.
 DEFINITION_REPEATS = 25
 FOLDER = Path(__file__).with_name("scanning_corpus")
@@ -129,7 +132,7 @@ def read_oblique(name: str) -> list[dict[str, Any]]:
 
 
 def read_measured(set_name: str, name: str) -> list[tuple[str, Sample]]:
-    """Return the style and the definition of each text of a set (`first`, `second`).
+    """Return the style and the definition of each text of a set (`first`, `second`, `third`).
 
     A definition without named tools has those of public servers as neighbors, the same each time.
     """
@@ -139,14 +142,23 @@ def read_measured(set_name: str, name: str) -> list[tuple[str, Sample]]:
     for style, texts in read_handwritten(f"{set_name}_{name}", "").items():
         for text in texts:
             rest, _at, tools = text.partition(" @ ")
-            payload = _build_measured_definition(rest)
+            payload = _build_written_definition(rest)
             drawn = [] if tools else chance.sample(public, 8)
             own = frozenset(tools.split(", ") if tools else drawn) | {payload["name"]}
             samples.append((style, Sample(payload, own, style)))
     return samples
 
 
-def _build_measured_definition(text: str) -> dict[str, Any]:
+def read_paired(name: str, prefix: str = "") -> list[Sample]:
+    """Return the complete definitions of a `paired_*`, each in the family of its style."""
+    return [
+        Sample(_build_written_definition(text), frozenset(), f"{prefix}{style}")
+        for style, texts in read_handwritten(f"paired_{name}", PAIRED).items()
+        for text in texts
+    ]
+
+
+def _build_written_definition(text: str) -> dict[str, Any]:
     tool_name, description, *fields = text.split(" | ")
     parts = (part.partition(": ") for part in "".join(fields).split(" ; ") if part)
     properties = {
@@ -171,8 +183,20 @@ def is_varied(group: str) -> bool:
     return group.removeprefix("honest:").startswith(VARIED)
 
 
+def is_single(group: str) -> bool:
+    """Tell whether a family's texts are those of `varied_*` or `paired_*`."""
+    return is_varied(group) or is_paired(group)
+
+
+def is_paired(group: str) -> bool:
+    """Tell whether a family's texts are those of `paired_*`."""
+    return group.removeprefix("honest:").startswith(PAIRED)
+
+
 def get_kin(name: str, family: str) -> str:
     """Return what the attacks of a family want; those of one kin are left out together."""
+    if family.startswith(PAIRED):
+        return family
     for prefix, file_name in ((BY_HAND, f"handwritten_{name}"), (VARIED, f"varied_{name}")):
         if family.startswith(prefix):
             heads = (line.split() for line in _read_lines(file_name) if line.startswith("== "))

@@ -13,15 +13,27 @@ from typing import NamedTuple
 
 from benchmarks.scanning_texts import (
     FOLDER,
+    PAIRED,
     Grammar,
     compute_family_seed,
     count_samples,
     get_kin,
+    is_paired,
     is_varied,
+    read_handwritten,
     read_ordinary,
     read_passages,
 )
-from benchmarks.train_scanning import FOLDS, PACKAGE, Row, average_models, build_rows, fit, get_fold
+from benchmarks.train_scanning import (
+    FOLDS,
+    PACKAGE,
+    SEEDS,
+    Row,
+    average_models,
+    build_rows,
+    fit,
+    get_fold,
+)
 from mcp_servers.scanning import classifier, prompt_injection
 from mcp_servers.scanning.classifier import LinearModel
 from mcp_servers.scanning.deobfuscation import fold_text
@@ -37,10 +49,11 @@ ORDER_REPEATS = 25
 HONEST_REPEATS = 40
 # The same for the varied texts, of which there are more.
 VARIED_REPEATS = 100
-# Of the model that also learns the varied texts: weaker, because they differ more, and how much
-# more results that sound like orders count than ordinary ones.
-VARIED_STRENGTH = 1.0
-VARIED_HONEST_WEIGHT = 2.0
+STRENGTH = 1.0
+# How much more results that sound like orders count than ordinary ones.
+HONEST_WEIGHT = 2.0
+# How many times the texts of `paired_*` count: there are fewer than in most families of a grammar.
+PAIRED_REPEATS = 4
 # How many of the orders stand in markup, a field, a log or a comment.
 FRAMED_SHARE = 0.4
 DOCS = FOLDER.parents[1] / "docs"
@@ -70,6 +83,11 @@ def build_documents(seed: int, each: int) -> list[Text]:
             results.append(Text(text, family, is_similar=True))
     results += [Text(item.payload["description"], item.group) for item in read_ordinary()]
     results += [Text(text, source) for source, text in read_passages()]
+    results += [
+        Text(text, family, is_similar=True)
+        for family, texts in read_handwritten("paired_documents", PAIRED).items()
+        for text in texts
+    ]
     for path in sorted(DOCS.glob("*.md")):
         if path.stem != "scanning":
             said = path.read_text(encoding="utf-8").split("\n\n")
@@ -97,6 +115,11 @@ def build_injections(seed: int, each: int, carriers: list[Text]) -> list[Text]:
                 frame = chance.choice(grammar.slots["frame"])
             carried = frame.replace("«order»", order)
             results.append(Text(f"{before}\n{carried}\n{after}", family, order))
+    results += [
+        Text(text, family, text)
+        for family, texts in read_handwritten("paired_injected", PAIRED).items()
+        for text in texts
+    ]
     return results
 
 
@@ -111,21 +134,18 @@ def learn_order(one: Text, chance: random.Random) -> list[Row]:
 def fit_results(
     orders: Iterable[tuple[Text, list[Row]]], honest: Iterable[tuple[Text, list[Row]]]
 ) -> LinearModel:
-    """Return the mean of a model without the varied texts and of one with them."""
-    bad, good = list(orders), list(honest)
-    known_items = [row for item, rows in bad if not is_varied(item.family) for row in rows]
-    known_honest = [row for item, rows in good if not is_varied(item.family) for row in rows]
-    return average_models(
-        fit(known_items, known_honest, WINDOW),
-        fit(
-            (row for _, rows in bad for row in rows),
-            (row for item, rows in good if not item.is_similar for row in rows),
-            WINDOW,
-            (row for item, rows in good if item.is_similar for row in rows),
-            strength=VARIED_STRENGTH,
-            honest_weight=VARIED_HONEST_WEIGHT,
-        ),
-    )
+    """Return the model of the samples, in which those of `paired_*` count several times."""
+    bad, good, similar = (list[Row](), list[Row](), list[Row]())
+    for item, rows in orders:
+        bad += rows * count_repeats(item.family)
+    for item, rows in honest:
+        (similar if item.is_similar else good).extend(rows * count_repeats(item.family))
+    return fit(bad, good, WINDOW, similar, strength=STRENGTH, honest_weight=HONEST_WEIGHT)
+
+
+def count_repeats(family: str) -> int:
+    """Return how many times the samples of a family count."""
+    return PAIRED_REPEATS if is_paired(family) else 1
 
 
 def learn_document(one: Text) -> list[Row]:
@@ -144,10 +164,14 @@ def compute_score(model: LinearModel, text: str) -> float:
 
 def train() -> LinearModel:
     """Return the model of all texts."""
-    honest = build_documents(SEED, EACH_HONEST)
-    chance = random.Random(SEED)  # noqa: S311 - how much of what is around
-    orders = [(item, learn_order(item, chance)) for item in build_injections(SEED, EACH, honest)]
-    return fit_results(orders, [(item, learn_document(item)) for item in honest])
+    models: list[LinearModel] = []
+    for seed in SEEDS:
+        honest = build_documents(seed, EACH_HONEST)
+        chance = random.Random(seed)  # noqa: S311 - how much of what is around
+        injections = build_injections(seed, EACH, honest)
+        orders = [(item, learn_order(item, chance)) for item in injections]
+        models.append(fit_results(orders, [(item, learn_document(item)) for item in honest]))
+    return average_models(models)
 
 
 def cross_validate(*, by_kin: bool) -> Iterator[tuple[Text, float, bool]]:

@@ -39,6 +39,8 @@ from mcp_servers.scanning.letters_only import (
 from mcp_servers.scanning.signals import DEFINITION_SIGNALS, SignalSet
 
 SEED = 1
+# The weights are the mean of models of texts from these seeds: one alone depends on what was drawn.
+SEEDS = (1, 2, 3)
 FOLDS = 4
 WINDOW = 240
 FEWEST_TEXTS = 4
@@ -50,6 +52,8 @@ STRENGTH = 3.0
 LEAST_SHARE = 0.6
 # How much more the honest definitions that sound like attacks count than ordinary ones.
 HONEST_WEIGHT = 1.5
+# How many times the texts of `paired_*` count: there are fewer than in most families of a grammar.
+PAIRED_REPEATS = 6
 Row = tuple[np.ndarray, np.ndarray]
 PACKAGE = Path(__file__).parents[1] / "mcp_servers" / "scanning"
 
@@ -100,7 +104,12 @@ def learn_honest(sample: Sample) -> LearnedSample:
 
 
 def learn_attack(sample: Sample) -> LearnedSample:
-    """Return the windows with the attack, also with its neighbors' names marked."""
+    """Return the windows with the attack, also with its neighbors' names marked.
+
+    Without a body, the whole definition is the attack.
+    """
+    if not sample.body:
+        return learn_honest(sample)
     prose = read_definition_text(sample.payload).text
     start = prose.index(sample.body)
     body = (start, start + len(sample.body))
@@ -141,10 +150,11 @@ def fit(
     return _quantize(regression.coef_[0], float(regression.intercept_[0]), size)
 
 
-def average_models(first: LinearModel, second: LinearModel) -> LinearModel:
-    """Return the model whose scores are the mean of two models' scores."""
-    weights = [np.frombuffer(item.weights, "<i2") * item.scale for item in (first, second)]
-    return _quantize((weights[0] + weights[1]) / 2, (first.bias + second.bias) / 2, first.size)
+def average_models(models: Sequence[LinearModel]) -> LinearModel:
+    """Return the model whose scores are the mean of the models' scores."""
+    weights = sum(np.frombuffer(model.weights, "<i2") * model.scale for model in models)
+    bias = sum(model.bias for model in models) / len(models)
+    return _quantize(np.asarray(weights) / len(models), bias, models[0].size)
 
 
 def _quantize(weights: np.ndarray, bias: float, size: int) -> LinearModel:
@@ -157,24 +167,17 @@ def fit_definitions(
     ordinary: Iterable[LearnedSample],
     honest: Iterable[LearnedSample],
 ) -> LinearModel:
-    """Return the mean of a model without the varied texts and of one with them.
+    """Return the model of the samples, in which those of `paired_*` count several times."""
+    parts = [
+        [row for item in part for row in item.rows * count_repeats(item.sample.group)]
+        for part in (attacks, ordinary, honest)
+    ]
+    return fit(parts[0], parts[1], WINDOW, parts[2])
 
-    The one that knows them finds more in unfamiliar styles, and holds more ordinary definitions.
-    """
-    parts = [list(attacks), list(ordinary), list(honest)]
-    models: list[LinearModel] = []
-    for with_varied in (False, True):
-        bad, good, close = (
-            [
-                row
-                for item in part
-                if with_varied or not texts.is_varied(item.sample.group)
-                for row in item.rows
-            ]
-            for part in parts
-        )
-        models.append(fit(bad, good, WINDOW, close))
-    return average_models(*models)
+
+def count_repeats(group: str) -> int:
+    """Return how many times the samples of a family count."""
+    return PAIRED_REPEATS if texts.is_paired(group) else 1
 
 
 def compute_scores(model: LinearModel, sample: Sample) -> tuple[float, float]:
@@ -215,27 +218,30 @@ def get_fold(group: str, groups: Sequence[str]) -> int:
     return sorted(groups).index(group) % FOLDS
 
 
-def read_all() -> tuple[list[Sample], list[Sample], list[Sample]]:
+def read_all(seed: int = SEED) -> tuple[list[Sample], list[Sample], list[Sample]]:
     """Return attacks, ordinary definitions and honest ones that sound like attacks."""
     ordinary, short = (
         texts.read_ordinary(),
-        texts.build_short_definitions(SEED, SHORT),
+        texts.build_short_definitions(seed, SHORT),
     )
     return (
-        texts.build_attacks(SEED, EACH, ordinary),
+        [*texts.build_attacks(seed, EACH, ordinary), *texts.read_paired("attacks")],
         [*ordinary, *short],
-        texts.build_honest(SEED, EACH_HONEST),
+        [*texts.build_honest(seed, EACH_HONEST), *texts.read_paired("honest", "honest:")],
     )
 
 
 def train() -> LinearModel:
     """Return the model of all texts."""
-    attacks, ordinary, honest = read_all()
-    return fit_definitions(
-        map(learn_attack, attacks),
-        map(learn_honest, ordinary),
-        map(learn_honest, honest),
-    )
+    models: list[LinearModel] = []
+    for seed in SEEDS:
+        attacks, ordinary, honest = read_all(seed)
+        models.append(
+            fit_definitions(
+                map(learn_attack, attacks), map(learn_honest, ordinary), map(learn_honest, honest)
+            )
+        )
+    return average_models(models)
 
 
 def build_vocabulary(samples: Iterable[Sample]) -> str:
@@ -319,7 +325,7 @@ def main() -> None:
         print_table("honest, families not learned", honest, lambda item: item.sample.group)
         return
     fields = PACKAGE / "vocabulary.txt"
-    known_items = [item for part in read_all() for item in part if not texts.is_varied(item.group)]
+    known_items = [item for part in read_all() for item in part if not texts.is_single(item.group)]
     fields.write_text(build_vocabulary(known_items), encoding="utf-8")
     path = PACKAGE / f"{attack_resemblance.MODEL}.weights"
     path.write_bytes(classifier.pack_model(train()))

@@ -40,9 +40,9 @@ from mcp_servers.scanning.word_segmentation import insert_spaces
 RULE: Final = "resembles_an_attack"
 MODEL: Final = "definitions"
 MOVED_SPACES: Final = "moved_spaces"
-ALONE_THRESHOLD: Final = 0.7
+ALONE_THRESHOLD: Final = 1.2
 # For windows that contain the name of another tool.
-NAMED_TOOL_THRESHOLD: Final = -0.2
+NAMED_TOOL_THRESHOLD: Final = 0.2
 # How much higher the text with moved spaces must score than the original.
 MIN_SCORE_GAIN: Final = 1.0
 _MAX_PHRASE_CHARACTERS: Final = 60

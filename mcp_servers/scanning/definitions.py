@@ -233,4 +233,4 @@ def _cut_excerpt(text: str, start: int, end: int) -> str:
     )
 
 
-RULES_VERSION: Final = 9
+RULES_VERSION: Final = 10

@@ -188,7 +188,7 @@ def _compute_score(hits: Iterable[SignalHit]) -> tuple[float, str]:
 
 RULE: Final = "resembles_an_injection"
 MODEL: Final = "results"
-RESULT_THRESHOLD: Final = 1.7
+RESULT_THRESHOLD: Final = 1.5
 # The same limit as for the rules.
 MAX_CHARACTERS: Final = 240_000
 

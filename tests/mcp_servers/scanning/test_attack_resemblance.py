@@ -40,8 +40,8 @@ SEPARATIONS: dict[str, tuple[Callable[[str], str], float]] = {
     "line feeds": (lambda text: text.replace(" ", "\n"), 0.95),
     "hair spaces": (lambda text: text.replace(" ", "\u200a"), 0.95),
     "spaced letters": (" ".join, 0.85),
-    "slashes": (lambda text: text.replace(" ", "/"), 0.7),
-    "dots": (lambda text: text.replace(" ", "."), 0.7),
+    "slashes": (lambda text: text.replace(" ", "/"), 0.65),
+    "dots": (lambda text: text.replace(" ", "."), 0.65),
     "hyphens between letters": ("-".join, 0.65),
     "no spaces": (lambda text: text.replace(" ", ""), 0.65),
     "camel case": (lambda text: text.title().replace(" ", ""), 0.65),
@@ -74,14 +74,14 @@ def test_held_out_attacks_are_flagged_more_often_than_by_rules_alone() -> None:
     texts = HELD_OUT["attacks"]
     by_rules = sum(bool(scan_by_rules(described(text))) for text in texts) / len(texts)
     assert by_rules < compute_share(texts) - 0.1
-    assert compute_share(texts) >= 0.8
-    assert compute_share(texts, HELD_OUT["own"]) >= 0.85
+    assert compute_share(texts) >= 0.75
+    assert compute_share(texts, HELD_OUT["own"]) >= 0.9
 
 
 def test_whole_definitions_that_nothing_was_made_with_are_flagged() -> None:
     texts = UNSEEN["attacks"]
-    assert compute_share(texts) >= 0.77
-    assert compute_share(texts, UNSEEN["own"]) >= 0.82
+    assert compute_share(texts) >= 0.8
+    assert compute_share(texts, UNSEEN["own"]) >= 0.85
 
 
 def test_few_unseen_definitions_that_sound_like_attacks_are_flagged() -> None:
