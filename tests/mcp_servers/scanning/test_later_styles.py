@@ -3,6 +3,9 @@
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from benchmarks.scanning_texts import read_handwritten, read_measured
 from mcp_servers.scanning import inspect_result, scan_definition
 from tests.mcp_servers.scanning.definition_texts import described
 
@@ -15,9 +18,24 @@ def count_flagged(texts: list[str]) -> int:
     return sum(bool(inspect_result(text).flagged) for text in texts)
 
 
-def test_a_third_of_injections_in_later_styles_is_flagged() -> None:
+def test_half_of_the_injections_in_later_styles_are_flagged() -> None:
     texts = LATER_STYLES["injected"]
-    assert count_flagged(texts) >= len(texts) // 3
+    assert count_flagged(texts) >= len(texts) // 2
+
+
+@pytest.mark.parametrize(
+    ("set_name", "attacks", "injected"), [("first", 0.5, 0.5), ("second", 0.2, 0.4)]
+)
+def test_texts_that_nothing_was_trained_on_are_found(
+    set_name: str, attacks: float, injected: float
+) -> None:
+    definitions = [one.payload for _style, one in read_measured(set_name, "attacks")]
+    held = sum(bool(scan_definition(payload)) for payload in definitions)
+    assert held / len(definitions) >= attacks
+    texts = [
+        text for part in read_handwritten(f"{set_name}_injected", "").values() for text in part
+    ]
+    assert count_flagged(texts) / len(texts) >= injected
 
 
 def test_few_benign_results_in_later_styles_are_flagged() -> None:
