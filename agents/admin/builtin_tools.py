@@ -30,6 +30,7 @@ from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.dollars import parse_number
+from mcp_servers.admin.server_details import read_seen_labels
 from mcp_servers.flow_labels.services import LABEL_NAMES
 
 MAX_NUMBER = 10**9
@@ -75,6 +76,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
     may_grant = visit.principal.may(Action.GRANT_HOST_ACCESS)
     toolsets = _build_toolset_rows(agent, may_grant=may_grant)
     workspace = describe_workspace(agent)
+    stores = list_agent_stores(agent)
     return visit.render_tab(
         "agents/builtin_tools.html",
         agent=agent,
@@ -84,9 +86,10 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
         workspace_labels=[LABEL_NAMES[label] for label in workspace["labels"]],
         stores=[
             (STORE_NAMES[store.name], [LABEL_NAMES[label] for label in store.labels])
-            for store in list_agent_stores(agent)
+            for store in stores
             if store.labels
         ],
+        seen_labels=" ".join({label: None for store in stores for label in store.labels}),
         may_clear=visit.principal.may(Action.APPROVE_DEFINITIONS),
         problem=problem,
         may_grant=may_grant,
@@ -109,8 +112,8 @@ def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
 
 @AgentAdmin.add_object_action("clear_data_labels", required_actions=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Clear the labels of the agent's notes and workspace."""
-    clear_agent_stores(visit.principal, visit.object)
+    """Clear the labels of the agent's data, unless it got others since the page was loaded."""
+    clear_agent_stores(visit.principal, visit.object, seen_labels=read_seen_labels(visit))
     messages.success(visit.request, _t("Data labels cleared. Effective immediately."))
     return redirect_to_page(visit, "builtin")
 

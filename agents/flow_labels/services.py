@@ -25,6 +25,7 @@ from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels.store_labels import require_seen_labels
 from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S, require_no_held_labels
 
 # Calls to search for the sources of a session's labels, and of an approval's.
@@ -230,10 +231,13 @@ def list_agent_stores(agent: Agent) -> list[AgentStore]:
     ]
 
 
-def clear_agent_stores(principal: Principal, agent: Agent) -> None:
+def clear_agent_stores(
+    principal: Principal, agent: Agent, *, seen_labels: Collection[str] | None = None
+) -> None:
     """Clear the labels of an agent's notes, workspace and texts, effective from the next call.
 
-    Raises `Forbidden` without the right to approve definitions, and `LabeledCaller`.
+    Raises `Forbidden` without the right to approve definitions, `LabeledCaller`, and `Conflict`
+    (`version_conflict`) if a store has other labels than `seen_labels`.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     require_no_held_labels(principal)
@@ -244,7 +248,9 @@ def clear_agent_stores(principal: Principal, agent: Agent) -> None:
         action="store_labels_cleared",
         details=details,
     ):
-        details |= {store.name: [*store.labels] for store in list_agent_stores(agent)}
+        stores = list_agent_stores(agent)
+        require_seen_labels({label for store in stores for label in store.labels}, seen_labels)
+        details |= {store.name: [*store.labels] for store in stores}
         Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
         Note.objects.filter(agent=agent.pk).update(labels=0)
         FlowCell.objects.filter(pk=build_flow_key(agent.organization_id, "text", agent.pk)).update(

@@ -53,6 +53,7 @@ from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
 from agents.gateway.session_router import SessionRouter
 from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.accounts.roles import TokenScope as Wanted
+from bonobot.core.api.exception_handler import format_retry_after
 from bonobot.core.http import cors
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
@@ -327,8 +328,10 @@ def _decode_headers(scope: Scope) -> dict[str, str]:
 
 
 async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | None) -> None:
-    """Send problem details, with a challenge for status 401 and 403."""
+    """Send problem details, with a challenge for status 401 and 403 and when to retry."""
     headers = []
+    if retry_after := format_retry_after(problem):
+        headers.append((b"retry-after", retry_after.encode("latin-1")))
     if problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         path = address.path if address else ROOT_PATH
         challenge = build_challenge(

@@ -394,6 +394,7 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
 def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
     """Show the labels of the server's data and the calls that added them."""
     server: Server = visit.object
+    labels = get_store_labels(server)
     written_labels = [
         (entry, [LABEL_NAMES[label] for label in entry.labels])
         for entry in list_written_labels(server)
@@ -401,7 +402,8 @@ def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab(
         "servers/data_labels.html",
         server=server,
-        labels=[LABEL_NAMES[label] for label in get_store_labels(server)],
+        labels=[LABEL_NAMES[label] for label in labels],
+        seen_labels=" ".join(labels),
         written_labels=written_labels,
         may_clear=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_audit=visit.principal.may(Action.VIEW_AUDIT),
@@ -410,6 +412,13 @@ def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_object_action("clear_data_labels", required_actions=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
-    clear_store_labels(visit.principal, visit.object)
+    """Clear the labels of the server's data, unless it got others since the page was loaded."""
+    clear_store_labels(visit.principal, visit.object, seen_labels=read_seen_labels(visit))
     messages.success(visit.request, _t("Data labels cleared. Effective immediately."))
     return redirect_to_page(visit, "data_labels")
+
+
+def read_seen_labels(visit: ObjectRequest) -> list[str] | None:
+    """Return the labels that the page of a form to clear them showed, None if it isn't sent."""
+    seen_labels = visit.request.POST.get("seen_labels")
+    return None if seen_labels is None else seen_labels.split()

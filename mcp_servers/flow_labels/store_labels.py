@@ -19,6 +19,8 @@ from django.db import transaction
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.db.object_version import VersionConflict
+from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
 from mcp_servers.flow_labels import FlowLabel, decode_labels
@@ -75,16 +77,20 @@ def list_written_labels(server: Server) -> list[WrittenLabels]:
     return [_describe_written_labels(row, calls.get(row.call_id)) for row in rows]
 
 
-def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLabel]:
+def clear_store_labels(
+    principal: Principal, server: Server, *, seen_labels: Collection[str] | None = None
+) -> Sequence[FlowLabel]:
     """Clear the labels of a server's store and configuration, effective immediately.
 
     Returns those of the store. Raises `Forbidden` without the permission to approve definitions,
-    and `LabeledCaller`.
+    `LabeledCaller`, and `Conflict` (`version_conflict`) if the store has other labels than
+    `seen_labels`.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     require_no_held_labels(principal)
     with transaction.atomic():
         labels = get_store_labels(server)
+        require_seen_labels(labels, seen_labels)
         # Audit entry first, then the cell: admissions lock in this order.
         record_finished_change(
             **describe_row("mcp_server", server),
@@ -99,6 +105,16 @@ def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLab
         uncleared = StoreLabel.objects.filter(key=_get_store_key(server), cleared=None)
         uncleared.update(cleared=now, cleared_by=principal.label[:255])
     return labels
+
+
+def require_seen_labels(labels: Collection[str], seen_labels: Collection[str] | None) -> None:
+    """Raise `Conflict` if a person who clears labels hasn't seen all of them; None: not checked."""
+    if seen_labels is not None and not set(labels) <= set(seen_labels):
+        raise Conflict(
+            "Not cleared. Data with other labels was written after the page was loaded.",
+            code=VersionConflict.code,
+            remedy="Check that data, too, then clear the labels again.",
+        )
 
 
 def _describe_written_labels(row: StoreLabel, call: AuditRow | None) -> WrittenLabels:

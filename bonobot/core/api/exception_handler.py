@@ -220,9 +220,14 @@ def _build_headers(problem: Problem) -> dict[str, str]:
     if problem.status == HTTPStatus.UNAUTHORIZED:
         error_parameter = ', error="invalid_token"' if problem.code == "bad_token" else ""
         headers["WWW-Authenticate"] = f'Bearer realm="bonobot"{error_parameter}'
+    if retry_after := format_retry_after(problem):
+        headers["Retry-After"] = retry_after
+    return headers
+
+
+def format_retry_after(problem: Problem) -> str:
+    """Return the `Retry-After` header of a problem in whole seconds; blank if not temporary."""
     retry_after = problem.retry_after
     if retry_after is None and problem.status in RETRYABLE_STATUSES:
         retry_after = DEFAULT_RETRY_AFTER_S
-    if retry_after is not None:
-        headers["Retry-After"] = str(max(1, ceil(retry_after)))
-    return headers
+    return "" if retry_after is None else str(max(1, ceil(retry_after)))

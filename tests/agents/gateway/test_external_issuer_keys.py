@@ -29,6 +29,7 @@ def test_tokens_of_an_unavailable_issuer_are_refused_and_it_isnt_retried_immedia
     login.down = True
     replies = [list_tools(gateway_client, login.token(RESOURCE, jti=str(n))) for n in range(3)]
     assert {reply.status for reply in replies} == {503}
+    assert all(int(reply.headers["retry-after"]) > 0 for reply in replies)
     requests = len(login.http.asked)
     login.down = False
     assert list_tools(gateway_client, login.token(RESOURCE)).status == 503
