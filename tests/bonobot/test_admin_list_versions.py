@@ -216,3 +216,32 @@ def test_a_draft_that_another_tab_changed_is_neither_enforced_nor_discarded(
     assert "version_conflict" in page
     press(owner, page, button)
     assert administrator.get(f"{path}/draft").status == 404
+
+
+@pytest.mark.parametrize("kind", ["agent", "server"])
+def test_a_switch_is_refused_if_another_tab_used_it_meanwhile(
+    acme: Organization, owner: admin_client.AdminClient, kind: str
+) -> None:
+    if kind == "agent":
+        row: Any = factories.create_agent(acme, "helper")
+        page_name, path = "agents_agent_change", "agents/helper"
+    else:
+        row = admin_client.create_web_server(acme, "web")
+        page_name, path = "mcp_servers_server_change", f"mcp-servers/{row.pk}"
+    administrator = rest.as_administrator()
+    assert administrator.patch(path, {"enabled": False}).status == 200
+    page = owner.client.get(admin_client.build_url(page_name, row.pk)).content.decode()
+    switch = re.search(r'<form method="post" action="([^"]+/toggle/)".*?</form>', page, re.S)
+    assert switch
+    version = HIDDEN.search(switch[0])
+    assert version
+    fields = {LIST_VERSION_FIELD: version[1], "enabled": "1"}
+    for enabled in (True, False):
+        assert administrator.patch(path, {"enabled": enabled}).status == 200
+    owner.send(switch[1], fields)
+    assert "version_conflict" in owner.messages[0]
+    row.refresh_from_db()
+    assert not row.enabled
+    owner.send(switch[1], {"enabled": "1"})
+    row.refresh_from_db()
+    assert row.enabled
