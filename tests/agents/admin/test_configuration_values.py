@@ -41,8 +41,18 @@ def test_the_configuration_is_shown_as_values(auditor, helper):
     for control in ("<input", "<textarea", "<select", "<fieldset"):
         assert control not in page.partition("</main>")[0]
     text = admin_client.get_text(page)
-    for value in ("Answer politely.", "0 of 1,500 used", "3,600", "Enabled Yes", "Model Offline"):
+    for value in ("Answer politely.", "0 of 1,500 used", "3,600", "Model Offline"):
         assert value in text
+
+
+def test_the_header_says_that_an_agent_is_disabled(auditor, helper, acme):
+    assert " disabled helper " not in admin_client.get_text(
+        auditor.get("agents_agent_configuration", helper.pk)
+    )
+    spec = AgentSpec(name=helper.name, enabled=False)
+    update_agent(factories.build_administrator(acme), helper, spec)
+    page = get_content(auditor.get("agents_agent_configuration", helper.pk))
+    assert " disabled helper " in admin_client.get_text(page)
 
 
 def test_toolsets_are_shown_as_values(auditor, helper):
