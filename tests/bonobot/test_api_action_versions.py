@@ -9,12 +9,12 @@ from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS, ROUTES, fill_path
 from tests.bonobot.test_api_versions import (
     FilledOrganization,
-    filled,
+    example,
     shared_organization,
     sign_in_owner,
 )
 
-__all__ = ["filled", "shared_organization"]
+__all__ = ["example", "shared_organization"]
 
 pytestmark = pytest.mark.django_db
 
@@ -33,9 +33,9 @@ LOCAL_ACTIONS: dict[str, object] = {
 
 @pytest.mark.parametrize("route", ACTIONS)
 def test_an_action_with_an_outdated_version_is_refused(
-    filled: FilledOrganization, route: str
+    example: FilledOrganization, route: str
 ) -> None:
-    client, path = sign_in_owner(filled.organization), fill_path(route, filled.ids)
+    client, path = sign_in_owner(example.organization), fill_path(route, example.ids)
     before = AuditRow.objects.count()
     for tag in ('"outdated"', 'W/"outdated"', "outdated", ""):
         response = client.post(path, {}, If_Match=tag)
@@ -46,9 +46,9 @@ def test_an_action_with_an_outdated_version_is_refused(
 
 @pytest.mark.parametrize("route", LOCAL_ACTIONS)
 def test_an_action_with_the_current_version_succeeds_once(
-    filled: FilledOrganization, route: str
+    example: FilledOrganization, route: str
 ) -> None:
-    client, path = sign_in_owner(filled.organization), fill_path(route, filled.ids)
+    client, path = sign_in_owner(example.organization), fill_path(route, example.ids)
     tag = client.get(path.rpartition("/")[0]).headers["ETag"]
     response = client.post(path, LOCAL_ACTIONS[route], If_Match=tag)
     assert response.status == 200, response
@@ -59,13 +59,13 @@ def test_an_action_with_the_current_version_succeeds_once(
 
 
 def test_an_action_doesnt_show_an_object_that_the_caller_cant_read(
-    filled: FilledOrganization,
+    example: FilledOrganization,
 ) -> None:
     """The version conflict has the object's values, so it needs the permission to read it."""
-    administrator = factories.build_administrator(filled.organization)
+    administrator = factories.build_administrator(example.organization)
     _token, text = create_token(administrator, name="m", role=Role.MEMBER, agent_ids=[])
     client = rest.RestClient(text)
     for route in ACTIONS:
-        response = client.post(fill_path(route, filled.ids), {}, If_Match='"outdated"')
+        response = client.post(fill_path(route, example.ids), {}, If_Match='"outdated"')
         assert response.status in (403, 404, 412), response
         assert not (response.json or {}).get("changed"), response
