@@ -196,12 +196,7 @@ class PackageLocation:
 
     def create_folder(self) -> Path:
         """Create a folder to install into; delete what killed installations left."""
-        current = self.link.resolve() if self.link.is_symlink() else None
-        for folder in self.packages.glob(f"{self.key}-*"):
-            if folder != current:
-                shutil.rmtree(folder, ignore_errors=True)
-        for temporary_path in self.packages.glob(f"{self.key}.{'[0-9a-f]' * 32}"):
-            temporary_path.unlink(missing_ok=True)
+        self.delete_abandoned(self.link.resolve() if self.link.is_symlink() else None)
         return ensure_private_folder(self.packages / f"{self.key}-{uuid4().hex[:8]}")
 
     def publish(self, folder: Path, program: Path) -> None:
@@ -211,6 +206,14 @@ class PackageLocation:
         temporary_link.symlink_to(folder.name)
         temporary_link.replace(self.link)
         self.write_note("failed", "")
+
+    def delete_abandoned(self, *kept_folders: Path | None) -> None:
+        """Delete what killed installations left, but not these folders."""
+        for folder in self.packages.glob(f"{self.key}-*"):
+            if folder not in kept_folders:
+                shutil.rmtree(folder, ignore_errors=True)
+        for temporary_path in self.packages.glob(f"{self.key}.{'[0-9a-f]' * 32}"):
+            temporary_path.unlink(missing_ok=True)
 
     @asynccontextmanager
     async def hold_lock(self) -> AsyncIterator[None]:
@@ -352,6 +355,8 @@ async def _install(
             reason = _describe_failure(endpoint, error)
             location.record_failure(reason)
             raise build_installation_error(endpoint, reason) from error
+        # The installer of a process that was killed just before may have written once more.
+        await asyncio.to_thread(location.delete_abandoned, folder, previous)
 
 
 async def _run_installer(

@@ -18,6 +18,7 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.extension_points import late_installation_listeners
 from mcp_servers.client.package_installation import (
     Package,
+    PackageLocation,
     find_installation,
     find_program,
     install_package,
@@ -245,3 +246,13 @@ def test_a_package_cant_make_bonobot_read_other_files(folder: Path, kind: str) -
         manifest.write_text("{" if kind == "no JSON" else "[]")
     with pytest.raises(OSError, match=r"package\.json"):
         find_program(PACKAGE, folder)
+
+
+def test_a_folder_that_a_killed_installer_writes_to_again_is_deleted(packages: Path) -> None:
+    location, abandoned = PackageLocation(str(packages), "a"), packages / "a-12345678"
+    abandoned.mkdir(parents=True)
+    folder = location.create_folder()
+    abandoned.mkdir()  # by the killed installer's last system call
+    location.publish(folder, folder / "program")
+    location.delete_abandoned(folder, None)
+    assert list_folders(packages) == [folder.name]
