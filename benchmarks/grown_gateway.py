@@ -59,17 +59,20 @@ def create_discovered_server(town: LargeOrganization, port: int) -> Iterator[tup
     from bonobot.core.runtime import get_runtime
     from mcp_servers.definition_reviews import approve_definitions
     from mcp_servers.discovery import run_discovery
+    from mcp_servers.models import Definition
     from mcp_servers.services import delete_server
     from tests import factories
 
-    where = town.organization
-    administrator = factories.build_administrator(where)
-    server = factories.create_http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
+    organization = town.organization
+    administrator = factories.build_administrator(organization)
+    server = factories.create_http_server(organization, f"http://127.0.0.1:{port}/mcp", "bench")
     try:
         started_at = time.perf_counter()
         get_runtime().call(run_discovery, server.pk, actor=administrator.actor)
         elapsed = time.perf_counter() - started_at
         approve_definitions(administrator, server)
+        # As in `governed_call`: with an external effect, its second call would need an approval.
+        Definition.objects.filter(server=server).update(labels=["private_data"])
         attach_server(administrator, town.agent, server)
         type(town.agent).objects.filter(pk=town.agent.pk).update(calls_per_minute=NEVER)
         name = f"bench-{os.getpid()}"
