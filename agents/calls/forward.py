@@ -101,13 +101,13 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
     is_poll = request.continuation is not None and request.continuation.task_id
     if tool is not None and tool.requires_task and not is_poll:
         send_request = partial(call_as_task, endpoint, send_request, request.timeout_s)
-    result = await _send_leg(request, endpoint, send_request, build_params(request, target))
+    result = await _send_round_trip(request, endpoint, send_request, build_params(request, target))
     if tool is None:
         await _check_skill_content(request, target, result, endpoint.name)
     return result
 
 
-async def _send_leg(
+async def _send_round_trip(
     request: CallRequest,
     endpoint: ServerEndpoint,
     send_request: SendRequest,
@@ -119,9 +119,9 @@ async def _send_leg(
         return await poll_task(request, endpoint, continuation, send_request)
     if request.relay:
         return await send_request(request.method, _build_relayed_params(params, request.relay))
-    leg_params = {**params, **(continuation.extra_params if continuation else {})}
+    round_trip_params = {**params, **(continuation.extra_params if continuation else {})}
     try:
-        result = await send_request(request.method, leg_params)
+        result = await send_request(request.method, round_trip_params)
         for _ in range(MAX_ROUNDS):
             if result.get("resultType") != "input_required" or result.get("inputRequests"):
                 return result

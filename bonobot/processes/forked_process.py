@@ -120,7 +120,12 @@ def _redirect_streams(output: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    os.closerange(FIRST_OTHER_FD, os.sysconf("SC_OPEN_MAX"))
+    # Not all possible numbers: the limit of open files can be a billion.
+    descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    for descriptor in descriptors:
+        if descriptor >= FIRST_OTHER_FD:
+            with suppress(OSError):  # the folder's own, which is closed by now
+                os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(write_through=True)
