@@ -364,9 +364,7 @@ class AuditLabelFilter(DropdownFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
         label = self.value()
-        if label not in dict(LABEL_CHOICES):
-            return queryset
-        return queryset.filter(audit_search.build_label_filter(label))
+        return queryset.filter(audit_search.build_label_filter(label)) if label else queryset
 
 
 class _ColumnTitleFilter(FieldListFilter):

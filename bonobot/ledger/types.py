@@ -6,6 +6,7 @@ milliseconds), so sums are exact on every database.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, get_args
 from uuid import UUID
 
@@ -42,6 +43,18 @@ APPROVAL_REQUIRED_CODE = "approval_required"
 def is_approval_request(outcome: str, code: str) -> bool:
     """Return whether an entry only requests approval: it counts neither as a call nor as denied."""
     return outcome == "refused" and code == APPROVAL_REQUIRED_CODE
+
+
+class FlowLabel(StrEnum):
+    """The parts of a data leak: private data, untrusted content, an external effect.
+
+    `repeatable` means idempotent.
+    """
+
+    PRIVATE_DATA = "private_data"
+    UNTRUSTED_CONTENT = "untrusted_content"
+    SENDS_OUT = "sends_out"
+    REPEATABLE = "repeatable"
 
 
 # A thousand of these still fit a signed 64-bit column.

@@ -5,21 +5,11 @@ flow label, but never remove one, and alone don't make a tool idempotent.
 """
 
 from collections.abc import Iterable
-from enum import StrEnum
 from functools import reduce
 
+from bonobot.ledger.types import FlowLabel
 
-class FlowLabel(StrEnum):
-    """The parts of a data leak: private data, untrusted content, an external effect.
-
-    `repeatable` means idempotent.
-    """
-
-    PRIVATE_DATA = "private_data"
-    UNTRUSTED_CONTENT = "untrusted_content"
-    SENDS_OUT = "sends_out"
-    REPEATABLE = "repeatable"
-
+__all__ = ["LABEL_BITS", "FlowLabel", "decode_labels", "encode_labels"]
 
 # The labels that a session keeps after a call.
 LABEL_BITS = {FlowLabel.PRIVATE_DATA: 1, FlowLabel.UNTRUSTED_CONTENT: 2, FlowLabel.SENDS_OUT: 4}

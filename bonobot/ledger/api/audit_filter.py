@@ -9,7 +9,13 @@ from django.db.models import Q
 
 from bonobot.core.api.filters import StrictFilterSet
 from bonobot.ledger.audit.renamed_codes import list_action_names, list_code_names
-from bonobot.ledger.audit.search import AuditSearch, SearchCriteria, build_text_filter
+from bonobot.ledger.audit.search import (
+    FLOW_LABELS,
+    AuditSearch,
+    SearchCriteria,
+    build_label_filter,
+    build_text_filter,
+)
 from bonobot.ledger.models import AuditQuerySet, AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
@@ -47,6 +53,11 @@ class AuditFilter(StrictFilterSet):
     resource = django_filters.CharFilter(
         field_name="resource_id", label="ID of the affected object"
     )
+    flow_label = django_filters.ChoiceFilter(
+        choices=[(label, label) for label in FLOW_LABELS],
+        method="filter_by_label",
+        label="Flow label of the called tool",
+    )
     q = django_filters.CharFilter(
         method="filter_by_words", label="Words that must all occur in names, codes, or arguments"
     )
@@ -81,6 +92,9 @@ class AuditFilter(StrictFilterSet):
 
     def filter_by_tool(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         return rows.filter(Q(tool_name=value) | Q(resource_id=value))
+
+    def filter_by_label(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+        return rows.filter(build_label_filter(value))
 
     def filter_by_actor(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         return rows.filter(Q(actor_id=value) | Q(actor_label=value))

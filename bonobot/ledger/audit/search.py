@@ -6,7 +6,6 @@ up to which time, and can be continued from there.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,7 +19,9 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.renamed_codes import list_code_names
 from bonobot.ledger.models import AuditRow
+from bonobot.ledger.types import FlowLabel
 
+FLOW_LABELS = tuple(label.value for label in FlowLabel)
 MAX_ROWS_SCANNED = 25_000
 # Columns with an index in order of time; the first one that is filtered on leads the scan.
 INDEXED_COLUMNS = ("session_id", "agent_id", "server_id", "tool_name", "code", "outcome")
@@ -100,9 +101,14 @@ class AuditSearch:
 
 
 def build_label_filter(label: str) -> Q:
-    """Return a filter for calls whose tool has a flow label."""
+    """Return a filter for calls whose tool has a flow label; raises `InvalidInput` if unknown."""
+    if label not in FLOW_LABELS:
+        raise InvalidInput(
+            format_message("Must be one of: {choices}.", choices=", ".join(FLOW_LABELS)),
+            field="flow_label",
+        )
     # The first condition skips most rows without evaluating the expression.
-    pattern = rf'"labels":\[[^]]*"{re.escape(label)}"'
+    pattern = rf'"labels":\[[^]]*"{label}"'
     return Q(opened__contains='"labels":') & Q(opened__regex=pattern)
 
 

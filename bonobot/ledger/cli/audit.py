@@ -21,7 +21,7 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.types import EVENT_TYPES
+from bonobot.ledger.types import EVENT_TYPES, FlowLabel
 
 if TYPE_CHECKING:
     from bonobot.ledger.api.audit_filter import AuditFilter
@@ -42,6 +42,7 @@ FILTER_OPTIONS = {
     "rule": "Only entries decided by this rule",
     "decision": "Only entries with this decision: allow, deny, ask",
     "resource": "Only entries for the object with this ID",
+    "flow_label": "Only calls of tools with this flow label: " + ", ".join(FlowLabel),
     "actor": "Only entries by this actor (ID or name)",
     "outcome": "Only entries with this outcome: ok, error, refused, unknown, cancelled",
 }
@@ -54,7 +55,7 @@ def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", metavar="WORDS", help="Words in names, codes, and arguments")
     parser.add_argument("--event", choices=EVENT_TYPES, help="Only entries of this event type")
     for name, help_text in FILTER_OPTIONS.items():
-        parser.add_argument(f"--{name}", help=help_text)
+        parser.add_argument(f"--{name.replace('_', '-')}", help=help_text)
     parser.add_argument("--since", type=parse_time, metavar="TIME", help=SINCE_HELP)
     parser.add_argument("--until", type=parse_time, metavar="TIME", help=UNTIL_HELP)
 
@@ -113,7 +114,7 @@ def _build_filter(cli: CommandContext, options: argparse.Namespace) -> "AuditFil
     filters = AuditFilter(parameters, queryset=rows)
     if not filters.is_valid():
         name, errors = next(iter(filters.errors.items()))
-        raise InvalidInput(str(errors[0]), field=f"--{name}")
+        raise InvalidInput(str(errors[0]), field=f"--{name.replace('_', '-')}")
     return filters
 
 
@@ -382,6 +383,7 @@ VERBS = (
             "audit list",
             "audit list --outcome refused --json",
             "audit list --search invoice --since 7d",
+            "audit list --flow-label sends_out --since 24h",
         ),
     ),
     CommandVerb(

@@ -293,8 +293,13 @@ def test_calls_are_filtered_by_the_flow_labels_of_their_tools(
     assert "Flow label External effect" in page
     assert "send" in page
     assert "pay" not in page
-    everything = auditor.get("ledger_auditrow_changelist", flow_label="unknown")
-    assert "pay" in admin_client.get_text(everything)
+
+
+def test_an_unknown_flow_label_is_refused_with_the_known_ones(
+    auditor: admin_client.AdminClient,
+) -> None:
+    page = auditor.get("ledger_auditrow_changelist", status=400, flow_label="secret")
+    assert "Must be one of: private_data, untrusted_content" in admin_client.get_text(page)
 
 
 def create_approved_call(organization: Organization, **fields: Any) -> tuple[AuditRow, AuditRow]:

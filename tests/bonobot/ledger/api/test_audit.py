@@ -17,7 +17,7 @@ from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.verify_chain import verify_exported
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.types import Actor
+from bonobot.ledger.types import Actor, FlowLabel
 from tests import factories, rest
 from tests.rest import RestClient
 
@@ -39,7 +39,7 @@ def auditor(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.AUDITOR)
 
 
-def record_change(organization: Organization, name: str, **details: str) -> AuditRow:
+def record_change(organization: Organization, name: str, **details: str | list[str]) -> AuditRow:
     pk = record_finished_change(
         organization_id=organization.pk,
         actor=Actor("user", "1", "anna"),
@@ -93,6 +93,19 @@ def test_entries_are_searched_by_words_in_names_and_arguments(acme, auditor):
     assert auditor.get("audit?q=weather+clock").json["results"] == []
     response = auditor.get(f"audit?q={'word+' * 17}")
     assert (response.status, response.json["field"]) == (400, "q")
+
+
+def test_calls_are_filtered_by_the_flow_labels_of_their_tools(acme, auditor):
+    sent = record_change(acme, "send", labels=["private_data", "sends_out"])
+    record_change(acme, "pay", labels=["private_data"], sends_out="1")
+    result = auditor.get("audit?flow_label=sends_out").json
+    assert [row["id"] for row in result["results"]] == [str(sent.pk)]
+
+
+def test_an_unknown_flow_label_is_refused_with_the_known_ones(auditor):
+    response = auditor.get("audit?flow_label=secret")
+    assert (response.status, response.json["field"]) == (400, "flow_label")
+    assert all(label in response.json["detail"] for label in FlowLabel)
 
 
 def test_an_unknown_outcome_is_refused_with_its_value(auditor):

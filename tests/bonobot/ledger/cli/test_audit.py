@@ -12,8 +12,10 @@ from django.db import connection
 from bonobot.accounts.models import Organization
 from bonobot.core.telemetry.logging import JSONFormatter, TextFormatter
 from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow, Verification
 from bonobot.ledger.tasks import export_signed_checkpoints
+from bonobot.ledger.types import Actor
 from tests import factories
 from tests.command_line import Bonobot, acme, bonobot
 
@@ -47,6 +49,24 @@ def test_entries_are_searched_with_the_filters_of_rest(bonobot: Bonobot) -> None
     assert bonobot("audit", "list", "--search", "helper", "--until", "1d", "--json").json == []
     result = bonobot("audit", "list", "--outcome", "great", "--json")
     assert (result.status, result.error["field"]) == (1, "--outcome")
+
+
+def test_calls_are_filtered_by_a_flow_label_of_their_tool(
+    bonobot: Bonobot, acme: Organization
+) -> None:
+    record_finished_change(
+        organization_id=acme.pk,
+        actor=Actor("user", "1", "anna"),
+        action="server_created",
+        resource_type="mcp_server",
+        resource_id="1",
+        details={"labels": ["sends_out"]},
+    )
+    (row,) = bonobot("audit", "list", "--flow-label", "sends_out", "--json").json
+    assert row["action"] == "server_created"
+    assert bonobot("audit", "list", "--flow-label", "private_data", "--json").json == []
+    result = bonobot("audit", "list", "--flow-label", "secret", "--json")
+    assert (result.status, result.error["field"]) == (1, "--flow-label")
 
 
 def test_a_search_prints_how_to_continue(
