@@ -529,6 +529,40 @@ def note(content: str, icon_name: str, tone_name: str = "", role: str = "") -> S
     )
 
 
+@register.simple_block_tag
+def when_empty(
+    content: str, icon_name: str = "", *, id: str = "", hidden: bool = False
+) -> SafeString:
+    """Show the content in place of a list without rows: what is missing, and one button."""
+    return format_html(
+        '<div class="bb-empty"{}{}>{}{}</div>',
+        format_html(' id="{}"', id) if id else "",
+        " hidden" if hidden else "",
+        icon(icon_name) if icon_name else "",
+        content,
+    )
+
+
+@register.simple_block_tag
+def panel(content: str, title: Any, *, aside: Any = "") -> SafeString:
+    """Show the content as a part of a page with a title; `aside` is a note beside the title."""
+    return format_html(
+        '<section class="bb-panel"><header><h3>{}</h3>{}</header>{}</section>',
+        title,
+        format_html('<span class="bb-quiet bb-small">{}</span>', aside) if aside else "",
+        content,
+    )
+
+
+@register.simple_block_tag
+def table(content: str, css_class: str = "") -> SafeString:
+    """Show the content as a table that scrolls sideways if the screen is narrower."""
+    names = f"bb-table {css_class}".rstrip()
+    return format_html(
+        '<div class="bb-scroll" tabindex="0"><table class="{}">{}</table></div>', names, content
+    )
+
+
 @register.inclusion_tag("admin/parts/post_button.html", takes_context=True)
 def post_button(
     context: Any,

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.template import Context, Template
 from django.utils import timezone
 
 from bonobot.accounts.templatetags.display import (
@@ -21,6 +22,22 @@ def test_a_monogram_has_the_first_letter_and_always_the_same_hue() -> None:
     assert (other["letter"], other["kind"]) == ("Z", "agent")
     assert first["hue"] != other["hue"]
     assert monogram("…")["letter"] == "?"
+
+
+def test_parts_of_a_page_contain_what_is_between_their_tags() -> None:
+    source = """{% load display %}
+    {% panel name aside="2 of 3" %}{% table "bb-stacks" %}<tr></tr>{% endtable %}{% endpanel %}
+    {% when_empty "dns" id="none" hidden=True %}<p>No servers</p>{% endwhen_empty %}"""
+    page = Template(source).render(Context({"name": "<Facts>"}))
+    assert (
+        '<section class="bb-panel"><header><h3>&lt;Facts&gt;</h3>'
+        '<span class="bb-quiet bb-small">2 of 3</span></header>'
+        '<div class="bb-scroll" tabindex="0"><table class="bb-table bb-stacks"><tr></tr></table>'
+    ) in page
+    assert (
+        '<div class="bb-empty" id="none" hidden><span class="material-symbols-outlined"'
+        ' aria-hidden="true">dns</span><p>No servers</p></div>'
+    ) in page
 
 
 def test_an_outcome_has_an_icon_and_a_word() -> None:
