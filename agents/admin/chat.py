@@ -3,6 +3,7 @@
 Steps contain untrusted text of models and servers, which templates escape.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from agents.approvals.services import is_own_call
 from agents.budgets.services import BudgetUse, list_session_budget_use
 from agents.elicitations.services import can_answer
 from agents.flow_labels.services import LabelSource, list_session_labels, parse_labels
-from agents.models import Approval, ElicitationRequest, Inbox, Session, Step
+from agents.models import Approval, ElicitationRequest, Inbox, Session, Step, ToolName
 from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.history import is_superseded
 from agents.sessions.partial_output import TEXT_FIELDS
@@ -48,6 +49,8 @@ class StepRow:
     versions_end: int | None = None
     # An elicitation request that the viewer can answer here.
     elicitation: ElicitationRequest | None = None
+    # The tool of a call that neither its result nor an audit entry names.
+    tool: ToolName | None = None
 
     @property
     def elicitation_form(self) -> ElicitationForm | None:
@@ -149,7 +152,7 @@ class SessionFacts:
 
 
 def load_session_facts(session: Session) -> SessionFacts:
-    """Return the facts of a session's rail (at most six queries)."""
+    """Return the facts of a session's rail (at most seven queries)."""
     messages = session.steps.filter(kind=Step.Kind.MESSAGE)
     last_message = messages.aggregate(last=Max("seq"))["last"] or 0
     since = session.steps.filter(seq__gt=last_message).aggregate(
@@ -157,15 +160,23 @@ def load_session_facts(session: Session) -> SessionFacts:
         calls=Count("pk", filter=Q(kind=Step.Kind.CALL)),
     )
     calls = session.steps.filter(kind=Step.Kind.CALL)
-    # A call that hasn't ended has no name of the server's own.
     names = ("payload__tool", "payload__name", "payload__server")
-    tools = calls.values_list(*names).annotate(count=Count("pk"))
+    counts = list(calls.values_list(*names).annotate(count=Count("pk")))
+    # A call that hasn't ended, or wasn't made, has no name of the server's own.
+    tools = _load_tool_names(session, [name for own_name, name, _s, _n in counts if not own_name])
+    calls_by_tool: Counter[tuple[str, str]] = Counter()
+    for own_name, name, server, count in counts:
+        tool = tools.get(name)
+        key = (tool.own_name, tool.server.name) if tool else (str(own_name or name), server or "")
+        calls_by_tool[key] += count
     return SessionFacts(
         turns=since["turns"],
         calls=since["calls"],
         tools=tuple(
-            (str(own_name or name), str(server or ""), count)
-            for own_name, name, server, count in tools.order_by("-count", names[1])[:TOOLS_SHOWN]
+            (name, server, count)
+            for (name, server), count in sorted(
+                calls_by_tool.items(), key=lambda item: (-item[1], item[0])
+            )[:TOOLS_SHOWN]
         ),
         labels=tuple((LABEL_NAMES[label.label], label) for label in list_session_labels(session)),
         budgets=tuple(list_session_budget_use(session)),
@@ -181,8 +192,9 @@ def load_latest_steps(session: Session, principal: Principal) -> SessionSteps:
 def load_steps(session: Session, principal: Principal, after: int = 0) -> SessionSteps:
     """Return a session's steps after `after` with their audit rows (three queries).
 
-    Waiting calls are loaded with their approvals (two more) and elicitation requests (one more);
-    if there are more steps than one page, replacements by later messages are loaded, too.
+    Waiting calls are loaded with their approvals (two more) and elicitation requests (one more),
+    and calls that weren't made with the names of their tools (one more); if there are more steps
+    than one page, replacements by later messages are loaded, too.
     """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
@@ -191,6 +203,16 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     approvals = _load_pending_approvals(session, steps)
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
     elicitations = _find_waiting_forms(session, steps, principal)
+    tools = _load_tool_names(
+        session,
+        [
+            step.payload["name"]
+            for step in steps
+            if step.kind == Step.Kind.CALL
+            and not step.payload.get("tool")
+            and step.call_id not in audit_rows
+        ],
+    )
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, processed_at=None)
     replacements = _list_replacements(session, steps)
     versions = _group_versions(replacements)
@@ -203,6 +225,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             is_superseded(shown_step.seq, replacements),
             *versions.get(shown_step.seq, ((), None)),
             elicitation=elicitations.get(shown_step.pk),
+            tool=tools.get(shown_step.payload.get("name")),
         )
         for shown_step in steps
         if _should_show(shown_step)
@@ -214,6 +237,14 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
         after=_find_last_settled(steps, after),
         earlier_after=max(0, after - STEPS_SHOWN) if after else None,
     )
+
+
+def _load_tool_names(session: Session, names: Sequence[str]) -> dict[str, ToolName]:
+    """Return the tools of servers with some of the agent's names, by name (one query, or none)."""
+    if not names:
+        return {}
+    rows = ToolName.objects.filter(agent_id=session.agent_id, name__in=set(names))
+    return {row.name: row for row in rows.select_related("server")}
 
 
 def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[int, int]]:

@@ -236,7 +236,11 @@ def _calculate_score(terms: Sequence[str], tool: ToolSpec) -> float:
 
 
 def _list_terms(text: str, values: Sequence[FoundValue]) -> list[str]:
-    """Return the words of a message outside of its values, without those that say little."""
+    """Return the words of a message outside of its values, without those that say little.
+
+    A time in a time zone without such words, as in "What is 14:30 UTC in Tokyo?", is to be
+    converted.
+    """
     for found_value in values:
         text = (
             text[: found_value.start]
@@ -244,7 +248,9 @@ def _list_terms(text: str, values: Sequence[FoundValue]) -> list[str]:
             + text[found_value.end :]
         )
     words = (word for word in _split_words(text) if word not in STOP_WORDS)
-    return list(dict.fromkeys(_to_stem(word) for word in words))
+    terms = list(dict.fromkeys(_to_stem(word) for word in words))
+    is_time = {"time", "timezone"} <= {found_value.kind for found_value in values}
+    return ["convert", "time"] if is_time and not terms else terms
 
 
 def _list_changing_verbs(tool: ToolSpec) -> frozenset[str]:

@@ -52,6 +52,15 @@ def test_an_empty_inbox_explains_when_approvals_appear(
     assert "No answered approvals" in reviewer.get(LIST, tab="answered")
 
 
+def test_the_buttons_name_their_keys_in_tooltips(
+    approval: Approval, reviewer: admin_client.AdminClient
+) -> None:
+    page = reviewer.get(LIST)
+    for key in "ADES":
+        assert f'aria-keyshortcuts="{key}"' in page
+        assert f"Key: {key}" in page
+
+
 def test_pending_and_answered_calls_have_tabs(
     helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:

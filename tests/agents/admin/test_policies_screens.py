@@ -146,6 +146,17 @@ def test_many_tools_are_grouped_and_managed_by_group(
     assert "mcp_web_add" not in load_policy_spec(Agent.objects.get()).deny
 
 
+@pytest.mark.parametrize(
+    ("page", "effects"),
+    [
+        ("organization_policy", "A rule denies or asks about a tool"),
+        ("organization_policy_defaults", "A rule allows a tool"),
+    ],
+)
+def test_a_policy_without_rules_names_the_effects_that_they_can_have(owner, page, effects):
+    assert effects in owner.get(page)
+
+
 def test_defaults_have_the_mode_and_allow_rules_and_rules_have_the_others(acme, helper, owner):
     fields = {"mode": "allowlist", "deny": "mcp_web_add", "allow": "mcp_web_echo"}
     page = owner.post("organization_policy_defaults", **fields)

@@ -1,8 +1,10 @@
 """A session's calls show their cost, flow labels, and decision."""
 
+import re
+
 import pytest
 
-from agents.models import Agent, Step
+from agents.models import Agent, Step, ToolName
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.types import Admission, Settlement
@@ -46,3 +48,24 @@ def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
         assert "$2.50" in text, page
         assert "private data" in text, page
         assert "allow" in text, page
+
+
+def test_a_call_that_was_not_made_shows_its_server_and_tool(
+    acme: Organization, helper: Agent
+) -> None:
+    session = factories.create_answered_session(helper)
+    server = factories.create_http_server(acme, "https://clock.example/mcp", "clock")
+    tool = {"own_name": "convert", "name": "mcp_clock_convert"}
+    ToolName.objects.create(organization=acme, agent=helper, server=server, **tool)
+    session.steps.create(
+        seq=9,
+        kind=Step.Kind.CALL,
+        state=Step.State.FAILED,
+        turn=1,
+        payload={"name": "mcp_clock_convert", "text": "Not made.", "code": "not_made"},
+    )
+    page = admin_client.sign_in(acme, Role.OWNER).get("agents_session_change", session.pk)
+    text = admin_client.get_text(page)
+    assert re.search(rf"convert {server.name} \w+ canceled", text)
+    assert "convert 1" in text
+    assert "mcp_clock_convert" not in text

@@ -26,6 +26,11 @@ ONE_CALL: list[tuple[str, str, dict[str, Any]]] = [
             "target_timezone": "America/New_York",
         },
     ),
+    (
+        "What is 14:30 in Europe/Berlin in Asia/Tokyo?",
+        "convert_time",
+        {"source_timezone": "Europe/Berlin", "time": "14:30", "target_timezone": "Asia/Tokyo"},
+    ),
     ("show the git log of /some/path", "git_log", {"repo_path": "/some/path"}),
     ("git status of /repo", "git_status", {"repo_path": "/repo"}),
     ("Reset /repo", "git_reset", {"repo_path": "/repo"}),
