@@ -23,6 +23,8 @@ from django.db.models import Sum as SumOf
 from django.db.models.functions import Cast
 from django.utils import timezone
 
+from bonobot.core.db.compiled_aggregates import CompiledAggregate, compile_aggregates
+from bonobot.core.process_cache import compute_once
 from bonobot.ledger.models import TOOK, AuditRow, Rollup, RollupCursor, Summary
 from bonobot.ledger.types import Actor
 from bonobot.ledger.usage import build_rollups
@@ -185,6 +187,16 @@ _SUMMED: dict[str, Any] = {f"n_{name}": SumOf(name, default=0) for name in (*COU
 _NAMES: dict[str, Any] = {"n_agent": Max("agent_name"), "n_server": Max("server_name")}
 
 
+@compute_once
+def _compile_rollup_sums() -> dict[str, CompiledAggregate]:
+    return compile_aggregates(Rollup, _SUMS | _NAMES)
+
+
+@compute_once
+def _compile_summary_sums() -> dict[str, CompiledAggregate]:
+    return compile_aggregates(Summary, _SUMMED | _NAMES)
+
+
 @dataclass(frozen=True)
 class UsageReader:
     """Reads reports of one organization (None: of all) within a span.
@@ -231,10 +243,11 @@ class UsageReader:
     ) -> dict[LineKey, UsageLine]:
         dimension = self._find_dimension(span, by, filters)
         if dimension is None:
-            rows, sums = self._query_rollups(span, filters), _SUMS
+            rows, sums = self._query_rollups(span, filters), _compile_rollup_sums()
         else:
-            rows, sums = self._query_summaries(dimension, span, by, limit, filters), _SUMMED
-        grouped_rows = rows.order_by().values(*by).annotate(**sums, **_NAMES)
+            rows = self._query_summaries(dimension, span, by, limit, filters)
+            sums = _compile_summary_sums()
+        grouped_rows = rows.order_by().values(*by).annotate(**sums)
         lines = grouped_rows.order_by("-n_calls", "-n_turns", *by)[:limit]
         return {tuple(row[name] for name in by): _build_line(row) for row in lines}
 

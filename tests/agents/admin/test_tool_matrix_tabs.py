@@ -24,6 +24,7 @@ from tests.agents.admin.test_tool_matrix import (
     read_form,
     server,
 )
+from tests.selection import WHOLE
 
 __all__ = ["acme", "administrator", "helper", "operator", "server"]
 
@@ -84,12 +85,27 @@ def read_decision(agent: Agent) -> str:
         return "absent"
 
 
-@pytest.mark.parametrize("save", SAVES)
+# The form of a search for `add` has no other tool.
+FIRST_TABS: dict[str, tuple[str, dict[str, str]]] = {
+    **{entered: (entered, {}) for entered in ENTERED},
+    "a search": ("nothing", {"q": "add"}),
+}
+# Each save with a change of another tool; each other content of the first tab with some saves, and
+# with all of them in the whole suite.
+SOME_SAVES = {
+    "nothing": (deny_tool, deny_by_pattern),
+    "a built-in tool": (deny_default, detach),
+    "a search": (deny_all, ask_tool),
+}
+
+
 @pytest.mark.parametrize(
-    ("entered", "query"),
-    # The form of a search for `add` has no other tool.
-    [*((entered, {}) for entered in ENTERED), ("nothing", {"q": "add"})],
-    ids=[*ENTERED, "a search"],
+    ("save", "entered", "query"),
+    [
+        pytest.param(save, *FIRST_TABS[name], id=f"{save.__name__}-{name}")
+        for name in FIRST_TABS
+        for save in (SAVES if WHOLE else SOME_SAVES.get(name, SAVES))
+    ],
 )
 def test_a_save_in_the_first_tab_keeps_the_restriction_of_the_second(
     acme: Any,

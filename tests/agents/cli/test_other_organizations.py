@@ -6,10 +6,12 @@ acts as a platform administrator (`build_command_principal`). What remains is th
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.db import connection
 
 from bonobot.accounts.cli.principals import build_command_principal
 from bonobot.accounts.models import Organization
@@ -38,14 +40,40 @@ def other(acme: Organization, values: Mapping[str, str]) -> Organization:
     return factories.create_organization("other")
 
 
+@cache
+def list_models() -> dict[str, Any]:
+    """Return the models whose rows belong to an organization, by their names."""
+    return {
+        model.__name__: model
+        for model in apps.get_models()
+        if any(field.name == "organization" for field in model._meta.get_fields())
+    }
+
+
+@cache
+def build_rows_sql() -> str:
+    """Return a query for the names of models and the keys of rows, with a value for each model."""
+    quote = connection.ops.quote_name
+    return " UNION ALL ".join(
+        f"SELECT '{name}', CAST({quote(model._meta.pk.column)} AS TEXT)"  # noqa: S608  # our own names
+        f" FROM {quote(model._meta.db_table)}"
+        f" WHERE {quote(model._meta.get_field('organization').column)} = %s"
+        for name, model in list_models().items()
+    )
+
+
 def list_rows(organization: Organization) -> set[tuple[str, str]]:
-    """Return the names and keys of all rows of an organization."""
-    rows: set[tuple[str, str]] = set()
-    for model in apps.get_models():
-        if any(field.name == "organization" for field in model._meta.get_fields()):
-            keys = model._base_manager.filter(organization=organization.pk)
-            rows |= {(model.__name__, str(key)) for key in keys.values_list("pk", flat=True)}
-    return rows
+    """Return the names and keys of all rows of an organization (one query for all models)."""
+    models = list_models()
+    value = (
+        models["Agent"]
+        ._meta.get_field("organization")
+        .get_db_prep_value(organization.pk, connection)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(build_rows_sql(), [value] * len(models))
+        rows = cursor.fetchall()
+    return {(name, str(models[name]._meta.pk.to_python(key))) for name, key in rows}
 
 
 def read_state(organization: Organization) -> tuple[Any, ...]:
