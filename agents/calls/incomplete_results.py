@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agents.calls.truncate_result import estimate_size
+from agents.calls.result_text import estimate_size
 from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 Kind = Literal["input", "url", "task"]

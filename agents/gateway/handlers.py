@@ -20,8 +20,8 @@ from agents.calls.connections import find_user_id, resolve_user_endpoint
 from agents.calls.definitions import ServerFacts
 from agents.calls.incomplete_results import MAX_ROUNDS
 from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
+from agents.calls.result_text import estimate_size
 from agents.calls.snapshots import CallSnapshot
-from agents.calls.truncate_result import estimate_size
 from agents.calls.types import CallRequest, Method, RelayOptions
 from agents.flow_labels.text_labels import label_endpoint_reader, label_skill_reader
 from agents.gateway import approvals, request_state

@@ -21,8 +21,8 @@ from agents.calls import deferred_calls, pipeline
 from agents.calls.incomplete_results import InvalidInputRequest, parse_input_requests
 from agents.calls.pending_calls import RemoteTask, TaskMethod, send_task_request
 from agents.calls.pipeline import ApprovalRequired, CallOutcome
+from agents.calls.result_text import estimate_size
 from agents.calls.snapshots import CallSnapshot
-from agents.calls.truncate_result import estimate_size
 from agents.calls.types import CallRequest, RelayOptions
 from agents.gateway import approvals
 from agents.gateway.approvals import DEFERRED_CALL_KEY, build_deferred_task

@@ -18,9 +18,9 @@ from agents.approvals.services import (
 from agents.budgets.limits import BudgetLimit
 from agents.calls.pending_calls import list_open_calls
 from agents.calls.redaction import redact_value
+from agents.calls.result_text import clean_text
 from agents.calls.root_limits import RootSession
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
-from agents.calls.truncate_result import clean_text
 from agents.calls.types import CallRefused
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import estimate_tokens

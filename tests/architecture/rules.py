@@ -58,7 +58,7 @@ EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"}) | {
 DECISIONS = (
     "agents.budgets.limits",
     "agents.calls.incomplete_results",
-    "agents.calls.truncate_result",
+    "agents.calls.result_text",
     "bonobot.accounts.admin_base.svg_charts",
     "agents.elicitations.forms",
     "agents.policies.compare_decisions",

@@ -19,7 +19,7 @@ from agents.calls.incomplete_results import (
     parse_task,
     parse_url_elicitations,
 )
-from agents.calls.truncate_result import estimate_size
+from agents.calls.result_text import estimate_size
 from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 REQUEST = {"method": "elicitation/create", "params": {"message": "Which one?"}}

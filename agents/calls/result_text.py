@@ -1,4 +1,4 @@
-"""Render results as text, clean it and truncate it to the limit of the caller. No I/O."""
+"""The text of a result that the model gets: render its parts, clean and truncate it. No I/O."""
 
 import base64
 import json

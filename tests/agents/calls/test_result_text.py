@@ -7,8 +7,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.calls import truncate_result
-from agents.calls.truncate_result import clean_completion, render_result
+from agents.calls import result_text
+from agents.calls.result_text import clean_completion, render_result
 
 
 def build_text_result(*texts):
@@ -137,8 +137,8 @@ def test_the_stored_result_never_exceeds_the_limit(texts, limit):
 
 def test_a_text_without_findings_is_scanned_once():
     result = build_text_result("a text of this test alone", "é")
-    original = truncate_result.inspect_result
-    with patch.object(truncate_result, "inspect_result", wraps=original) as scan:
+    original = result_text.inspect_result
+    with patch.object(result_text, "inspect_result", wraps=original) as scan:
         first, second = (render_result(result, limit=1000, result_id="x") for _ in range(2))
     assert (first == second, scan.call_count) == (True, 1)
 
@@ -153,8 +153,8 @@ def test_findings_are_reported_each_time():
 
 
 def test_the_digests_of_clean_texts_are_limited(monkeypatch):
-    monkeypatch.setattr(truncate_result, "MAX_CLEAN_TEXTS", 2)
+    monkeypatch.setattr(result_text, "MAX_CLEAN_TEXTS", 2)
     for number in range(5):
         render_result(build_text_result(f"text {number}"), limit=1000, result_id="x")
-        assert len(truncate_result._clean_texts) >= 1
-    assert len(truncate_result._clean_texts) <= 2
+        assert len(result_text._clean_texts) >= 1
+    assert len(result_text._clean_texts) <= 2
