@@ -7,6 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from agents.agent_tools.services import list_settable_tools, save_settings
+from agents.agent_tools.settings import (
+    Setting,
+    find_inherited_setting,
+    get_tool_key,
+    read_tool_setting,
+)
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.models import AccessRequest, Agent
 from agents.services import (
@@ -15,14 +22,6 @@ from agents.services import (
     create_agent,
     set_agent_members,
     set_attachment_enabled,
-)
-from agents.tool_matrix.rows import list_matrix_tools
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import (
-    Setting,
-    find_inherited_setting,
-    get_tool_key,
-    read_tool_setting,
 )
 from bonobot.accounts.models import Membership
 from bonobot.accounts.principals import Principal
@@ -74,7 +73,7 @@ def find_agent(access_request: AccessRequest) -> Agent | None:
 def find_tool(access_request: AccessRequest, agent: Agent) -> SnapshotTool | None:
     """Return the agent's tool that a request names; a server's own name if only one has it."""
     target = access_request.target
-    tools = list_matrix_tools(get_snapshot_cache().load_current("agent", agent.pk))
+    tools = list_settable_tools(get_snapshot_cache().load_current("agent", agent.pk))
     by_name = [tool for tool in tools if tool.name == target]
     matches = by_name or [tool for tool in tools if tool.facts.own_name == target]
     return _get_only_match(access_request, [(tool.name, tool) for tool in matches])

@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.sessions",),
     ("agents.workflows", "agents.evaluation"),
     ("agents.kill_switch", "agents.services", "agents.server_imports"),
-    ("agents.tool_matrix",),
+    ("agents.agent_tools",),
     ("agents.access_requests",),
     (
         *("agents.gateway", "agents.console", "agents.config_file", "agents.admin", "agents.api"),
@@ -66,7 +66,7 @@ DECISIONS = (
     "agents.policies.rules",
     "agents.sessions.sampling_messages",
     "agents.sessions.timeline_bars",
-    "agents.tool_matrix.settings",
+    "agents.agent_tools.settings",
     "bonobot.core.rate_limiter",
     "bonobot.core.http.ip_addresses",
     "bonobot.core.text.canonical_json",

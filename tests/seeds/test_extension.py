@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from agents.admin.agent_servers import build_destination
+from agents.admin.attach_servers import build_destination
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.xml_tool_calls import insert_tools
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy

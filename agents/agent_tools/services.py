@@ -1,28 +1,41 @@
-"""Save the settings of an agent's tools."""
+"""List the tools of an agent that have settings, and save the settings."""
 
 from collections.abc import Mapping
 from uuid import UUID
 
 from django.db import transaction
 
-from agents.models import Agent, ToolRule
-from agents.policies.decisions import EffectivePolicy
-from agents.policies.queries import load_policy
-from agents.policies.services import build_policy_spec, replace_policy
-from agents.services import attach_server
-from agents.tool_matrix.settings import (
+from agents.agent_tools.settings import (
     MatrixChanges,
     Setting,
     ToolKey,
     apply_changes,
     list_changes,
 )
+from agents.calls.snapshots import CallSnapshot, SnapshotTool
+from agents.models import Agent, ToolRule
+from agents.policies.decisions import EffectivePolicy
+from agents.policies.queries import load_policy
+from agents.policies.services import build_policy_spec, replace_policy
+from agents.services import attach_server
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.models import Server
+
+
+def list_settable_tools(snapshot: CallSnapshot) -> list[SnapshotTool]:
+    """Return the tools of an agent that still exist.
+
+    Without those of disabled toolsets, whose settings would have no effect.
+    """
+    return [
+        tool
+        for tool in snapshot.tools.values()
+        if tool.facts.state != "gone" and tool.facts.granted
+    ]
 
 
 def save_settings(

@@ -12,6 +12,8 @@ from uuid import UUID
 from django.core import signing
 from django.db import transaction
 
+from agents.agent_tools.services import save_settings
+from agents.agent_tools.settings import Setting, ToolKey
 from agents.models import Agent, AgentServer
 from agents.policies.services import (
     EFFECTS,
@@ -23,8 +25,6 @@ from agents.policies.services import (
     set_policy,
 )
 from agents.services import attach_server
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import Setting, ToolKey
 from bonobot.accounts.models.deletions import RESTORE_PERIOD
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

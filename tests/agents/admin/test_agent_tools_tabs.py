@@ -6,16 +6,16 @@ from uuid import UUID
 
 import pytest
 
+from agents.agent_tools.services import save_settings
+from agents.agent_tools.settings import Setting, ToolKey
 from agents.models import Agent
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.services import attach_server, detach_server
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import Setting, ToolKey
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from tests import admin_client, factories
-from tests.agents.admin.test_tool_matrix import (
+from tests.agents.admin.test_agent_tools import (
     acme,
     administrator,
     decide,

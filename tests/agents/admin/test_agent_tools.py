@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from agents.agent_tools.services import save_settings
+from agents.agent_tools.settings import Setting, ToolKey
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, AgentServer
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.services import attach_server
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import Setting, ToolKey
 from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, parse_forms
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.policies.decisions import (
-    AgentServerScope,
-    EffectivePolicy,
-    ToolFacts,
-    decide_tool_call,
-)
-from agents.policies.rules import Policy, Rule, escape_glob
-from agents.tool_matrix.settings import (
+from agents.agent_tools.settings import (
     EFFECTS,
     MatrixChanges,
     Setting,
@@ -29,6 +22,13 @@ from agents.tool_matrix.settings import (
     read_server_default,
     read_tool_setting,
 )
+from agents.policies.decisions import (
+    AgentServerScope,
+    EffectivePolicy,
+    ToolFacts,
+    decide_tool_call,
+)
+from agents.policies.rules import Policy, Rule, escape_glob
 
 GITHUB, SLACK = UUID(int=1), UUID(int=2)
 # Names that differ from each other also as models see them, some with characters of globs.

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from agents.agent_tools import restore_policy as restore_policies
+from agents.agent_tools.restore_policy import restore_policy
 from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec
-from agents.tool_matrix import restore_policy as restore_policies
-from agents.tool_matrix.restore_policy import restore_policy
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem
 from tests import admin_client, factories
