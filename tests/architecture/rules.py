@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         *("agents.attachments", "agents.images", "agents.assignments"),
         *("agents.page_wakeups", "agents.session_wakeups", "agents.saved_filters"),
-        *("agents.call_activity", "agents.rule_texts"),
+        "agents.call_activity",
     ),
     ("agents.budgets",),
     (

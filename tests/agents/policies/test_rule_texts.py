@@ -13,8 +13,8 @@ from agents.policies.decisions import (
     ToolFacts,
     evaluate_tool_stages,
 )
+from agents.policies.rule_texts import build_rule_text
 from agents.policies.rules import Policy, Rule
-from agents.rule_texts import build_rule_text
 from bonobot.core.i18n.localization import localize_text
 
 SERVER = uuid4()
