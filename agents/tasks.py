@@ -13,10 +13,10 @@ from agents.calls import deferred_calls
 from agents.elicitations import services as elicitations
 from agents.evaluation import replay_runner
 from agents.evaluation import services as evaluation
-from agents.session_wakeups import RUN_SESSION, notify_worker
 from agents.sessions.leases import list_unattended_sessions
 from agents.sessions.services import requeue_answered_sessions
 from agents.sessions.worker import get_session_runner
+from agents.wakeups import RUN_SESSION, notify_worker
 from agents.workflows import schedules
 from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.core.runtime import get_runtime

@@ -27,9 +27,9 @@ from agents.elicitations import forms as elicitation_forms
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import ElicitationOrigin
 from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
-from agents.session_wakeups import build_answers_topic
 from agents.sessions import sampling, sampling_messages, step_store
 from agents.sessions.leases import SessionLease
+from agents.wakeups import build_answers_topic
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.message_bus import WakeupListener, listen
 from bonobot.core.problems import InvalidInput, Problem

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.models", "agents.llm"),
     (
         *("agents.attachments", "agents.images", "agents.assignments"),
-        *("agents.page_wakeups", "agents.session_wakeups", "agents.saved_filters"),
+        *("agents.wakeups", "agents.saved_filters"),
         "agents.call_activity",
     ),
     ("agents.budgets",),

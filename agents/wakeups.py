@@ -1,4 +1,4 @@
-"""Wake-ups of waiting sessions, and notifications of workers and watchers."""
+"""Wake waiting sessions, workers, watchers and open pages when something changes."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,6 +11,7 @@ from django.utils import timezone
 from agents.models import Session
 from bonobot.core import celery_tasks, message_bus
 from bonobot.core.db.transactions import lock_rows
+from bonobot.core.message_bus import wake_listeners
 from bonobot.core.runtime import Runtime, get_runtime
 
 LocalRunner = Callable[[UUID], Awaitable[object]]
@@ -70,7 +71,7 @@ async def run_locally(session_id: UUID) -> None:
 
 def notify_watchers(session_id: UUID) -> None:
     """Notify watchers of a session, after the commit, that it changed."""
-    message_bus.wake_listeners(build_bus_topic(session_id))
+    message_bus.wake_listeners(build_session_topic(session_id))
 
 
 def notify_runners_of_cancel() -> None:
@@ -91,5 +92,15 @@ def build_answers_topic(session_id: UUID) -> str:
     return f"answers:{session_id}"
 
 
-def build_bus_topic(session_id: UUID) -> str:
+def build_session_topic(session_id: UUID) -> str:
     return f"session:{session_id}"
+
+
+def build_pages_topic(organization_id: UUID) -> str:
+    """Return the bus topic of an organization's open admin pages."""
+    return f"pages:{organization_id}"
+
+
+def wake_pages(organization_id: UUID) -> None:
+    """Let the organization's open pages look for changes after the transaction commits."""
+    wake_listeners(build_pages_topic(organization_id))

@@ -4,8 +4,8 @@ import pytest
 from django.db import transaction
 
 from agents.models import Agent, Session
-from agents.session_wakeups import wake_session
 from agents.sessions import services as sessions
+from agents.wakeups import wake_session
 from bonobot.accounts.models import Organization
 from tests import factories
 
