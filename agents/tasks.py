@@ -6,7 +6,7 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from agents.access_requests import services as access_requests
+from agents import access_requests as access_requests
 from agents.approvals.services import expire_overdue
 from agents.budgets import alerts as budget_alerts
 from agents.calls import deferred_calls

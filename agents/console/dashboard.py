@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.urls import reverse
 
-from agents.access_requests.services import ANSWER_PERMISSIONS
+from agents.access_requests import ANSWER_PERMISSIONS
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
 from agents.console import attention

@@ -8,7 +8,7 @@ import pytest
 from django.core import mail
 from django.utils import timezone
 
-from agents.access_requests.services import (
+from agents.access_requests import (
     AccessRequestSpec,
     answer_access_request,
     cancel_access_request,
