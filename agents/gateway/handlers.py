@@ -55,7 +55,7 @@ from agents.gateway.mcp_host import (
 )
 from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
-from agents.skills.templates import find_skill_name
+from agents.skills import find_skill_name
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime

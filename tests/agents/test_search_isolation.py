@@ -9,7 +9,7 @@ from django.urls import reverse
 from agents.models import Agent, SavedFilter, Session
 from agents.saved_filters import delete_filter, list_filters, save_filter
 from agents.sessions.services import start_session
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role

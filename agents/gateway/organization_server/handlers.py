@@ -27,7 +27,7 @@ from agents.gateway.organization_server.resources import (
 )
 from agents.gateway.organization_server.tools import OrganizationTool, audit_call, record_refusal
 from agents.models import Agent, Session, Skill, Workflow
-from agents.skills.templates import (
+from agents.skills import (
     SkillTemplate,
     build_skill_entries,
     build_template,

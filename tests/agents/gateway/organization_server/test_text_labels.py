@@ -30,7 +30,7 @@ from agents.notes import NoteSpec, save_note
 from agents.services import AgentSpec, update_agent
 from agents.sessions import services as sessions
 from agents.sessions.child_sessions import build_message_initializer, start_child
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from agents.workflows.schedules import start_due_runs
 from agents.workflows.services import run_workflow
 from bonobot.accounts.roles import Role

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.skills.templates import (
+from agents.skills import (
     SkillTemplate,
     TemplateArgument,
     check_text,

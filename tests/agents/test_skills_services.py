@@ -8,7 +8,7 @@ from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.result_frames import apply_frame
 from agents.models import Agent, Inbox, Session, Skill
 from agents.sessions.system_prompt import build_instructions
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
