@@ -64,7 +64,6 @@ DECISIONS = (
     "agents.policies.compare_decisions",
     "agents.policies.decisions",
     "agents.policies.rules",
-    "agents.sessions.sampling_messages",
     "agents.sessions.timeline_bars",
     "agents.agent_tools.settings",
     "bonobot.core.rate_limiter",
