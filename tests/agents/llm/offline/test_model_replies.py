@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agents.llm.interface import ToolSpec, build_tool_result
-from agents.llm.offline.replies import (
+from agents.llm.offline.model import (
     render_command,
     render_results,
     render_tools,
