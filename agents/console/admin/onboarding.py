@@ -18,11 +18,11 @@ from agents.admin.audit_list import describe_entries
 from agents.admin.server_imports import import_servers
 from agents.agent_tools.services import save_settings
 from agents.agent_tools.settings import Setting
-from agents.console.example_message import build_example_message
 from agents.console.onboarding import (
     SLUGS,
     OnboardingProgress,
     OnboardingStep,
+    build_example_message,
     load_onboarding_progress,
     set_onboarding_closed,
     set_step_skipped,
