@@ -54,6 +54,8 @@ MAX_NAMES_SHOWN = 5
 ANSWER_PERMISSIONS = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
 REQUEST_ANSWERED = "access_request_answered"
 SYSTEM = Actor(kind="system", id="access_requests", label="access requests")
+Answer = Literal["approve", "deny"]
+ANSWERS: tuple[Answer, ...] = ("approve", "deny")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,7 +503,5 @@ def _build_unknown_error(access_request: AccessRequest, remedy: str) -> NotFound
     )
 
 
-Answer = Literal["approve", "deny"]
-ANSWERS: tuple[Answer, ...] = ("approve", "deny")
 # Answering requires one of these. A person who can approve calls but not manage agents, a reviewer,
 # approves with the permissions of an operator, limited to what was requested.

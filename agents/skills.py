@@ -39,6 +39,7 @@ _LINE = re.compile(
     r"(?P<choices>\[.*?\])?\s*(?::\s*(?P<description>.*?))?\s*"
 )
 _NEEDS_QUOTES = re.compile(r"[:\[\"]|^\s|\s$")
+_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -394,9 +395,6 @@ def _build_line_error(line: str) -> InvalidInput:
         field="arguments",
         remedy=format_message("Use {form}, one per line.", form=LINE_SYNTAX),
     )
-
-
-_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 
 
 @dataclass(frozen=True, kw_only=True)

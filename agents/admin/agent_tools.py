@@ -61,6 +61,21 @@ CAUSES: Mapping[str, Any] = {
 }
 REVIEW_CODES = frozenset({"not_approved", "definition_changed"})
 SETTING_CODES = frozenset({"denied_by_policy", "denied_by_attachment"})
+# With more tools, only those of the opened server are shown.
+MAX_ROWS = 400
+MAX_ATTACHABLE = 50
+USAGE_PERIOD = timedelta(days=30)
+POSITIONS = (
+    (Setting.OFF, _("Off"), "plain"),
+    (Setting.ASK, _("Ask"), "warn"),
+    (Setting.ALLOW, _("Allow"), "good"),
+)
+STATES = (
+    ("allow", _("Allow"), "good"),
+    ("ask", _("Ask"), "warn"),
+    ("off", _("Off"), "plain"),
+    ("deny", _("Deny"), "trust"),
+)
 
 
 @dataclass(frozen=True)
@@ -304,23 +319,6 @@ def _find_cause(key: ToolKey, decision: PolicyDecision, after: EffectivePolicy) 
 def _get_sort_key(tool: SnapshotTool) -> tuple[bool, str, str, str]:
     facts = tool.facts
     return facts.source == "builtin", facts.server_name.casefold(), str(facts.server_id), tool.name
-
-
-# With more tools, only those of the opened server are shown.
-MAX_ROWS = 400
-MAX_ATTACHABLE = 50
-USAGE_PERIOD = timedelta(days=30)
-POSITIONS = (
-    (Setting.OFF, _("Off"), "plain"),
-    (Setting.ASK, _("Ask"), "warn"),
-    (Setting.ALLOW, _("Allow"), "good"),
-)
-STATES = (
-    ("allow", _("Allow"), "good"),
-    ("ask", _("Ask"), "warn"),
-    ("off", _("Off"), "plain"),
-    ("deny", _("Deny"), "trust"),
-)
 
 
 @dataclass(frozen=True)
