@@ -14,7 +14,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import offer_servers
-from agents.admin.audit_list import describe_entries
+from agents.admin.audit_entries import describe_entries
 from agents.admin.server_imports import import_servers
 from agents.agent_tools.services import save_settings
 from agents.agent_tools.settings import Setting

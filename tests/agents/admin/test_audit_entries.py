@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from agents.admin.audit_list import ShownEntry, group_turns
+from agents.admin.audit_entries import ShownEntry, group_turns
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow

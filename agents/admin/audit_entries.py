@@ -1,79 +1,45 @@
-"""What the audit log shows: rows with approvers, filters, calls over time, and one entry."""
+"""Entries of the audit log: rows with approvers, calls over time, turns, and one entry."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
 from uuid import UUID
 
-from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR, SEARCH_VAR
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest, QueryDict
+from django.http import QueryDict
 from django.utils import timezone
-from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.audit_filters import (
+    MAX_PENDING,
+    PENDING,
+    PLAIN_PARAMETERS,
+    TIME_PARAMETER,
+    build_period_query,
+    parse_details,
+    parse_uuid,
+)
 from agents.models import Approval, Step
-from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.activity import ROLLUP_COLUMNS, ActivityBar, load_activity
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.types import APPROVAL_REQUIRED_CODE, is_approval_request
+from bonobot.ledger.types import is_approval_request
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 
-PENDING = "pending"
 FOR_SESSION = "session"  # `approval_id` of a call that an approval of the session covers
 DEFAULT_SPAN = timedelta(hours=24)
-MAX_PENDING = 200
 MAX_TURN_CALLS = 50
-MAX_REQUESTS_READ = 1_000
-ENTRY_PARAMETER = "entry"
-TIME_PARAMETER = "opened_at"
-LABEL_PARAMETER = "flow_label"
-# Query parameters that filter nothing.
-PLAIN_PARAMETERS = frozenset({PAGE_VAR, ORDER_VAR, ENTRY_PARAMETER, "e", "all", "form"})
-APPROVAL_REQUESTS = Q(outcome=AuditRow.Outcome.REFUSED, code=APPROVAL_REQUIRED_CODE)
-OUTCOMES = (
-    ("ok", _("Succeeded")),
-    ("error", _("Failed")),
-    ("refused", _("Denied")),
-    (PENDING, _("Pending approval")),
-    ("cancelled", _("Canceled")),
-    ("unknown", _("Unknown")),
-    ("open", _("Running")),
-)
-OUTCOME_TITLES = dict(OUTCOMES)
 REQUESTER_KINDS = {
     "token": _("token"),
     "cli": _("command line"),
     "system": _("system"),
     "gateway": _("gateway"),
-}
-CHIP_TITLES = {
-    "outcome": _("Outcome"),
-    "kind": _("Type"),
-    "decision": _("Decision"),
-    "code": _("Code"),
-    "agent_name": _("Agent"),
-    "agent_id": _("Agent"),
-    "server_name": _("Server"),
-    "server_id": _("Server"),
-    "tool_name": _("Tool"),
-    "session_id": _("Session"),
-    "resource_id": _("Resource"),
-    "parent_id": _("Caused by"),
-    "action": _("Action"),
-    "rule": _("Rule"),
-    LABEL_PARAMETER: _("Flow label"),
-    SEARCH_VAR: _("Search"),
 }
 WIDTH, HEIGHT, GAP = 1000, 100, 0.2
 SERIES = ("ok", "refused", PENDING, "error")
@@ -126,12 +92,6 @@ class ShownEntry:
         return REQUESTER_KINDS.get(self.row.actor_kind, "")
 
 
-def parse_details(text: str) -> dict[str, Any]:
-    """Return the details of an entry's text; empty if there are none."""
-    details = json.loads(text).get("details") if text else None
-    return details if isinstance(details, dict) else {}
-
-
 def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[ShownEntry]:
     """Return the rows with their approvals (at most two queries)."""
     listed = list(rows)
@@ -148,7 +108,7 @@ def _load_approvals(
         return {}
     texts = AuditRow.objects.filter(pk__in=row_ids).values_list("pk", "opened")
     references = {pk: str(parse_details(text).get("approval_id", "")) for pk, text in texts}
-    ids = [pk for reference in references.values() if (pk := _parse_uuid(reference))]
+    ids = [pk for reference in references.values() if (pk := parse_uuid(reference))]
     approvals = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
     return {
         pk: FOR_SESSION if reference == FOR_SESSION else _find_approval(approvals, reference)
@@ -157,15 +117,8 @@ def _load_approvals(
 
 
 def _find_approval(approvals: Mapping[UUID, Approval], reference: str) -> Approval | None:
-    pk = _parse_uuid(reference)
+    pk = parse_uuid(reference)
     return approvals.get(pk) if pk else None
-
-
-def _parse_uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 def _describe_entry(row: AuditRow, approval: Approval | str | None) -> ShownEntry:
@@ -179,146 +132,6 @@ def _describe_entry(row: AuditRow, approval: Approval | str | None) -> ShownEntr
     outcomes = {"waiting": PENDING, "approved": "ok", "withdrawn": "cancelled"}
     state = approval.get_state_at(timezone.now())
     return ShownEntry(row, outcomes.get(state, "refused"), make_visible(approval.decided_by, 60))
-
-
-def list_pending_requests(organization_id: UUID) -> list[UUID]:
-    """Return the entries of calls that wait for approval, one for each (at most two queries)."""
-    pending_approvals: Any = Approval.objects.filter(organization_id=organization_id)
-    pending = dict(
-        pending_approvals.pending()
-        .order_by("-created_at")
-        .values_list("pk", "created_at")[:MAX_PENDING]
-    )
-    if not pending:
-        return []
-    requests = AuditRow.objects.for_organization(organization_id).filter(
-        APPROVAL_REQUESTS, opened_at__gte=min(pending.values()) - timedelta(minutes=1)
-    )
-    rows = requests.values_list("pk", "opened")[:MAX_REQUESTS_READ]
-    # Latest first, so the first request of a repeated one remains.
-    by_approval = {parse_details(text).get("approval_id"): pk for pk, text in rows}
-    return [
-        pk for approval_id, pk in by_approval.items() if _parse_uuid(approval_id or "") in pending
-    ]
-
-
-def filter_outcomes(values: Iterable[str]) -> Q:
-    """Return a filter for outcomes as they are shown: requests of approval aren't denied."""
-    condition = Q()
-    for value in values:
-        if value == PENDING:
-            condition |= APPROVAL_REQUESTS
-        elif value == AuditRow.Outcome.REFUSED:
-            condition |= Q(outcome=value) & ~Q(code=APPROVAL_REQUIRED_CODE)
-        else:
-            condition |= Q(outcome=value)
-    return condition
-
-
-def hide_answered_requests(organization_id: UUID, request: HttpRequest) -> Q:
-    """Return a filter without requests that were answered: their call has an entry of its own.
-
-    They are listed with the approvals, and by their code.
-    """
-    if request.GET.get("kind") == "approval" or any(
-        request.GET.get(name) for name in ("code", "code__icontains", "resource_id")
-    ):
-        return Q()
-    is_pending = Q(pk__in=list_pending_requests(organization_id))
-    if request.GET.getlist("outcome__in") == [PENDING]:
-        return is_pending  # instead of a scan of all requests, most of which are answered
-    return ~APPROVAL_REQUESTS | is_pending
-
-
-class ScannedPaginator(BoundedPaginator):
-    """Reads the keys of all pages at once: counting the matches of a search takes as long."""
-
-    @cached_property
-    def _keys(self) -> list[UUID]:
-        rows: Any = self.object_list
-        return list(rows.values_list("pk", flat=True)[: self.limit + 1])
-
-    @cached_property
-    def _counted(self) -> int:
-        return len(self._keys)
-
-    def list_rows(self, number: int) -> QuerySet[AuditRow]:
-        """Return the rows of a page, found by their keys."""
-        first = (number - 1) * self.per_page
-        keys = self._keys[first : min(first + self.per_page, self.limit)]
-        rows = AuditRow.objects.filter(pk__in=keys).defer("opened", "closed")
-        all_rows: Any = self.object_list
-        return rows.order_by(*all_rows.query.order_by)
-
-
-@dataclass(frozen=True)
-class FilterChip:
-    """An active filter, with the query of the list without it."""
-
-    title: Any
-    value: str
-    query: str
-
-
-def list_chips(query: QueryDict, names: Mapping[str, str]) -> list[FilterChip]:
-    """Return the active filters; `names` are those of ids."""
-    chips = []
-    period = {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
-    if any(query.get(name) for name in period):
-        chips.append(FilterChip(_("Time"), _describe_period(query), _drop(query, period)))
-    for name in query:
-        column = name.removesuffix("__icontains").removesuffix("__exact").removesuffix("__in")
-        value = query.get(name, "").strip()
-        if name in PLAIN_PARAMETERS or name in period or not value:
-            continue
-        chips.append(
-            FilterChip(
-                CHIP_TITLES.get(column, column),
-                make_visible(_describe_value(column, query.getlist(name), names), 60),
-                _drop(query, {name}),
-            )
-        )
-    return chips
-
-
-def _describe_value(column: str, values: list[str], names: Mapping[str, str]) -> str:
-    parts = [part for value in values for part in value.split(",")]
-    if column == "outcome":
-        return ", ".join(str(OUTCOME_TITLES.get(part, part)) for part in parts)
-    if column == LABEL_PARAMETER:
-        return ", ".join(str(FLOW_MARKS[part].title) for part in parts if part in FLOW_MARKS)
-    return ", ".join(names.get(part, part) for part in parts)
-
-
-def _describe_period(query: QueryDict) -> str:
-    bounds = [
-        " ".join(
-            query.get(f"{TIME_PARAMETER}_{end}_{part}", "")[: 8 if part else 10] for part in (0, 1)
-        )
-        for end in ("from", "to")
-    ]
-    return " – ".join(bound.strip() or "…" for bound in bounds)
-
-
-def _drop(query: QueryDict, names: Iterable[str]) -> str:
-    """Return the query without some parameters, on its first page."""
-    dropped = {*names, PAGE_VAR, ENTRY_PARAMETER}
-    return urlencode(
-        [(name, value) for name in query if name not in dropped for value in query.getlist(name)]
-    )
-
-
-def build_period_query(query: QueryDict, since: datetime, until: datetime) -> str:
-    remaining_query = _drop(
-        query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
-    )
-    last = until - timedelta(microseconds=1)
-    period = {}
-    for end, moment in (("from", since), ("to", last)):
-        local = timezone.localtime(moment)
-        period[f"{TIME_PARAMETER}_{end}_0"] = f"{local:%Y-%m-%d}"
-        period[f"{TIME_PARAMETER}_{end}_1"] = f"{local:%H:%M:%S.%f}"
-    return "&".join(filter(None, (remaining_query, urlencode(period))))
 
 
 @dataclass(frozen=True)
@@ -383,7 +196,7 @@ def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:
             continue
         if name not in ROLLUP_COLUMNS:
             return None
-        filters[name] = _parse_uuid(value) if name.endswith("_id") else value
+        filters[name] = parse_uuid(value) if name.endswith("_id") else value
     return None if None in filters.values() else filters
 
 
