@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.workflows.schedule_times import TriggerSchedule
+from agents.workflows.schedules import TriggerSchedule
 from bonobot.core.problems import InvalidInput
 
 
