@@ -39,7 +39,6 @@ from agents.gateway.client_request import (
     list_supported_requests,
 )
 from agents.gateway.connection_subscriptions import get_connection_subscriptions
-from agents.gateway.era_translation import translate_input_request
 from agents.gateway.errors import (
     build_failure_result,
     build_mcp_error,
@@ -53,6 +52,7 @@ from agents.gateway.mcp_host import (
     build_host,
     supports_tasks,
 )
+from agents.gateway.protocol_versions import translate_input_request
 from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
 from agents.skills import find_skill_name

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agents.gateway.era_translation import translate_declaration, translate_result
+from agents.gateway.protocol_versions import translate_declaration, translate_result
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from tests.agents.gateway.conftest import GatewayClient
