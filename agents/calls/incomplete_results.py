@@ -40,6 +40,14 @@ class IncompleteResult:
     ttl_ms: int | None = None
 
 
+def get_earlier_call_ids(stored: Mapping[str, Any]) -> list[str]:
+    """Return the ids of a call's earlier round trips from a stored state or request.
+
+    Those of the previous release have the name `legs`; the next release reads only `call_ids`.
+    """
+    return [*stored.get("call_ids", stored.get("legs", ()))]
+
+
 def parse_incomplete_result(
     result: Mapping[str, Any], allowed_requests: Collection[str]
 ) -> IncompleteResult | None:

@@ -18,7 +18,7 @@ from django.utils import timezone
 from agents.calls import pipeline
 from agents.calls.connections import find_user_id, resolve_user_endpoint
 from agents.calls.definitions import ServerFacts
-from agents.calls.incomplete_results import MAX_ROUNDS
+from agents.calls.incomplete_results import MAX_ROUNDS, get_earlier_call_ids
 from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
 from agents.calls.result_text import estimate_size
 from agents.calls.snapshots import CallSnapshot
@@ -365,7 +365,7 @@ class UpstreamCallHandlers:
         if outcome.code != INPUT_REQUIRED:
             return await build_call_result(inbound, upstream_request, outcome)
         new_state: dict[str, Any] = {
-            "legs": [*previous_state.get("legs", []), str(outcome.call_id)]
+            "call_ids": [*get_earlier_call_ids(previous_state), str(outcome.call_id)]
         }
         if "requestState" in outcome.result:
             new_state["state"] = outcome.result["requestState"]
@@ -496,7 +496,7 @@ def _build_relay_options(inbound: GatewayRequest, state: Mapping[str, Any]) -> R
     return RelayOptions(
         meta=inbound.forwarded_meta,
         extra_params=extra_params,
-        earlier_call_ids=frozenset([UUID(call_id) for call_id in state.get("legs", [])]),
+        earlier_call_ids=frozenset(map(UUID, get_earlier_call_ids(state))),
         allowed_requests=list_supported_requests(inbound.capabilities),
         on_log=inbound.forward_log if inbound.log_level else None,
         log_subscriber=inbound.subscriber,
