@@ -111,9 +111,9 @@ def test_the_list_folds_the_calls_of_a_turn_and_counts_each(
     opened = auditor.get("ledger_auditrow_changelist", entry=str(calls[0].pk))
     assert list_folded(opened) == 0
     assert 'aria-expanded="true"' in opened
-    found = auditor.get("ledger_auditrow_changelist", tool_name__icontains="buy")
-    assert list_folded(found) == 0
-    assert "data-turn-head" not in found
+    response = auditor.get("ledger_auditrow_changelist", tool_name__icontains="buy")
+    assert list_folded(response) == 0
+    assert "data-turn-head" not in response
 
 
 @pytest.mark.django_db
