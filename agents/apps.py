@@ -36,7 +36,7 @@ class AgentsConfig(AppConfig):
         register_attached_agents(ModelAttachedAgents())
         register_email_kind(
             "access_request_answered",
-            EmailKind(LazyFunction("agents.access_requests.services.build_answer_email")),
+            EmailKind(LazyFunction("agents.access_requests.build_answer_email")),
         )
         register_join_hook(LazyFunction("agents.services.grant_invited_agents"))
         register_protected_resources(

@@ -6,17 +6,17 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from agents.access_requests import services as access_requests
+from agents import access_requests as access_requests
 from agents.approvals.services import expire_overdue
 from agents.budgets import alerts as budget_alerts
 from agents.calls import deferred_calls
 from agents.elicitations import services as elicitations
 from agents.evaluation import replay_runner
 from agents.evaluation import services as evaluation
-from agents.session_wakeups import RUN_SESSION, notify_worker
 from agents.sessions.leases import list_unattended_sessions
 from agents.sessions.services import requeue_answered_sessions
 from agents.sessions.worker import get_session_runner
+from agents.wakeups import RUN_SESSION, notify_worker
 from agents.workflows import schedules
 from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.core.runtime import get_runtime

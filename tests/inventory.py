@@ -5,7 +5,7 @@ from agents.images import store_images
 from agents.llm.interface import ImageData
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ElicitationRequest, Session, WorkflowRun
-from agents.skills.services import SkillSpec, delete_skill, save_skill
+from agents.skills import SkillSpec, delete_skill, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership, Organization

@@ -22,7 +22,7 @@ from django_celery_beat.models import PeriodicTask
 from agents.attachments import Attachment, store_attachments
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import ModelEndpoint
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role

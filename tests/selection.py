@@ -100,7 +100,7 @@ INTERFACES = frozenset({"admin", "api", "cli", "views"})
 # who may see or do what, labels and versions of what routes return, attacks on forms, commands,
 # programs in a sandbox, and what a browser shows.
 WITHOUT_DATABASE = (
-    "agents/admin/test_tool_matrix_tabs.py",
+    "agents/admin/test_agent_tools_tabs.py",
     "agents/cli/",
     "agents/gateway/organization_server/test_configuration_labels.py",
     "agents/gateway/organization_server/test_error_labels.py",

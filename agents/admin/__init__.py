@@ -2,10 +2,11 @@
 
 from agents.admin import (
     access_requests,
-    agent_servers,
     agent_skills_and_workflows,
+    agent_tools,
     agents,
     approvals,
+    attach_servers,
     audit,
     budgets,
     builtin_tools,
@@ -21,17 +22,17 @@ from agents.admin import (
     server_imports,
     sessions,
     skills,
-    tool_matrix,
     triggers,
     workflows,
 )
 
 __all__ = [
     "access_requests",
-    "agent_servers",
     "agent_skills_and_workflows",
+    "agent_tools",
     "agents",
     "approvals",
+    "attach_servers",
     "audit",
     "budgets",
     "builtin_tools",
@@ -43,13 +44,10 @@ __all__ = [
     "policies",
     "policy_simulations",
     "recordings",
-    "restore_policy",
     "server_calls",
     "server_imports",
-    "session_imports",
     "sessions",
     "skills",
-    "tool_matrix",
     "triggers",
     "workflows",
 ]

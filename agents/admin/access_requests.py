@@ -13,18 +13,16 @@ from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.access_requests.provision_access import (
-    find_agent,
-    find_preset,
-    find_server,
-    find_tool,
-)
-from agents.access_requests.services import (
+from agents.access_requests import (
     ANSWER_PERMISSIONS,
     AccessRequestSpec,
     answer_access_request,
     cancel_access_request,
     create_access_request,
+    find_agent,
+    find_preset,
+    find_server,
+    find_tool,
     is_requester,
 )
 from agents.admin.agents import READERS

@@ -13,11 +13,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents import skills as skill_services
 from agents.admin.agents import READERS, AgentAdmin
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Skill, Workflow
-from agents.skills import services as skill_services
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from agents.workflows import services as workflow_services
 from agents.workflows.services import WorkflowSpec, save_workflow
 from bonobot.accounts.admin_base import (

@@ -1,54 +1,49 @@
-"""The audit log in the admin: list, filters, search, export and verification."""
+"""The audit log in the admin: its list, export and verification."""
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, time, timedelta
-from functools import partial
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import messages
-from django.contrib.admin import FieldListFilter
-from django.contrib.admin import ModelAdmin as DjangoModelAdmin
-from django.contrib.admin.views.main import PAGE_VAR
-from django.db.models import Field, Model, Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin import audit_list
-from agents.admin.audit_list import group_turns
-from agents.models import SavedFilter
-from agents.saved_filters import (
-    can_delete_filter,
-    delete_filter,
-    list_filters,
-    normalize_query,
-    save_filter,
+from agents.admin import audit_entries, audit_filters
+from agents.admin.audit_entries import group_turns
+from agents.admin.audit_filters import (
+    EVENT_KINDS,
+    FORM_PARAMETERS,
+    LABEL_CHOICES,
+    LIST_URL_NAME,
+    AuditDecisionFilter,
+    AuditKindFilter,
+    AuditLabelFilter,
+    AuditNameFilter,
+    AuditOutcomeFilter,
+    AuditPeriodFilter,
+    build_filter_panel,
+    build_filter_urls,
+    build_older_query,
+    describe_search_limit,
+    limit_search,
 )
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.admin.theme import (
-    ChoicesDropdownFilter,
-    DateTimeRangeFilter,
-    DropdownFilter,
-    FieldTextFilter,
-    register,
-)
+from bonobot.core.admin.theme import register
 from bonobot.core.celery_tasks import enqueue_task_on_commit
-from bonobot.core.i18n.localization import localize_problem
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import NotFound, Problem
-from bonobot.core.text.untrusted_text import make_visible
+from bonobot.core.problems import NotFound
 from bonobot.ledger.api.audit import build_download
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
@@ -56,48 +51,14 @@ from bonobot.ledger.audit.export import ExportFormat
 from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.tasks import CONTINUE_VERIFICATION
-from bonobot.ledger.types import APPROVAL_REQUIRED_CODE
-from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.label_icons import FLOW_MARKS
 
-LIST_URL_NAME = "admin:ledger_auditrow_changelist"
 MAX_FAULTS_SHOWN = 10
 VERIFICATION_SESSION_KEY = "verification_asked"
 # A worker starts and reports progress within this time; otherwise none is running.
 START_TIMEOUT = timedelta(minutes=1)
-TIME_PARAMETER = audit_list.TIME_PARAMETER
-UNTIL_PARAMETER = f"{TIME_PARAMETER}_to"
-# Query parameters that filter nothing: page, export format, Django admin flags.
-IGNORED_PARAMETERS = audit_list.PLAIN_PARAMETERS
 # Rows that the pages of one list have; older ones are in a list that ends where it does. A count
 # of more would read as many rows in random places of the table.
 MAX_PAGED = 1_000
-EVENT_KINDS = (
-    ("call", _("tool calls")),
-    ("model", _("model turns")),
-    ("change", _("changes")),
-    ("approval", _("approvals")),
-    ("connection", _("connections")),
-)
-LABEL_CHOICES = tuple((label.value, FLOW_MARKS[label].title) for label in FlowLabel)
-# Filter titles of audit columns, which have no verbose names.
-COLUMN_TITLES = {
-    "outcome": _("outcome"),
-    "decision": _("decision"),
-    "code": _("code"),
-    "agent_name": _("agent"),
-    "server_name": _("server"),
-    "tool_name": _("tool"),
-}
-# The parameters that the filter form and the search field have fields for.
-FORM_PARAMETERS = frozenset(
-    {
-        *("outcome__in", "kind", "decision__exact", "code__icontains", "agent_name__icontains"),
-        *("server_name__icontains", "tool_name__icontains", "q", PAGE_VAR),
-        audit_list.LABEL_PARAMETER,
-        *(f"{TIME_PARAMETER}_{end}_{part}" for end in ("from", "to") for part in (0, 1)),
-    }
-)
 
 
 def build_verification_urls(
@@ -175,228 +136,6 @@ def _describe_pending_verification(
     return {"requested": True, "running": is_waiting, "stalled": not is_waiting}
 
 
-def build_filter_urls(
-    view: Callable[..., Any], get_principal: Callable[[HttpRequest], Principal]
-) -> list[Any]:
-    """Return the URLs to save and delete filters; `view` wraps views as the admin does."""
-    names = {"save_filter": _handle_save_filter, "remove_filter": _handle_delete_filter}
-    return [
-        path(
-            f"{name.replace('_', '-')}/",
-            view(partial(_handle_post, get_principal, handler)),
-            name=f"ledger_auditrow_{name}",
-        )
-        for name, handler in names.items()
-    ]
-
-
-def build_filter_panel(principal: Principal, query: str) -> dict[str, Any]:
-    """Return the saved filters for the list's current query string (one query)."""
-    try:
-        current_query = normalize_query(query)
-    except ValueError:
-        current_query = ""
-    rows = list(list_filters(principal))
-    return {
-        "now": current_query,
-        "rows": [
-            {
-                "row": row,
-                "mine": str(row.owner_id) == principal.id,
-                "is_current": row.query == current_query,
-                "may_remove": can_delete_filter(principal, row),
-            }
-            for row in rows
-        ],
-        "may_save": principal.kind == "user",
-    }
-
-
-def _handle_post(
-    get_principal: Callable[[HttpRequest], Principal],
-    handler: Callable[[HttpRequest, Principal], HttpResponseBase],
-    request: HttpRequest,
-) -> HttpResponseBase:
-    if request.method != "POST":
-        return HttpResponseNotAllowed(["POST"])
-    return handler(request, get_principal(request))
-
-
-def _handle_save_filter(request: HttpRequest, principal: Principal) -> HttpResponseBase:
-    query, posted = request.POST.get("query", ""), request.POST
-    try:
-        row = save_filter(principal, posted.get("name", ""), query, shared="shared" in posted)
-    except Problem as problem:
-        if problem.status == 403:
-            raise
-        messages.error(request, localize_problem(problem))
-        return _redirect_to_list(query)
-    messages.success(
-        request, _t("The filter %(name)s was saved.") % {"name": make_visible(row.name)}
-    )
-    return _redirect_to_list(row.query)
-
-
-def _handle_delete_filter(request: HttpRequest, principal: Principal) -> HttpResponseBase:
-    rows: Any = list_filters(principal)
-    row: SavedFilter = rows.get_or_404(principal.organization_id, pk=request.POST.get("filter"))
-    delete_filter(principal, row)
-    messages.success(
-        request, _t("The filter %(name)s was deleted.") % {"name": make_visible(row.name)}
-    )
-    return _redirect_to_list(request.POST.get("query", ""))
-
-
-def _redirect_to_list(query: str) -> HttpResponseRedirect:
-    try:
-        normalized = normalize_query(query)
-    except ValueError:
-        normalized = ""
-    return HttpResponseRedirect(reverse(LIST_URL_NAME) + (f"?{normalized}" if normalized else ""))
-
-
-class AuditPeriodFilter(DateTimeRangeFilter):
-    """A time range filter; a search goes back from its end."""
-
-    column_label = _("requested")
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-        """Return the rows in the range, and store its bounds on the request."""
-        request.asked_within = (  # type: ignore[attr-defined]
-            self._parse_datetime("from", time.min),
-            self._parse_datetime("to", time.max),
-        )
-        return super().queryset(request, queryset)
-
-
-def limit_search(request: HttpRequest, organization_id: UUID, rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Return the rows that a search covers; `request.looked_since` is where it stopped."""
-    since, until = getattr(request, "asked_within", (None, None))
-    if until is not None:
-        until += audit_search.TIME_RESOLUTION  # the list includes rows of that moment
-    search = audit_search.AuditSearch(
-        organization_id, _parse_search_criteria(request), since=since, until=until
-    )
-    search_start = search.find_stop_time()
-    if search_start is None:
-        return rows
-    request.looked_since = search_start  # type: ignore[attr-defined]
-    return rows.filter(opened_at__gte=search_start)
-
-
-def describe_search_limit(request: HttpRequest) -> dict[str, Any] | None:
-    """Return where the search stopped and the query for older rows; None if it saw all."""
-    since: datetime | None = getattr(request, "looked_since", None)
-    if since is None:
-        return None
-    return {
-        "since": since,
-        "rows": audit_search.MAX_ROWS_SCANNED,
-        "query": _build_query_until(request, since - audit_search.TIME_RESOLUTION),
-    }
-
-
-def build_older_query(request: HttpRequest, changelist: Any) -> str:
-    """Return the query for the rows after the last page; blank if there are none, or more pages.
-
-    Its first row is the last one of this page, since others may have the same time.
-    """
-    paginator, rows = changelist.paginator, list(changelist.result_list)
-    is_last_page = changelist.page_num >= paginator.num_pages
-    if not (is_last_page and paginator.more and rows):
-        return ""
-    return _build_query_until(request, rows[-1].opened_at)
-
-
-def _build_query_until(request: HttpRequest, until: datetime) -> str:
-    """Return the list's query with another end of the period, on its first page."""
-    parameters = {name: request.GET.getlist(name) for name in request.GET if name != PAGE_VAR}
-    local = timezone.localtime(until)
-    parameters |= {
-        f"{UNTIL_PARAMETER}_0": [f"{local:%Y-%m-%d}"],
-        f"{UNTIL_PARAMETER}_1": [f"{local:%H:%M:%S.%f}"],
-    }
-    return urlencode(parameters, doseq=True)
-
-
-def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
-    """Return the filters of the list by whether an index supports them."""
-    indexed: dict[str, str] = {}
-    has_unindexed = False
-    for name, values in request.GET.lists():
-        filled = [value.strip() for value in values if value.strip()]
-        if not filled or name in IGNORED_PARAMETERS or name.startswith(f"{TIME_PARAMETER}_"):
-            continue
-        column = name.removesuffix("__exact").removesuffix("__in")
-        if column == "outcome" and filled == [audit_list.PENDING]:
-            indexed["code"] = APPROVAL_REQUIRED_CODE
-        elif column in audit_search.INDEXED_COLUMNS and len(filled) == 1 and "," not in filled[0]:
-            indexed[column] = filled[0]
-        else:
-            has_unindexed = True
-    return audit_search.SearchCriteria(indexed, has_other_filters=has_unindexed)
-
-
-class AuditKindFilter(DropdownFilter):
-    """A filter by kind: calls, model turns, changes, approvals or connections."""
-
-    title = _("type")
-    parameter_name = "kind"
-
-    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
-        return EVENT_KINDS
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
-        kind = self.value()
-        if kind == "approval":  # with the requests, which are entries of calls
-            return queryset.filter(Q(event_type=kind) | audit_list.APPROVAL_REQUESTS)
-        return queryset.filter(event_type=kind) if kind in dict(EVENT_KINDS) else queryset
-
-
-class AuditLabelFilter(DropdownFilter):
-    """A filter by a flow label of the called tool."""
-
-    title = _("flow label")
-    parameter_name = audit_list.LABEL_PARAMETER
-
-    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
-        return LABEL_CHOICES
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
-        label = self.value()
-        return queryset.filter(audit_search.build_label_filter(label)) if label else queryset
-
-
-class _ColumnTitleFilter(FieldListFilter):
-    """A filter with the translated title of its column."""
-
-    def __init__(self, field: Field, *args: Any, **kwargs: Any) -> None:
-        super().__init__(field, *args, **kwargs)
-        self.title = COLUMN_TITLES[field.name]
-
-
-class AuditOutcomeFilter(DropdownFilter):
-    """A filter by one or more outcomes, as they are shown: values or lists with commas."""
-
-    title = COLUMN_TITLES["outcome"]
-    parameter_name = "outcome__in"
-
-    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
-        return audit_list.OUTCOMES
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
-        values = ",".join(request.GET.getlist("outcome__in")).split(",")
-        return queryset.filter(audit_list.filter_outcomes(filter(None, values)))
-
-
-class AuditDecisionFilter(_ColumnTitleFilter, ChoicesDropdownFilter):
-    """A filter by decision."""
-
-
-class AuditNameFilter(_ColumnTitleFilter, FieldTextFilter):
-    """A filter by a part of a recorded name."""
-
-
 @register(AuditRow)
 class AuditAdmin(ScopedAdmin):
     """The active organization's audit rows."""
@@ -433,10 +172,10 @@ class AuditAdmin(ScopedAdmin):
         per_page: int,
         *args: Any,
         **kwargs: Any,
-    ) -> audit_list.ScannedPaginator:
+    ) -> audit_filters.ScannedPaginator:
         """Return a paginator that scans the rows once."""
         limit = self.max_paged
-        return audit_list.ScannedPaginator(queryset, per_page, *args, limit=limit, **kwargs)
+        return audit_filters.ScannedPaginator(queryset, per_page, *args, limit=limit, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the change list with the rows that its paginator found."""
@@ -452,7 +191,7 @@ class AuditAdmin(ScopedAdmin):
         rows = queryset.filter(audit_search.build_text_filter(search_term))
         if not getattr(request, "exporting", False):
             organization_id = self.get_principal(request).organization_id
-            rows = rows.filter(audit_list.hide_answered_requests(organization_id, request))
+            rows = rows.filter(audit_filters.hide_answered_requests(organization_id, request))
             rows = limit_search(request, organization_id, rows)
         return rows, False
 
@@ -492,7 +231,7 @@ class AuditAdmin(ScopedAdmin):
         """Show the log with calls over time, filters and one entry, or its rows to a script."""
         principal = self.get_principal(request)
         query = request.GET.copy()
-        entry_id = "".join(query.pop(audit_list.ENTRY_PARAMETER, [])[:1])
+        entry_id = "".join(query.pop(audit_filters.ENTRY_PARAMETER, [])[:1])
         request.GET = query  # type: ignore[assignment]  # a copy, which may be changed
         own_context = {"title": _("Audit log"), **(extra_context or {})}
         response = super().changelist_view(request, own_context)
@@ -513,7 +252,7 @@ class AuditAdmin(ScopedAdmin):
     def _build_rows(
         self, principal: Principal, request: HttpRequest, changelist: Any, entry_id: str
     ) -> dict[str, Any]:
-        entries = audit_list.describe_entries(principal.organization_id, changelist.result_list)
+        entries = audit_entries.describe_entries(principal.organization_id, changelist.result_list)
         names = {
             str(key): name
             for entry in entries
@@ -525,7 +264,7 @@ class AuditAdmin(ScopedAdmin):
         }
         return {
             "groups": group_turns(entries, entry_id),
-            "chips": audit_list.list_chips(request.GET, names),
+            "chips": audit_filters.list_chips(request.GET, names),
             "query": request.GET.urlencode(),
             "further": describe_search_limit(request),
             "older_query": build_older_query(request, changelist),
@@ -542,8 +281,8 @@ class AuditAdmin(ScopedAdmin):
             "saved": build_filter_panel(principal, query.urlencode()),
             "verified": describe_verification(request, principal),
             "has_entries": bool(context["groups"] or context["chips"]),
-            "histogram": audit_list.build_histogram(principal.organization_id, query, period),
-            "outcomes": audit_list.OUTCOMES,
+            "histogram": audit_entries.build_histogram(principal.organization_id, query, period),
+            "outcomes": audit_filters.OUTCOMES,
             "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),
             "kinds": EVENT_KINDS,
             "labels": LABEL_CHOICES,
@@ -596,7 +335,7 @@ class AuditAdmin(ScopedAdmin):
 
 
 def build_entry_context(row: AuditRow) -> dict[str, Any]:
-    details = audit_list.load_entry_details(row)
+    details = audit_entries.load_entry_details(row)
     return {
         "row": row,
         "details": details,

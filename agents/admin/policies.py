@@ -31,6 +31,7 @@ from agents.admin.policy_editor import (
     load_organization_defaults_scope,
     load_organization_scope,
 )
+from agents.agent_tools.restore_policy import restore_policy, save_policy
 from agents.calls.explain import find_no_tools_reason
 from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
@@ -45,7 +46,6 @@ from agents.policies.services import (
     load_policy_spec,
 )
 from agents.policies.simulations import DEFAULT_DAYS, PolicySimulation, simulate_policy
-from agents.tool_matrix.restore_policy import restore_policy, save_policy
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     redirect_back,

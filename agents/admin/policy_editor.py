@@ -22,6 +22,7 @@ from agents.policies.decisions import (
     ToolFacts,
     decide_tool_call,
 )
+from agents.policies.rule_texts import MODE_TITLES
 from agents.policies.rules import STRICTEST_FIRST, Policy, Rule
 from agents.policies.services import (
     EntryRules,
@@ -31,7 +32,6 @@ from agents.policies.services import (
     get_organization_id,
     list_entry_rules,
 )
-from agents.rule_texts import MODE_TITLES
 from bonobot.accounts.models import Organization
 from bonobot.core.text.canonical_json import to_canonical_json
 from mcp_servers.models import Definition, Server

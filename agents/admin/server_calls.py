@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
 from agents.calls import pipeline
-from agents.calls.truncate_result import decode_text_blob
+from agents.calls.result_text import decode_text_blob
 from agents.calls.types import Method
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.current_organization import read_client_name

@@ -18,8 +18,14 @@ from agents.models import Agent, AgentAssignment, Skill
 from agents.models.agents import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH, SKILL_TEXTS
 from agents.sessions.services import can_run_agent, run_skill
-from agents.skills.services import SkillSpec, delete_skill, save_skill
-from agents.skills.templates import format_lines, parse_lines, read_arguments
+from agents.skills import (
+    SkillSpec,
+    delete_skill,
+    format_lines,
+    parse_lines,
+    read_arguments,
+    save_skill,
+)
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal

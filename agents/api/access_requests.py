@@ -7,7 +7,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.access_requests.services import (
+from agents.access_requests import (
     ANSWER_PERMISSIONS,
     ANSWERS,
     AccessRequestSpec,

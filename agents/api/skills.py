@@ -13,8 +13,15 @@ from agents.models import Agent, AgentAssignment, Skill, SkillVersion
 from agents.models.agents import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH, SkillQuerySet
 from agents.sessions.services import run_skill
-from agents.skills.services import SkillSpec, delete_skill, get_skill, save_skill
-from agents.skills.templates import MAX_ARGUMENT_LENGTH, build_template, render_skill
+from agents.skills import (
+    MAX_ARGUMENT_LENGTH,
+    SkillSpec,
+    build_template,
+    delete_skill,
+    get_skill,
+    render_skill,
+    save_skill,
+)
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.current_organization import resolve_principal

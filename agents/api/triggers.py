@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from agents.api.workflows import WorkflowInputsField, WorkflowView
 from agents.models import Session, Trigger
 from agents.workflows.queries import build_webhook_url, list_triggers
-from agents.workflows.schedule_times import MAX_PERIOD_S, MIN_PERIOD_S
+from agents.workflows.schedules import MAX_PERIOD_S, MIN_PERIOD_S
 from agents.workflows.triggers import (
     MAX_PER_MINUTE,
     TriggerSpec,

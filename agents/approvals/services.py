@@ -11,8 +11,7 @@ from django.utils import timezone
 
 from agents.flow_labels.session_labels import label_session
 from agents.models import Approval, Session, SessionApproval
-from agents.page_wakeups import wake_pages
-from agents.session_wakeups import notify_of_answer, wake_session
+from agents.wakeups import notify_of_answer, wake_pages, wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -225,14 +224,14 @@ def _create_session_approval(principal: Principal, approval: Approval) -> None:
     )
 
 
-def build_bus_topic(approval_id: UUID) -> str:
+def build_approval_topic(approval_id: UUID) -> str:
     """Return the bus topic of an approval, whose listeners are woken when it ends."""
     return f"approval:{approval_id}"
 
 
 def _wake_waiting_calls(approval: Approval) -> None:
     """Wake what waits for the approval's end: a session, or a process with the call."""
-    wake_listeners(build_bus_topic(approval.pk))
+    wake_listeners(build_approval_topic(approval.pk))
     wake_pages(approval.organization_id)
     if approval.session_id is not None:
         notify_of_answer(approval.session_id)

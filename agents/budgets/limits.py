@@ -8,16 +8,12 @@ from math import ceil
 from typing import cast
 from uuid import UUID
 
+from bonobot.core.rate_limiter import calculate_burst
 from bonobot.ledger import budgets
 from bonobot.ledger.types import BudgetReservation, RateCharge, build_rate_prefix
 
 # Count seconds in milliseconds; otherwise each short call would be rounded up to a second.
 CELL_UNITS = {"seconds": ("milliseconds", 1000)}
-
-
-# A third of a minute's calls may come at once, for parallel calls of one turn.
-BURST_SHARE = 3
-MIN_BURST = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +88,10 @@ def build_charge(
     return RateCharge(
         f"{build_rate_prefix(organization_id)}{scope}:{scope_id}",
         per_minute,
-        _calculate_burst(per_minute),
+        calculate_burst(per_minute),
     )
 
 
 def build_global_charge(per_minute: int) -> RateCharge:
     """Return a call's charge on the rate limit shared by all organizations."""
-    return RateCharge("rate:all:global:all", per_minute, _calculate_burst(per_minute))
-
-
-def _calculate_burst(per_minute: int) -> int:
-    return max(min(MIN_BURST, per_minute), per_minute // BURST_SHARE)
+    return RateCharge("rate:all:global:all", per_minute, calculate_burst(per_minute))

@@ -24,7 +24,7 @@ from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.text_labels import list_skill_labels
 from agents.models import Agent, AgentAssignment
 from agents.policies.decisions import EffectivePolicy, ToolFacts
-from agents.skills.templates import SkillTemplate, build_template
+from agents.skills import SkillTemplate, build_template
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.policies.decisions import DefinitionFacts, PolicyDecision, ToolFacts
-from agents.skills.templates import SkillTemplate
+from agents.skills import SkillTemplate
 from bonobot.accounts.principals import Principal
 from mcp_servers.flow_labels import FlowLabel
 

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from agents.budgets.limits import BudgetLimit
 from agents.calls.definitions import ServerFacts
+from agents.calls.result_text import ResultText
 from agents.calls.snapshots import CallSnapshot, Target
-from agents.calls.truncate_result import ResultText
 from agents.calls.types import CallRequest
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.text.masking import Masker

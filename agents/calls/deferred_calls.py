@@ -15,6 +15,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from agents.approvals.services import withdraw_approval
+from agents.calls.incomplete_results import get_earlier_call_ids
 from agents.calls.require_approval import build_refusal
 from agents.calls.settle_call import (
     OUTCOME_UNKNOWN_CODE,
@@ -128,10 +129,10 @@ def save_responses(row: DeferredCall, responses: Mapping[str, Any]) -> None:
     extra_params = {"inputResponses": given_responses} | (
         {"requestState": answer["state"]} if answer.get("state") is not None else {}
     )
-    earlier_call_ids = [*stored_request.get("legs", []), str(row.call_id)]
+    earlier_call_ids = [*get_earlier_call_ids(stored_request), str(row.call_id)]
     with transaction.atomic():
         if asking_rows.update(state=State.READY, updated_at=timezone.now()):
-            row.request = stored_request | {"more": extra_params, "legs": earlier_call_ids}
+            row.request = stored_request | {"more": extra_params, "call_ids": earlier_call_ids}
             row.save(update_fields=["request"])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agents.calls.truncate_result import estimate_size
+from agents.calls.result_text import estimate_size
 from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 Kind = Literal["input", "url", "task"]
@@ -38,6 +38,14 @@ class IncompleteResult:
     task_id: str = ""
     poll_ms: int = 0
     ttl_ms: int | None = None
+
+
+def get_earlier_call_ids(stored: Mapping[str, Any]) -> list[str]:
+    """Return the ids of a call's earlier round trips from a stored state or request.
+
+    Those of the previous release have the name `legs`; the next release reads only `call_ids`.
+    """
+    return [*stored.get("call_ids", stored.get("legs", ()))]
 
 
 def parse_incomplete_result(

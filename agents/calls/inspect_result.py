@@ -10,8 +10,8 @@ from django.conf import settings
 
 from agents.calls.context import CallContext
 from agents.calls.redaction import redact_result
+from agents.calls.result_text import ResultText, estimate_size, render_result
 from agents.calls.snapshots import SnapshotTool
-from agents.calls.truncate_result import ResultText, estimate_size, render_result
 from agents.models import StoredResult
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime

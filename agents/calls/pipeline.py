@@ -38,10 +38,10 @@ from agents.calls.prepare_call import (
     resolve_target,
 )
 from agents.calls.require_approval import ApprovalRequired, require_approval
+from agents.calls.result_text import clean_completion
 from agents.calls.root_limits import load_root_limits
 from agents.calls.settle_call import record_contact, record_failure, settle_call
 from agents.calls.snapshots import SnapshotTool
-from agents.calls.truncate_result import clean_completion
 from agents.calls.types import CallIncomplete, CallOutcome, CallRefused, CallRequest
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.problems import Problem

@@ -12,8 +12,8 @@ from agents.budgets.call_costs import FREE, calculate_amounts
 from agents.calls.context import CallContext
 from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_result
+from agents.calls.result_text import clean_text
 from agents.calls.snapshots import CallSnapshot, Target
-from agents.calls.truncate_result import clean_text
 from agents.calls.types import CallRequest, OutcomeUnrecorded
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.i18n.messages import TranslatableMessage, format_message

@@ -52,7 +52,7 @@ from agents.policies.queries import (
 )
 from agents.policies.rules import Arguments, Rule
 from agents.policies.shadow_mode import ORGANIZATION_SHADOW, SHADOW
-from agents.skills.templates import SkillTemplate
+from agents.skills import SkillTemplate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.queries import load_policy_generation

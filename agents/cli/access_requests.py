@@ -14,7 +14,7 @@ SHOWN_FIELDS = ("id", "state", "kind", "target", "agent", "requested_by", "expir
 
 
 def serialize_access_request(access_request: AccessRequest) -> dict[str, Any]:
-    from agents.access_requests.services import build_page_url
+    from agents.access_requests import build_page_url
 
     return {
         "id": str(access_request.pk),
@@ -64,7 +64,7 @@ _CREATE_ARGUMENTS = (
 
 
 def _create_access_request(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.access_requests.services import AccessRequestSpec, create_access_request
+    from agents.access_requests import AccessRequestSpec, create_access_request
 
     spec = AccessRequestSpec(
         kind=options.kind,
@@ -76,7 +76,7 @@ def _create_access_request(cli: CommandContext, options: argparse.Namespace) -> 
 
 
 def _cancel_access_request(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.access_requests.services import cancel_access_request
+    from agents.access_requests import cancel_access_request
 
     access_request = elicitations.get_request(cli, AccessRequest, options.id)
     _emit(cli, cancel_access_request(cli.principal, access_request))
@@ -90,7 +90,7 @@ def _add_answer_arguments(parser: argparse.ArgumentParser, *, is_required: bool)
 
 
 def _answer(cli: CommandContext, options: argparse.Namespace, answer: str) -> None:
-    from agents.access_requests.services import answer_access_request
+    from agents.access_requests import answer_access_request
 
     access_request = elicitations.get_request(cli, AccessRequest, options.id)
     _emit(cli, answer_access_request(cli.principal, access_request, answer, options.message))

@@ -19,7 +19,7 @@ from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:
-    from agents.skills.services import SkillSpec
+    from agents.skills import SkillSpec
 
 
 NAME_ARGUMENT = (Argument("NAME", "Its name"),)
@@ -70,7 +70,7 @@ def _list_skills(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _show_skill_text(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.skills.services import get_skill
+    from agents.skills import get_skill
 
     skill = get_skill(cli.principal, options.name)
     cli.emit(serialize_skill(skill))
@@ -78,7 +78,7 @@ def _show_skill_text(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _create_skill(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.skills.services import save_skill
+    from agents.skills import save_skill
 
     if Skill.objects.filter(
         organization_id=cli.principal.organization_id, name=options.name
@@ -93,7 +93,7 @@ def _create_skill(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _update_skill(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.skills.services import get_skill, save_skill
+    from agents.skills import get_skill, save_skill
 
     skill = get_skill(cli.principal, options.name)
     _show_skill(cli, save_skill(cli.principal, _build_spec(options), skill))
@@ -112,8 +112,7 @@ def _show_skill(cli: CommandContext, skill: Skill) -> None:
 def _run_skill(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.cli.sessions import show_session_result
     from agents.sessions.services import run_skill
-    from agents.skills.services import get_skill
-    from agents.skills.templates import build_template, render_skill
+    from agents.skills import build_template, get_skill, render_skill
 
     skill = get_skill(cli.principal, options.name)
     arguments = parse_pairs(options.values, "KEY=VALUE")
@@ -134,7 +133,7 @@ def _run_skill(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _delete_skill(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.skills.services import delete_skill, get_skill
+    from agents.skills import delete_skill, get_skill
 
     skill = get_skill(cli.principal, options.name)
     serialized = serialize_skill(skill)
@@ -144,8 +143,7 @@ def _delete_skill(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _build_spec(options: argparse.Namespace) -> "SkillSpec":
-    from agents.skills.services import SkillSpec
-    from agents.skills.templates import parse_line
+    from agents.skills import SkillSpec, parse_line
 
     return SkillSpec(
         name=options.name,
@@ -161,7 +159,7 @@ def _build_spec(options: argparse.Namespace) -> "SkillSpec":
 
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
-    from agents.skills.templates import LINE_SYNTAX
+    from agents.skills import LINE_SYNTAX
 
     add_arguments(parser, NAME_ARGUMENT)
     text_source = parser.add_mutually_exclusive_group()

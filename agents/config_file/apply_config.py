@@ -27,7 +27,7 @@ from agents.services import (
     detach_server,
     update_agent,
 )
-from agents.skills.services import delete_skill, save_skill
+from agents.skills import delete_skill, save_skill
 from agents.workflows.services import delete_workflow, save_workflow
 from agents.workflows.triggers import set_triggers
 from bonobot.accounts.principals import Principal

@@ -10,8 +10,7 @@ from agents.assignments import list_agent_slugs
 from agents.config_file.field_readers import ConfigLocation, FieldReader
 from agents.models import Skill, Trigger, Workflow
 from agents.models.skills import SKILL_TEXTS
-from agents.skills.services import SkillSpec
-from agents.skills.templates import read_arguments
+from agents.skills import SkillSpec, read_arguments
 from agents.workflows.definitions import WORKFLOW_FIELDS
 from agents.workflows.services import WorkflowSpec
 from agents.workflows.triggers import TriggerSpec

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from django.conf import settings
 
+from agents.agent_tools.services import save_settings
+from agents.agent_tools.settings import Setting
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, attach_server, create_agent
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import Setting
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role

@@ -19,7 +19,7 @@ from django.db.models import Count, Max
 
 from agents.console.pending_counts import load_pending_counts
 from agents.models import Approval, ElicitationRequest, Session
-from agents.page_wakeups import build_bus_topic
+from agents.wakeups import build_pages_topic
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.message_bus import WakeupListener, listen
@@ -160,7 +160,7 @@ class OrganizationWatch:
 
     async def run(self) -> None:
         """Read the versions and wake pages whose topics changed, as long as pages are open."""
-        async with listen(build_bus_topic(self.organization_id)) as self._listener:
+        async with listen(build_pages_topic(self.organization_id)) as self._listener:
             is_woken = True
             while self.pages:
                 names: set[str] = set().union(*(page.topics for page in self.pages))

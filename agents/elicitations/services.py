@@ -18,7 +18,7 @@ from agents.approvals.services import build_requester_fields
 from agents.elicitations.forms import ElicitationParams, clean_content, iterate_fields
 from agents.flow_labels.session_labels import label_session
 from agents.models import ElicitationRequest, PendingCall, Session
-from agents.session_wakeups import notify_of_answer, wake_session
+from agents.wakeups import notify_of_answer, wake_session
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets

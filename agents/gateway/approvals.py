@@ -16,7 +16,7 @@ from uuid import UUID
 from django.utils import timezone
 from mcp.shared.exceptions import MCPError
 
-from agents.approvals.services import build_bus_topic, withdraw_approval
+from agents.approvals.services import build_approval_topic, withdraw_approval
 from agents.calls.deferred_calls import create_deferred_call
 from agents.calls.incomplete_results import InvalidInputRequest, parse_input_requests
 from agents.calls.pipeline import ApprovalRequired, CallRefused
@@ -95,7 +95,7 @@ async def wait_for_decision(approval_id: UUID, timeout_s: float = inf) -> None:
     """Wait until an approval is decided or has expired, at most `timeout_s` seconds."""
     clock = get_runtime().loop.time
     deadline = clock() + timeout_s
-    async with listen(build_bus_topic(approval_id)) as listener:
+    async with listen(build_approval_topic(approval_id)) as listener:
         while await get_runtime().run_orm(_is_pending, approval_id):
             if clock() >= deadline:
                 return

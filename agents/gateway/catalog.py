@@ -23,9 +23,9 @@ from agents.builtin_tools.toolsets.default_tools import READ_SKILL
 from agents.calls.definitions import SnapshotDefinition
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.gateway.client_request import build_invalid_params_error
-from agents.gateway.era_translation import translate_execution
+from agents.gateway.protocol_versions import translate_execution
 from agents.gateway.routes import GatewayTarget
-from agents.skills.templates import SkillTemplate, build_skill_entries, read_skill_file
+from agents.skills import SkillTemplate, build_skill_entries, read_skill_file
 from mcp_servers.client.change_notifications import TOPICS
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.client.mcp_extensions import (

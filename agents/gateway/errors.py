@@ -1,20 +1,52 @@
-"""Convert failures to MCP errors or tool results.
+"""Convert failures to HTTP responses, MCP errors or tool results.
+
+A request that isn't authenticated or admitted (401, 403, 429, 503) gets problem details with the
+headers that say what to do.
 
 A refused call of a listed tool gives a failed tool result with our code; a tool that isn't listed
 gives the same error as a missing one. The codes are those of the REST API.
 """
 
+from http import HTTPStatus
 from typing import Any
 
+from django.conf import settings
 from mcp.shared.exceptions import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS
 
 from agents.calls.pipeline import CallOutcome
+from agents.gateway.authentication import build_challenge
+from agents.gateway.routes import METADATA_PATH, ROOT_PATH, GatewayAddress
+from bonobot.accounts.roles import TokenScope
+from bonobot.core.api.exception_handler import format_retry_after
 from bonobot.core.problems import Problem
 
 # The `_meta` key of our code and remedy.
 PROBLEM_META_KEY = "bonobot/problem"
 LEGACY_NOT_FOUND = -32002
+
+
+def build_problem_headers(
+    problem: Problem, address: GatewayAddress | None
+) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a problem: when to retry, and for 401 and 403 how to authorize."""
+    headers = []
+    if retry_after := format_retry_after(problem):
+        headers.append((b"retry-after", retry_after.encode("latin-1")))
+    if problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        path = address.path if address else ROOT_PATH
+        challenge = build_challenge(
+            f"{settings.BONOBOT_URL}{METADATA_PATH}{path}", problem, _get_default_scope(address)
+        )
+        headers.append((b"www-authenticate", challenge.encode("latin-1")))
+    return headers
+
+
+def _get_default_scope(address: GatewayAddress | None) -> str:
+    """Return the scope that a client should request at an address; blank without OAuth."""
+    if not settings.BONOBOT_OAUTH or address is None:
+        return ""
+    return TokenScope.AGENTS if address.kind == "organization" else TokenScope.TOOLS
 
 
 def build_unknown_name_error(noun: str, name: str) -> MCPError:

@@ -18,10 +18,10 @@ from django.utils import timezone
 from agents.calls import pipeline
 from agents.calls.connections import find_user_id, resolve_user_endpoint
 from agents.calls.definitions import ServerFacts
-from agents.calls.incomplete_results import MAX_ROUNDS
+from agents.calls.incomplete_results import MAX_ROUNDS, get_earlier_call_ids
 from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
+from agents.calls.result_text import estimate_size
 from agents.calls.snapshots import CallSnapshot
-from agents.calls.truncate_result import estimate_size
 from agents.calls.types import CallRequest, Method, RelayOptions
 from agents.flow_labels.text_labels import label_endpoint_reader, label_skill_reader
 from agents.gateway import approvals, request_state
@@ -39,7 +39,6 @@ from agents.gateway.client_request import (
     list_supported_requests,
 )
 from agents.gateway.connection_subscriptions import get_connection_subscriptions
-from agents.gateway.era_translation import translate_input_request
 from agents.gateway.errors import (
     build_failure_result,
     build_mcp_error,
@@ -53,9 +52,10 @@ from agents.gateway.mcp_host import (
     build_host,
     supports_tasks,
 )
+from agents.gateway.protocol_versions import translate_input_request
 from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
-from agents.skills.templates import find_skill_name
+from agents.skills import find_skill_name
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
@@ -365,7 +365,7 @@ class UpstreamCallHandlers:
         if outcome.code != INPUT_REQUIRED:
             return await build_call_result(inbound, upstream_request, outcome)
         new_state: dict[str, Any] = {
-            "legs": [*previous_state.get("legs", []), str(outcome.call_id)]
+            "call_ids": [*get_earlier_call_ids(previous_state), str(outcome.call_id)]
         }
         if "requestState" in outcome.result:
             new_state["state"] = outcome.result["requestState"]
@@ -496,7 +496,7 @@ def _build_relay_options(inbound: GatewayRequest, state: Mapping[str, Any]) -> R
     return RelayOptions(
         meta=inbound.forwarded_meta,
         extra_params=extra_params,
-        earlier_call_ids=frozenset([UUID(call_id) for call_id in state.get("legs", [])]),
+        earlier_call_ids=frozenset(map(UUID, get_earlier_call_ids(state))),
         allowed_requests=list_supported_requests(inbound.capabilities),
         on_log=inbound.forward_log if inbound.log_level else None,
         log_subscriber=inbound.subscriber,

@@ -18,11 +18,15 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from agents.calls import deferred_calls, pipeline
-from agents.calls.incomplete_results import InvalidInputRequest, parse_input_requests
+from agents.calls.incomplete_results import (
+    InvalidInputRequest,
+    get_earlier_call_ids,
+    parse_input_requests,
+)
 from agents.calls.pending_calls import RemoteTask, TaskMethod, send_task_request
 from agents.calls.pipeline import ApprovalRequired, CallOutcome
+from agents.calls.result_text import estimate_size
 from agents.calls.snapshots import CallSnapshot
-from agents.calls.truncate_result import estimate_size
 from agents.calls.types import CallRequest, RelayOptions
 from agents.gateway import approvals
 from agents.gateway.approvals import DEFERRED_CALL_KEY, build_deferred_task
@@ -169,7 +173,7 @@ class DeferredCallRunner:
             relay=RelayOptions(
                 meta=stored_request["meta"],
                 extra_params=stored_request.get("more", {}),
-                earlier_call_ids=frozenset(map(UUID, stored_request.get("legs", []))),
+                earlier_call_ids=frozenset(map(UUID, get_earlier_call_ids(stored_request))),
                 allowed_requests=list_supported_requests(inbound.capabilities),
             ),
         )

@@ -22,6 +22,7 @@ from mcp_servers.models import Server
 from mcp_servers.models.servers import ServerQuerySet
 
 ROOT_PATH = "/mcp"
+METADATA_PATH = "/.well-known/oauth-protected-resource"
 # The scopes that may use the organization's own address, the narrowest first.
 ORGANIZATION_SCOPES = (TokenScope.AGENTS, TokenScope.MANAGE, TokenScope.API)
 Kind = Literal["organization", "agent", "server"]

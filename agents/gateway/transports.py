@@ -23,7 +23,6 @@ from mcp.server.transport_security import TransportSecuritySettings
 from agents.gateway.authentication import (
     AuthenticatedClient,
     authenticate_client,
-    build_challenge,
     build_resource_metadata,
     set_current_client,
 )
@@ -37,6 +36,7 @@ from agents.gateway.batches import (
 from agents.gateway.client_sessions import SESSION_ID_HEADER
 from agents.gateway.direct_requests import DirectResponder, is_direct_candidate
 from agents.gateway.dispatcher import GatewayDispatcher
+from agents.gateway.errors import build_problem_headers
 from agents.gateway.handlers import Kind
 from agents.gateway.organization_server.management_tools import prepare_management_tools
 from agents.gateway.request_bodies import (
@@ -49,17 +49,14 @@ from agents.gateway.request_bodies import (
     read_body,
     replay_messages,
 )
-from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
+from agents.gateway.routes import METADATA_PATH, ROOT_PATH, GatewayAddress, parse_path
 from agents.gateway.session_router import SessionRouter
 from bonobot.accounts.external_issuers.services import list_announced_issuers
-from bonobot.accounts.roles import TokenScope as Wanted
-from bonobot.core.api.exception_handler import format_retry_after
 from bonobot.core.http import cors
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS
 
-METADATA_PATH = "/.well-known/oauth-protected-resource"
 MAX_TOKEN_LENGTH = 8_192
 NO_STORE_HEADERS = [(b"cache-control", b"no-store")]
 
@@ -106,7 +103,13 @@ class GatewayApplication:
         try:
             caller = await _authenticate_request(headers, scope, address)
         except Problem as problem:
-            await _send_problem(send, problem, address)
+            await _send_json(
+                send,
+                problem.status,
+                problem.as_dict(),
+                build_problem_headers(problem, address),
+                "application/problem+json",
+            )
             return
         if scope["method"] == "POST" and is_direct_candidate(headers, scope["headers"]):
             body, replay = await read_body(receive)
@@ -325,27 +328,6 @@ def _build_user(caller: AuthenticatedClient) -> AuthenticatedUser:
 def _decode_headers(scope: Scope) -> dict[str, str]:
     # ASGI servers send names in lower case.
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-
-
-async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | None) -> None:
-    """Send problem details, with a challenge for status 401 and 403 and when to retry."""
-    headers = []
-    if retry_after := format_retry_after(problem):
-        headers.append((b"retry-after", retry_after.encode("latin-1")))
-    if problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        path = address.path if address else ROOT_PATH
-        challenge = build_challenge(
-            f"{settings.BONOBOT_URL}{METADATA_PATH}{path}", problem, _get_default_scope(address)
-        )
-        headers.append((b"www-authenticate", challenge.encode("latin-1")))
-    await _send_json(send, problem.status, problem.as_dict(), headers, "application/problem+json")
-
-
-def _get_default_scope(address: GatewayAddress | None) -> str:
-    """Return the scope that a client should request at an address; blank without OAuth."""
-    if not settings.BONOBOT_OAUTH or address is None:
-        return ""
-    return Wanted.AGENTS if address.kind == "organization" else Wanted.TOOLS
 
 
 async def _send_accepted(send: Any) -> None:

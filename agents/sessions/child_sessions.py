@@ -15,9 +15,9 @@ from django.conf import settings
 from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Agent, Inbox, Session, Step
 from agents.policies.queries import require_enabled
-from agents.session_wakeups import build_bus_topic, notify_worker, run_locally
 from agents.sessions.answer_notices import ANSWER_NOTICE_CODES
 from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_cancel
+from agents.wakeups import build_session_topic, notify_worker, run_locally
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.messages import format_message
@@ -168,7 +168,10 @@ async def wait_for_child(child_id: UUID, stopping: asyncio.Event | None = None) 
     child is run in this process if it has a runner. Its steps wake up this process, too, so between
     two queries there is a short pause.
     """
-    async with listen(build_bus_topic(child_id)) as listener, _wake_when_set(stopping, listener):
+    async with (
+        listen(build_session_topic(child_id)) as listener,
+        _wake_when_set(stopping, listener),
+    ):
         while True:
             status = await get_runtime().run_orm(_load_status, child_id)
             if status in FINISHED_STATUSES:

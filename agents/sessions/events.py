@@ -30,8 +30,8 @@ from weakref import WeakKeyDictionary
 from django.db import Error as DatabaseFault
 
 from agents.models import Session, Step
-from agents.session_wakeups import build_bus_topic
 from agents.sessions.partial_output import TEXT_FIELDS, fetch_partial_outputs
+from agents.wakeups import build_session_topic
 from bonobot.core.message_bus import get_bus
 from bonobot.core.runtime import Runtime, get_runtime
 
@@ -321,7 +321,7 @@ class SessionWatcher:
         subscriber = SessionSubscriber(after_seq)
         watch = self._add_subscriber(session_id, subscriber)
         try:
-            await get_bus().add_listener(build_bus_topic(session_id), watch.mark_changed)
+            await get_bus().add_listener(build_session_topic(session_id), watch.mark_changed)
             while True:
                 await _wait_for_event(subscriber.wake, KEEPALIVE_S)
                 if len(subscriber.pending) > MAX_PENDING_EVENTS:
@@ -347,7 +347,7 @@ class SessionWatcher:
         watch.subscribers.discard(subscriber)
         if not watch.subscribers:
             self._watches.pop(watch.session_id, None)
-            get_bus().remove_listener(build_bus_topic(watch.session_id), watch.mark_changed)
+            get_bus().remove_listener(build_session_topic(watch.session_id), watch.mark_changed)
 
     async def _run_polls(self) -> None:
         while self._watches:

@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from agents.models import Runner, Session
-from agents.session_wakeups import notify_worker
+from agents.wakeups import notify_worker
 from bonobot.core.process_identity import identify_this_process
 
 logger = logging.getLogger(__name__)

@@ -27,9 +27,10 @@ from agents.elicitations import forms as elicitation_forms
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import ElicitationOrigin
 from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
-from agents.session_wakeups import build_answers_topic
-from agents.sessions import sampling, sampling_messages, step_store
+from agents.sessions import sampling, step_store
 from agents.sessions.leases import SessionLease
+from agents.sessions.sampling import SamplingRequest
+from agents.wakeups import build_answers_topic
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.message_bus import WakeupListener, listen
 from bonobot.core.problems import InvalidInput, Problem
@@ -101,7 +102,7 @@ class SessionHost(Host):
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         """Have the agent's model answer, after approval if the server requires it."""
         self._check_offered(endpoint, "sampling")
-        request = sampling_messages.parse_request(params)
+        request = sampling.parse_request(params)
         try:
             await self._wait_for_approval(endpoint.server_id, request)
             return await sampling.answer_request(
@@ -239,7 +240,7 @@ class SessionHost(Host):
 
         A denial can't be reported to the server here, so it ends the call.
         """
-        request = sampling_messages.parse_request(params)
+        request = sampling.parse_request(params)
         request_key = f"{pending_call.pk} {pending_call.round} {key}"
         approval = await sampling.find_pending_approval(
             self._session, pending_call.server_id, request, request_key, pending_call.call_id
@@ -251,9 +252,7 @@ class SessionHost(Host):
             self.lease, self._session, pending_call.server_id, request, self._root
         )
 
-    async def _wait_for_approval(
-        self, server_id: UUID, request: sampling_messages.SamplingRequest
-    ) -> None:
+    async def _wait_for_approval(self, server_id: UUID, request: SamplingRequest) -> None:
         """Wait for approval up to `BONOBOT_ANSWER_S` seconds; raises `CallRefused`."""
         request_id = uuid4()
         try:

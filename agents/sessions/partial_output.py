@@ -25,8 +25,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from agents.models import Session, Step
-from agents.session_wakeups import build_bus_topic, notify_watchers
 from agents.sessions.leases import SessionLease
+from agents.wakeups import build_session_topic, notify_watchers
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.message_bus import BusTexts, get_bus
@@ -157,13 +157,13 @@ async def fetch_partial_outputs(session_id: UUID) -> dict[int, dict[str, Any]]:
     """Return the partial outputs of a session's steps from the bus, by `seq`."""
     return {
         int(seq): json.loads(text)
-        for seq, text in (await get_bus().fetch_texts(build_bus_topic(session_id))).items()
+        for seq, text in (await get_bus().fetch_texts(build_session_topic(session_id))).items()
     }
 
 
 def _build_bus_message(output: PartialOutput) -> BusTexts:
     return BusTexts(
-        build_bus_topic(output.session_id),
+        build_session_topic(output.session_id),
         {str(output.seq): json.dumps(make_storable(output.shown))},
     )
 

@@ -15,9 +15,9 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Max, Q
 from django.utils import timezone
 
 from agents.models import Runner, Session, Step
-from agents.session_wakeups import notify_watchers, notify_worker
 from agents.sessions.leases import build_suspect_filter, get_heartbeat_deadline
 from agents.sessions.step_store import wake_parent
+from agents.wakeups import notify_watchers, notify_worker
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message

@@ -5,6 +5,8 @@ token limit; if the server is configured so, a person approves it first.
 """
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -18,9 +20,9 @@ from agents.approvals.services import (
 from agents.budgets.limits import BudgetLimit
 from agents.calls.pending_calls import list_open_calls
 from agents.calls.redaction import redact_value
+from agents.calls.result_text import clean_text
 from agents.calls.root_limits import RootSession
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
-from agents.calls.truncate_result import clean_text
 from agents.calls.types import CallRefused
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import estimate_tokens
@@ -34,14 +36,13 @@ from agents.model_endpoints.request_budget import (
 )
 from agents.model_endpoints.services import build_endpoint
 from agents.models import Approval, Session, SessionApproval
-from agents.sessions import sampling_messages, step_store
+from agents.sessions import sampling, step_store
 from agents.sessions.leases import SessionLease
-from agents.sessions.sampling_messages import SamplingRequest
 from agents.sessions.services import build_principal
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Problem
+from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable, make_visible
@@ -50,6 +51,12 @@ from mcp_servers.client.host import HostRequestRejected
 from mcp_servers.client_capabilities import get_sampling_tokens
 from mcp_servers.models import Server
 
+MAX_MESSAGES = 100
+MAX_CHARACTERS = 100_000
+# Upper bound of `maxTokens`: no model gives a longer answer, and every budget can count it.
+MAX_TOKENS = 1_000_000
+ROLES = ("user", "assistant")
+STOP_REASONS = {"length": "maxTokens"}
 METHOD = "sampling/createMessage"
 RULE = "server:sampling"
 INSTRUCTIONS = (
@@ -64,6 +71,75 @@ APPROVAL_REASON = (
     "The server requests an answer from the agent's model (sampling). The answer goes to "
     "the server. The model gets no tools and no content of the session."
 )
+
+
+@dataclass(frozen=True)
+class SamplingRequest:
+    """A validated sampling request of a server."""
+
+    messages: tuple[tuple[str, str], ...]
+    system_prompt: str
+    max_tokens: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the request as shown to people."""
+        messages = [{"role": role, "text": text} for role, text in self.messages]
+        return {"system": self.system_prompt, "messages": messages, "max_tokens": self.max_tokens}
+
+
+def parse_request(params: Mapping[str, Any]) -> SamplingRequest:
+    """Parse the parameters of `sampling/createMessage`; raises `InvalidInput`."""
+    if params.get("tools") or params.get("toolChoice"):
+        raise _build_error("tools", "omitted: sampling requests can't have tools")
+    messages, max_tokens = params.get("messages"), params.get("maxTokens")
+    if not isinstance(messages, list) or not 0 < len(messages) <= MAX_MESSAGES:
+        raise _build_error("messages", f"1 to {MAX_MESSAGES} messages")
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise _build_error("maxTokens", "a whole number above 0")
+    system = params.get("systemPrompt") or ""
+    parsed_messages = tuple(_parse_message(message) for message in messages)
+    size = (
+        len(system) + sum(len(text) for _, text in parsed_messages)
+        if isinstance(system, str)
+        else 0
+    )
+    if not isinstance(system, str) or size > MAX_CHARACTERS:
+        raise _build_error("messages", f"at most {MAX_CHARACTERS} characters in total")
+    return SamplingRequest(parsed_messages, system, min(max_tokens, MAX_TOKENS))
+
+
+def build_sampling_result(text: str, model: str, finish: str) -> dict[str, Any]:
+    """Return the result for the server."""
+    return {
+        "role": "assistant",
+        "content": {"type": "text", "text": text},
+        "model": model,
+        "stopReason": STOP_REASONS.get(finish, "endTurn"),
+    }
+
+
+def _parse_message(message: Any) -> tuple[str, str]:
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in ROLES:
+        raise _build_error("messages", "messages of `user` and `assistant`")
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and _is_text(part)]
+    if not parts or len(texts) != len(parts):
+        raise _build_error("messages", "text: other content isn't supported")
+    return role, "\n".join(str(text) for text in texts)
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _build_error(field: str, expected: str) -> InvalidInput:
+    return InvalidInput(
+        format_message("`{field}` must be {expected}.", field=field, expected=expected),
+        code="bad_sampling",
+        field=field,
+    )
 
 
 async def find_pending_approval(
@@ -127,7 +203,7 @@ async def answer_request(
         _append_usage_notice, lease, server, reply.usage or llm_interface.TokenUsage(0, 0), cost
     )
     masked_text = await orm(mask_organization_secrets, reply.text, session.organization_id)
-    return sampling_messages.build_sampling_result(
+    return sampling.build_sampling_result(
         masked_text, endpoint.model or endpoint.kind, reply.finish
     )
 

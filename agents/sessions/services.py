@@ -28,11 +28,11 @@ from agents.models import (
 )
 from agents.models.agents import build_agent_lookup, can_see_all_agents
 from agents.policies.queries import require_enabled
-from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
 from agents.sessions.output_schemas import OutputSchema, check_output_schema, map_texts
 from agents.sessions.quarantine import require_not_quarantined
-from agents.skills.templates import build_template, render_skill
+from agents.skills import build_template, render_skill
+from agents.wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role

@@ -14,8 +14,8 @@ from agents.approvals.services import withdraw_approvals
 from agents.calls import pending_calls
 from agents.llm import interface as llm_interface
 from agents.models import Approval, Inbox, Session, Step
-from agents.session_wakeups import notify_watchers, wake_session
 from agents.sessions.leases import LeaseLost, SessionLease
+from agents.wakeups import notify_watchers, wake_session
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.text.untrusted_text import make_storable
 

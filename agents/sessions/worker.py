@@ -16,9 +16,9 @@ from django.db import Error as DatabaseFault
 from django.db import IntegrityError
 
 from agents.llm import interface as llm_interface
-from agents.session_wakeups import CANCEL_TOPIC, register_local_runner
 from agents.sessions import leases, loop, quarantine, step_store
 from agents.sessions.leases import LeaseState, SessionLease
+from agents.wakeups import CANCEL_TOPIC, register_local_runner
 from bonobot.core.db.transactions import (
     UNAVAILABLE_ERRORS,
     get_transaction_batcher,

@@ -6,8 +6,8 @@ from django import template
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from agents.policies.rule_texts import MODE_TITLES, build_rule_text
 from agents.policies.simulations import PolicySimulation
-from agents.rule_texts import MODE_TITLES, build_rule_text
 from bonobot.accounts.templatetags.display import percent_of, tone
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.syntax_highlighting import render_sentence

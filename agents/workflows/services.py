@@ -19,8 +19,8 @@ from agents.flow_labels.text_labels import label_session_with_texts, label_text
 from agents.models import Agent, Session, Trigger, Workflow, WorkflowRun, WorkflowVersion
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.policies.queries import require_enabled
-from agents.session_wakeups import notify_worker
 from agents.sessions.services import require_run_permission
+from agents.wakeups import notify_worker
 from agents.workflows.definitions import WorkflowDefinition, parse_workflow
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal

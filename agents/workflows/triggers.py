@@ -18,7 +18,7 @@ from agents.assignments import record_assignment_change, save_assignable
 from agents.flow_labels.text_labels import label_text
 from agents.models import Trigger, Workflow
 from agents.workflows.definitions import iterate_pointers
-from agents.workflows.schedule_times import TriggerSchedule
+from agents.workflows.schedules import build_schedule
 from agents.workflows.services import check_inputs
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -183,10 +183,6 @@ def _apply_schedule(row: Trigger, spec: TriggerSpec, was_off: bool) -> None:
         or old_values != [getattr(row, name) for name in _SCHEDULE_FIELDS]
     ):
         row.next_at = due_at
-
-
-def build_schedule(row: Trigger) -> TriggerSchedule:
-    return TriggerSchedule(every_s=row.every_s, cron=row.cron, time_zone=row.time_zone)
 
 
 def _check_references(row: Trigger) -> None:

@@ -7,6 +7,9 @@ again. It fits in a database column and can be advanced by one conditional updat
 from typing import NamedTuple
 
 MICROSECONDS_PER_MINUTE = 60_000_000
+# A third of a minute's calls may come at once, for parallel calls of one turn.
+BURST_SHARE = 3
+MIN_BURST = 10
 
 
 class RateLimitResult(NamedTuple):
@@ -22,6 +25,11 @@ def compute_interval(per_minute: int) -> int:
     if per_minute < 1:
         raise ValueError(f"`per_minute` must be at least 1, not {per_minute}.")
     return -(-MICROSECONDS_PER_MINUTE // per_minute)
+
+
+def calculate_burst(per_minute: int) -> int:
+    """Return how many of a minute's calls may come at once."""
+    return max(min(MIN_BURST, per_minute), per_minute // BURST_SHARE)
 
 
 def admit_request(tat: int, now: int, interval: int, burst: int, cost: int = 1) -> RateLimitResult:

@@ -33,7 +33,7 @@ BONOBOT_THINKING_LIMIT = environment.read_number(
 # Hours until an approval expires: `agents.approvals.services`.
 BONOBOT_APPROVAL_H = environment.read_number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
 # Days until an access request expires, and pending ones of one person or token:
-# `agents.access_requests.services`.
+# `agents.access_requests`.
 BONOBOT_ACCESS_REQUEST_DAYS = environment.read_number(
     "BONOBOT_ACCESS_REQUEST_DAYS", 14, minimum=1, maximum=90
 )

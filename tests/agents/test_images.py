@@ -75,12 +75,15 @@ def test_the_number_of_images_of_a_result_is_limited() -> None:
 
 @pytest.mark.django_db
 def test_equal_images_are_stored_once_per_organization() -> None:
-    acme, other = factories.create_organization(), factories.create_organization("other")
+    acme, other_organization = (
+        factories.create_organization(),
+        factories.create_organization("other"),
+    )
     stored = store_images(acme.pk, [ImageData("image/gif", PNG)] * 2)
-    store_images(other.pk, [ImageData("image/png", PNG)])
+    store_images(other_organization.pk, [ImageData("image/png", PNG)])
     assert [image["media_type"] for image in stored] == ["image/png"] * 2
     assert sorted(Blob.objects.values_list("organization_id", flat=True)) == sorted(
-        [acme.pk, other.pk]
+        [acme.pk, other_organization.pk]
     )
 
 
@@ -97,9 +100,10 @@ def test_the_latest_images_are_sent_to_a_model_with_image_input() -> None:
     assert not any(
         "images" in item for item in load_message_images(acme.pk, messages, image_input=False)
     )
-    other = factories.create_organization("other")
+    other_organization = factories.create_organization("other")
     assert not any(
-        "images" in item for item in load_message_images(other.pk, messages, image_input=True)
+        "images" in item
+        for item in load_message_images(other_organization.pk, messages, image_input=True)
     )
 
 
@@ -162,9 +166,9 @@ def test_an_image_of_a_tool_reaches_the_model_and_no_row(image_model, run, acme)
     (image,) = build_step_data(step)["images"]
     assert base64.b64encode(PNG).decode() not in str(step.payload)
     assert bytes(get_session_blob(session, image["sha256"]).data) == PNG
-    (other,) = store_images(acme.pk, [ImageData("image/png", PNG + b"another")])
+    (other_image,) = store_images(acme.pk, [ImageData("image/png", PNG + b"another")])
     with pytest.raises(NotFound):
-        get_session_blob(session, other["sha256"])
+        get_session_blob(session, other_image["sha256"])
 
 
 @pytest.mark.django_db(transaction=True)

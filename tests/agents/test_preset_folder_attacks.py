@@ -67,10 +67,12 @@ def listener() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-def write_program(folder: Path, command: str, found: Path) -> Path:
+def write_program(folder: Path, command: str, output_file: Path) -> Path:
     """Write a program that runs a command in a folder and reports that it ran."""
     program = folder / "attempt.sh"
-    program.write_text(f"#!/bin/bash\ncd {folder}\necho ran >{found}\n({command}) >>{found} 2>&1\n")
+    program.write_text(
+        f"#!/bin/bash\ncd {folder}\necho ran >{output_file}\n({command}) >>{output_file} 2>&1\n"
+    )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program
 
@@ -95,15 +97,15 @@ def test_no_program_in_a_shared_folder_reaches_the_host(
         (folder / "host").mkdir()
         shutil.copy("/bin/cat", folder / "host" / "cat")
         (folder / "host" / "cat").chmod(0o4755)
-        found = folder / "found"
+        output_file = folder / "found"
         values = {"secret": secrets[0], "folder": folder, "port": listener}
-        program = write_program(folder, command.format(**values), found)
+        program = write_program(folder, command.format(**values), output_file)
         config = own_repository / ".git" / "config"
         text = f"{config.read_text()}[core]\nfsmonitor = {program}\n"
         call("mcp_filesystem_write_file", {"path": str(config), "content": text})
         with suppress(Problem):  # a server that was killed is started again
             call("mcp_git_git_status", {"repo_path": str(own_repository)})
-        output = found.read_text(errors="replace") if found.exists() else ""
+        output = output_file.read_text(errors="replace") if output_file.exists() else ""
         if output.startswith("ran"):
             ran.add(name)
         is_root_entry = any(line.startswith("root:") for line in output.splitlines())

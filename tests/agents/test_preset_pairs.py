@@ -68,7 +68,7 @@ def run_git(*arguments: str) -> str:
 
 def write_collector(workspace: Path, secrets: list[Path]) -> tuple[Path, Path]:
     """Write a program that copies the secrets, and return it and the file with its findings."""
-    found, program = workspace / "found", workspace / "collect.sh"
+    output_file, program = workspace / "found", workspace / "collect.sh"
     tries = [
         *(f"cat {secret}" for secret in secrets),
         f"ls -la {django_settings.BONOBOT_VAR} /root /home",
@@ -77,13 +77,13 @@ def write_collector(workspace: Path, secrets: list[Path]) -> tuple[Path, Path]:
         "ls /run /var/run /etc/cron.d; cat /run/secrets/*",
     ]
     lines = [
-        *(f"( {command} ) >>{found} 2>/dev/null" for command in tries),
-        f"echo ran >>{found}",
+        *(f"( {command} ) >>{output_file} 2>/dev/null" for command in tries),
+        f"echo ran >>{output_file}",
         "cat",
     ]
     program.write_text("#!/bin/sh\n" + "\n".join(lines) + "\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return program, found
+    return program, output_file
 
 
 GIT_PROGRAMS: dict[str, tuple[str, dict[str, str], str, dict[str, object]]] = {
@@ -161,7 +161,7 @@ def test_git_runs_written_programs_in_the_sandbox(
     for number, (name, (config, files, tool, arguments)) in enumerate(GIT_PROGRAMS.items()):
         folder = repository / str(number)
         own_repository = create_repository(folder / "repository")
-        program, found = write_collector(folder, secrets)
+        program, output_file = write_collector(folder, secrets)
         values = {"program": program, "folder": folder, "script": program.read_text()}
         config_path = own_repository / ".git" / "config"
         texts = {str(config_path): config_path.read_text() + config.format(**values)}
@@ -172,7 +172,7 @@ def test_git_runs_written_programs_in_the_sandbox(
         for hook in folder.glob("hooks/*"):
             hook.chmod(0o755)
         call(f"mcp_git_{tool}", {"repo_path": str(own_repository), **arguments})
-        text = found.read_text() if found.exists() else ""
+        text = output_file.read_text() if output_file.exists() else ""
         if "ran" in text:
             ran.add(name)
         if CANARY in text or re.search("^root:", text, re.MULTILINE):  # a line of /etc/shadow
@@ -288,7 +288,7 @@ def test_a_database_that_is_also_a_configuration_runs_nothing_outside(
     start: Start, call: Call, workspace: Path, repository: Path, secrets: list[Path]
 ) -> None:
     """sqlite writes files with text of the caller that git and kubernetes read."""
-    program, found = write_collector(workspace, secrets)
+    program, output_file = write_collector(workspace, secrets)
     start("sqlite", DATABASE=str(workspace / "x.db"))
     call("mcp_sqlite_create_table", {"query": "CREATE TABLE t (text TEXT)"})
     config = f"\n[core]\nfsmonitor = {program}\n"
@@ -310,14 +310,14 @@ def test_a_database_that_is_also_a_configuration_runs_nothing_outside(
     with suppress(UpstreamError):  # it isn't a kubeconfig
         start("kubernetes", KUBECONFIG=str(workspace / "kubeconfig"))
         call("mcp_kubernetes_namespaces_list", {})
-    assert CANARY not in (found.read_text() if found.exists() else "")
+    assert CANARY not in (output_file.read_text() if output_file.exists() else "")
 
 
 def test_a_kubeconfig_of_a_checkout_runs_its_program_in_the_sandbox(
     start: Start, call: Call, repository: Path, secrets: list[Path]
 ) -> None:
     """Git writes the file and the program, with its mode, and kubernetes runs it."""
-    program, found = write_collector(repository, secrets)
+    program, output_file = write_collector(repository, secrets)
     kubeconfig = repository / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG.format(script=program))
     run_git("-C", str(repository), "switch", "--quiet", "--create", "cluster")
@@ -332,7 +332,7 @@ def test_a_kubeconfig_of_a_checkout_runs_its_program_in_the_sandbox(
     with suppress(UpstreamError):
         start("kubernetes", KUBECONFIG=str(kubeconfig))
         call("mcp_kubernetes_namespaces_list", {})
-    text = found.read_text() if found.exists() else ""
+    text = output_file.read_text() if output_file.exists() else ""
     assert "ran" in text
     assert CANARY not in text
 
@@ -369,7 +369,7 @@ def test_a_kubeconfig_cant_name_files_of_the_host(
 def test_a_memory_file_cant_be_a_program_of_another_server(
     start: Start, call: Call, workspace: Path, repository: Path, secrets: list[Path]
 ) -> None:
-    program, found = write_collector(workspace, secrets)
+    program, output_file = write_collector(workspace, secrets)
     hook = repository / ".git" / "hooks" / "pre-commit"
     start("memory", MEMORY_FILE=str(hook))
     name = f"#!/bin/sh\n{program}\n"
@@ -378,7 +378,7 @@ def test_a_memory_file_cant_be_a_program_of_another_server(
     start("git", REPOSITORY=str(repository))
     call("mcp_git_git_commit", {"repo_path": str(repository), "message": "x"})
     assert json.loads(hook.read_text().splitlines()[0])["name"] == name
-    assert not found.exists() or CANARY not in found.read_text()
+    assert not output_file.exists() or CANARY not in output_file.read_text()
 
 
 def test_the_environment_of_a_server_has_no_secrets(

@@ -9,7 +9,7 @@ from django.urls import reverse
 from agents.models import Agent, SavedFilter, Session
 from agents.saved_filters import delete_filter, list_filters, save_filter
 from agents.sessions.services import start_session
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
@@ -28,7 +28,7 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def other() -> Organization:
+def other_organization() -> Organization:
     """Another organization, with a searchable object of each kind."""
     organization = factories.create_organization("other")
     administrator = factories.build_administrator(organization)
@@ -70,7 +70,7 @@ def open_search(client: Client, search: str) -> str:
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR, Role.MEMBER])
 def test_a_search_finds_nothing_of_another_organization(
-    acme: Organization, other: Organization, search: str, role: Role
+    acme: Organization, other_organization: Organization, search: str, role: Role
 ) -> None:
     client = admin_client.sign_in(acme, role).client
     page = open_search(client, search)
@@ -81,10 +81,10 @@ def test_a_search_finds_nothing_of_another_organization(
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_person_of_two_organizations_searches_the_current_one(
-    acme: Organization, other: Organization, search: str
+    acme: Organization, other_organization: Organization, search: str
 ) -> None:
     browser = admin_client.sign_in(acme, Role.OWNER, "olga")
-    Membership.objects.create(organization=other, user=browser.user, role=Role.OWNER)
+    Membership.objects.create(organization=other_organization, user=browser.user, role=Role.OWNER)
     browser.client.post(reverse("admin:switch_organization"), {"organization": acme.slug})
     page = open_search(browser.client, search)
     assert f"{WORD}-agent" not in page
@@ -101,8 +101,8 @@ FOUND = {
 
 
 @pytest.mark.parametrize("search", FOUND)
-def test_an_owner_finds_the_objects(other: Organization, search: str) -> None:
-    page = open_search(admin_client.sign_in(other, Role.OWNER).client, search)
+def test_an_owner_finds_the_objects(other_organization: Organization, search: str) -> None:
+    page = open_search(admin_client.sign_in(other_organization, Role.OWNER).client, search)
     assert [kind for kind in FOUND[search] if f"{WORD}-{kind}" not in page] == []
     assert (f"The {WORD}" in page) is (search in ("palette", "sessions"))
 
@@ -119,9 +119,9 @@ def save(
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_filter_of_another_organization_cant_be_seen_deleted_or_replaced(
-    acme: Organization, other: Organization, shared: bool
+    acme: Organization, other_organization: Organization, shared: bool
 ) -> None:
-    row = save(other, "bert", shared=shared, label="Theirs")
+    row = save(other_organization, "bert", shared=shared, label="Theirs")
     browser = admin_client.sign_in(acme, Role.OWNER, "olga")
     assert "Theirs" not in browser.get(LIST)
     browser.post(REMOVE, status=404, filter=row.pk)
@@ -132,12 +132,12 @@ def test_a_filter_of_another_organization_cant_be_seen_deleted_or_replaced(
 
 
 def test_a_person_of_two_organizations_has_separate_filters(
-    acme: Organization, other: Organization
+    acme: Organization, other_organization: Organization
 ) -> None:
     row = save(acme, "bert", shared=False)
     user = User.objects.get(username="bert")
-    Membership.objects.create(organization=other, user=user, role=Role.AUDITOR)
-    there = build_user_principal(user, other)
+    Membership.objects.create(organization=other_organization, user=user, role=Role.AUDITOR)
+    there = build_user_principal(user, other_organization)
     assert not list_filters(there).exists()
     save_filter(there, "Mine", "q=there", shared=False)
     row.refresh_from_db()

@@ -22,8 +22,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.models", "agents.llm"),
     (
         *("agents.attachments", "agents.images", "agents.assignments"),
-        *("agents.page_wakeups", "agents.session_wakeups", "agents.saved_filters"),
-        *("agents.call_activity", "agents.rule_texts"),
+        *("agents.wakeups", "agents.saved_filters"),
+        "agents.call_activity",
     ),
     ("agents.budgets",),
     (
@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.sessions",),
     ("agents.workflows", "agents.evaluation"),
     ("agents.kill_switch", "agents.services", "agents.server_imports"),
-    ("agents.tool_matrix",),
+    ("agents.agent_tools",),
     ("agents.access_requests",),
     (
         *("agents.gateway", "agents.console", "agents.config_file", "agents.admin", "agents.api"),
@@ -58,15 +58,14 @@ EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"}) | {
 DECISIONS = (
     "agents.budgets.limits",
     "agents.calls.incomplete_results",
-    "agents.calls.truncate_result",
+    "agents.calls.result_text",
     "bonobot.accounts.admin_base.svg_charts",
     "agents.elicitations.forms",
     "agents.policies.compare_decisions",
     "agents.policies.decisions",
     "agents.policies.rules",
-    "agents.sessions.sampling_messages",
     "agents.sessions.timeline_bars",
-    "agents.tool_matrix.settings",
+    "agents.agent_tools.settings",
     "bonobot.core.rate_limiter",
     "bonobot.core.http.ip_addresses",
     "bonobot.core.text.canonical_json",

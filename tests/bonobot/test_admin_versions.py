@@ -12,7 +12,7 @@ from django.core import signing
 
 from agents.models import Agent, ToolRule
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, VERSION_SALT, Form, parse_forms
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role

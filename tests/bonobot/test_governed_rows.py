@@ -22,7 +22,7 @@ from agents.models import Agent, ModelEndpoint, SessionApproval
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server
 from agents.sessions.services import start_session
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from benchmarks.governed_call_stages import count_operations
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.models.abstract_models import Governed

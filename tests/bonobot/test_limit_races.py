@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from agents import notes, saved_filters
-from agents.access_requests.services import AccessRequestSpec, create_access_request
+from agents.access_requests import AccessRequestSpec, create_access_request
 from agents.evaluation import services as evaluation
 from agents.models import AccessRequest, Agent, Note, Recording, SavedFilter, Trigger
 from agents.notes import NoteSpec, save_agent_note, save_note

@@ -40,7 +40,7 @@ from agents.models import (
     Skill,
     Workflow,
 )
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from agents.workflows.services import WorkflowSpec, save_workflow
 from bonobot.accounts.external_issuers import jwt_validation
 from bonobot.accounts.models import Membership, Organization, Provider, User

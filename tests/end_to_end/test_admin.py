@@ -372,7 +372,7 @@ def test_thinking_is_shown_collapsed_while_it_arrives(acme: Organization, owner:
     show_output(text="", thinking="Let me <b>see.")
     expect(thinking.locator("[data-thinks]")).to_have_text("Let me <b>see.")
     show_output(Step.State.DONE, text="It is noon.", thinking="Let me <b>see.")
-    expect(owner.locator("#said-2")).to_have_text("It is noon.", timeout=PATIENCE_MS)
+    expect(owner.locator("#step-text-2")).to_have_text("It is noon.", timeout=PATIENCE_MS)
     expect(thinking.locator("[data-thinks]")).to_have_text("Let me <b>see.")
 
 

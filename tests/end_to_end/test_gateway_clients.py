@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from mcp_servers.client.mcp_extensions import APP_MIME_TYPE
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server

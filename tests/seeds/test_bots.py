@@ -90,13 +90,13 @@ def test_the_file_is_applied_completely(acme, bonobot):
 
 
 def test_servers_are_listed_globally_or_of_one_bot(acme, helper, bonobot):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     shared, own, _other = (
         factories.create_http_server(acme, f"https://{name}.example.com/mcp", name)
         for name in ("shared", "own", "other")
     )
     for server in (shared, own):
-        factories.attach_server(boss, helper, server)
+        factories.attach_server(administrator, helper, server)
     names = [
         {row["name"] for row in bonobot("mcp", "list", *arguments, "--json").json}
         for arguments in ((), ("--agent", helper.slug))

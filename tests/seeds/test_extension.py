@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from agents.admin.agent_servers import build_destination
+from agents.admin.attach_servers import build_destination
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.xml_tool_calls import insert_tools
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
@@ -66,11 +66,14 @@ def test_an_import_over_rest_can_approve_while_it_adds(platform, listen, acme):
         assert refused.code == code
     assert not Server.objects.exists()
     answer = platform.post("mcp-servers/import", body | {"apply": True, "approve": True})
-    found = {entry["name"]: entry["discovery"] for entry in answer.json["entries"]}
-    weather = found.pop("weather")
+    discoveries = {entry["name"]: entry["discovery"] for entry in answer.json["entries"]}
+    weather = discoveries.pop("weather")
     assert [weather[name] for name in ("status", "tools", "pending_review")] == ["connected", 2, 1]
-    assert (found["gone"]["status"], found["gone"]["code"]) == ("error", "server_unreachable")
-    assert found["off"] is None
+    assert (discoveries["gone"]["status"], discoveries["gone"]["code"]) == (
+        "error",
+        "server_unreachable",
+    )
+    assert discoveries["off"] is None
     assert [row.name for row in Definition.objects.awaiting_review()] == ["odd"]
 
 
@@ -141,9 +144,9 @@ def test_a_name_that_two_tools_could_have_names_neither(settings, declare, helpe
 
 def test_tools_are_listed_in_the_prompt_when_the_agent_enables_it(helper, declare, acme):
     declare("weather", WEATHER)
-    boss = factories.build_administrator(acme)
-    set_policy(boss, helper, PolicySpec("all"))
-    update_agent(boss, helper, AgentSpec(name=helper.name, tools_in_prompt=True))
+    administrator = factories.build_administrator(acme)
+    set_policy(administrator, helper, PolicySpec("all"))
+    update_agent(administrator, helper, AgentSpec(name=helper.name, tools_in_prompt=True))
     prompt = build_instructions("", get_snapshot_cache().load("agent", helper.pk), ())
     assert "## MCP Tools" in prompt
     assert "- mcp_weather_get_weather: The weather of a city.\n  - city (string)" in prompt

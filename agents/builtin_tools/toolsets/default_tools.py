@@ -6,7 +6,7 @@ from uuid import UUID
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, ServerIdentity
 from agents.flow_labels.services import parse_labels
 from agents.models import Step, StoredResult
-from agents.skills.templates import render_unfilled, to_prompt
+from agents.skills import render_unfilled, to_prompt
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime

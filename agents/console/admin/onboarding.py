@@ -14,13 +14,15 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import offer_servers
-from agents.admin.audit_list import describe_entries
+from agents.admin.audit_entries import describe_entries
 from agents.admin.server_imports import import_servers
-from agents.console.example_message import build_example_message
+from agents.agent_tools.services import save_settings
+from agents.agent_tools.settings import Setting
 from agents.console.onboarding import (
     SLUGS,
     OnboardingProgress,
     OnboardingStep,
+    build_example_message,
     load_onboarding_progress,
     set_onboarding_closed,
     set_step_skipped,
@@ -31,8 +33,6 @@ from agents.models import Agent, ModelEndpoint, Session
 from agents.services import AgentSpec, attach_server, create_agent
 from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.services import start_session
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import Setting
 from bonobot.accounts.admin_base.responses import (
     FRAGMENT_HEADER,
     View,

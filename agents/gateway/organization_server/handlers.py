@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from agents.calls.truncate_result import estimate_size
+from agents.calls.result_text import estimate_size
 from agents.flow_labels.text_labels import label_text_reader
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import Declaration, build_skills_capability
@@ -27,7 +27,7 @@ from agents.gateway.organization_server.resources import (
 )
 from agents.gateway.organization_server.tools import OrganizationTool, audit_call, record_refusal
 from agents.models import Agent, Session, Skill, Workflow
-from agents.skills.templates import (
+from agents.skills import (
     SkillTemplate,
     build_skill_entries,
     build_template,

@@ -23,7 +23,7 @@ from agents.gateway.organization_server.app_pages import read_page
 from agents.gateway.organization_server.management_tools import OperationRequest, perform_operation
 from agents.models import Agent, Session, Skill, Workflow, WorkflowRun
 from agents.models.agents import build_agent_lookup
-from agents.skills.templates import build_template, find_skill_name, read_skill_file
+from agents.skills import build_template, find_skill_name, read_skill_file
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 

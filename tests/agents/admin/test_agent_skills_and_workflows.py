@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agents.assignments import list_agent_slugs
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
@@ -44,29 +44,29 @@ def test_empty_pages_explain_themselves_and_the_first_step(operator, helper):
 
 
 def test_attaching_and_detaching_a_skill_keeps_its_version(acme, operator, helper):
-    other = factories.create_agent(acme, "other")
-    skill = create_skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
+    other_agent = factories.create_agent(acme, "other")
+    skill = create_skill(acme, agents=[other_agent.slug], description="Says <b>hello</b>.")
     assert "tell" in admin_client.get_text(operator.get("agents_agent_skills", helper.pk))
     operator.post("agents_agent_assign_skill", helper.pk, row=skill.pk)
-    assert list_agent_slugs(skill) == sorted([helper.slug, other.slug])
+    assert list_agent_slugs(skill) == sorted([helper.slug, other_agent.slug])
     page = operator.get("agents_agent_skills", helper.pk)
     assert "Says &lt;b&gt;hello&lt;/b&gt;." in page
     assert "version 1" in admin_client.get_text(page)
     operator.post("agents_agent_unassign_skill", helper.pk, row=skill.pk)
-    assert list_agent_slugs(skill) == [other.slug]
+    assert list_agent_slugs(skill) == [other_agent.slug]
     assert AuditRow.objects.filter(action="skill_updated").count() == 2
     skill.refresh_from_db()
     assert skill.version == 1
 
 
 def test_a_workflow_is_attached_as_a_tool_and_detached(acme, operator, helper):
-    other = factories.create_agent(acme, "other")
-    workflow = factories.create_workflow(other, "weekly")
+    other_agent = factories.create_agent(acme, "other")
+    workflow = factories.create_workflow(other_agent, "weekly")
     operator.post("agents_agent_assign_workflow", helper.pk, row=workflow.pk)
     assert helper.slug in list_agent_slugs(workflow)
     words = admin_client.get_text(operator.get("agents_agent_workflows", helper.pk))
     assert "runs as Other" in words
-    other_words = admin_client.get_text(operator.get("agents_agent_workflows", other.pk))
+    other_words = admin_client.get_text(operator.get("agents_agent_workflows", other_agent.pk))
     assert other_words.index("Workflows that run as this agent") < other_words.rindex("weekly")
     operator.post("agents_agent_unassign_workflow", helper.pk, row=workflow.pk)
     assert helper.slug not in list_agent_slugs(workflow)

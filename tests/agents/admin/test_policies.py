@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from agents.admin import policies
+from agents.agent_tools.restore_policy import save_policy
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.services import attach_server
-from agents.tool_matrix.restore_policy import save_policy
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.definition_reviews import approve_definitions

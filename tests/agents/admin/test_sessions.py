@@ -101,9 +101,9 @@ def test_a_reply_is_shown_as_markdown_and_copied_as_it_was_written(
     create_step(session, "model", text="> " * 100 + "deep")
     page = operator.get("agents_session_change", session.pk)
     assert "<strong>b</strong> &lt;i&gt;raw&lt;/i&gt;" in page
-    assert '<pre hidden id="said-1">**b** &lt;i&gt;raw&lt;/i&gt;' in page
+    assert '<pre hidden id="step-text-1">**b** &lt;i&gt;raw&lt;/i&gt;' in page
     assert page.count("data-copies-code") == 1
-    assert '<div class="bb-said" id="said-2">' in page, "too complex, so plain text"
+    assert '<div class="bb-message" id="step-text-2">' in page, "too complex, so plain text"
 
 
 def test_the_oldest_running_step_is_shown_with_its_start(

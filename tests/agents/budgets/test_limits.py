@@ -35,15 +35,6 @@ def test_only_budgets_of_the_used_unit_are_reserved():
     assert ":tokens:" in reservations[0].key
 
 
-def test_the_burst_is_a_third_of_a_minute_and_never_above_the_rate():
-    assert [build_charge(ORG, "agent", "a", rate).burst for rate in (1, 5, 60, 600)] == [
-        1,
-        5,
-        20,
-        200,
-    ]
-
-
 def test_rates_of_two_organizations_are_independent():
     assert (
         build_charge(ORG, "agent", "a", 60).key != build_charge(UUID(int=8), "agent", "a", 60).key

@@ -13,13 +13,14 @@ from agents.calls.incomplete_results import (
     MAX_STATE_LENGTH,
     MIN_POLL_MS,
     InvalidInputRequest,
+    get_earlier_call_ids,
     parse_incomplete_result,
     parse_input_requests,
     parse_poll_ms,
     parse_task,
     parse_url_elicitations,
 )
-from agents.calls.truncate_result import estimate_size
+from agents.calls.result_text import estimate_size
 from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 REQUEST = {"method": "elicitation/create", "params": {"message": "Which one?"}}
@@ -158,3 +159,10 @@ def test_the_urls_of_an_error_are_requested_in_order():
 def test_size_estimation_stops_after_its_limit(value, limit):
     complete, estimated = estimate_size(value, 10**9), estimate_size(value, limit)
     assert estimated == complete if complete <= limit else limit < estimated <= complete
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"), [({"call_ids": ["a"]}, ["a"]), ({"legs": ["a"]}, ["a"]), ({}, [])]
+)
+def test_earlier_call_ids_are_read_by_their_present_and_their_previous_name(stored, expected):
+    assert get_earlier_call_ids(stored) == expected

@@ -24,12 +24,12 @@ WEATHER = {
 
 @pytest.fixture
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
-    found = Upstream("sky")
+    upstream = Upstream("sky")
     tool = {"name": "weather", "inputSchema": OBJECT, "outputSchema": WEATHER}
-    found.overrides["tools/list"] = {"tools": [tool]}
-    with found.listening():
-        attach_upstream(found, acme, helper)
-        yield found
+    upstream.overrides["tools/list"] = {"tools": [tool]}
+    with upstream.listening():
+        attach_upstream(upstream, acme, helper)
+        yield upstream
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,15 @@ REPORT = {"content": [{"type": "text", "text": "report"}], "_meta": {RELATED: {"
 
 @pytest.fixture
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
-    found = Upstream("old", handshake=True)
-    found.overrides = {
+    upstream = Upstream("old", handshake=True)
+    upstream.overrides = {
         "tools/list": {"tools": [TOOL]},
         "tools/call": {"task": TASK},
         "tasks/result": REPORT,
     }
-    with found.listening():
-        attach_upstream(found, acme, helper)
-        yield found
+    with upstream.listening():
+        attach_upstream(upstream, acme, helper)
+        yield upstream
 
 
 def list_sent(upstream: Upstream) -> list[tuple[str, dict[str, Any]]]:

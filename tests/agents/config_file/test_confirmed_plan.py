@@ -8,7 +8,7 @@ import pytest
 
 from agents.models import Agent, Skill
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.cli.command_group import CommandContext

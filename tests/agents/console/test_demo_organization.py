@@ -2,11 +2,11 @@
 
 import pytest
 
+from agents.agent_tools.services import save_settings
+from agents.agent_tools.settings import Setting
 from agents.calls.snapshots import get_snapshot_cache
 from agents.console import demo_organization
 from agents.models import Agent
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import Setting
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_cli_principal
 from mcp_servers.models import Server

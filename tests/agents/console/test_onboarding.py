@@ -6,6 +6,8 @@ import pytest
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
+from agents.agent_tools.services import save_settings
+from agents.agent_tools.settings import Setting, ToolKey, find_inherited_setting
 from agents.console.onboarding import (
     load_onboarding_progress,
     set_onboarding_closed,
@@ -13,8 +15,6 @@ from agents.console.onboarding import (
 )
 from agents.models import Agent, ModelEndpoint, Session
 from agents.policies.queries import load_policy
-from agents.tool_matrix.services import save_settings
-from agents.tool_matrix.settings import Setting, ToolKey, find_inherited_setting
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem

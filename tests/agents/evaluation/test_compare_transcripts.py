@@ -34,7 +34,7 @@ ENTRIES = st.builds(
     turns=st.lists(TURNS, max_size=3).map(tuple),
     code=st.sampled_from(["", "turns_exhausted"]),
 )
-TRANSCRIPTS = st.lists(ENTRIES, max_size=3).map(lambda found: Transcript(tuple(found)))
+TRANSCRIPTS = st.lists(ENTRIES, max_size=3).map(lambda entries: Transcript(tuple(entries)))
 
 
 @given(TRANSCRIPTS)

@@ -12,7 +12,7 @@ from uuid import uuid4
 from agents.gateway.organization_server.chat_tools import build_chat_tool_name
 from agents.models import Agent
 from agents.sessions.services import start_session
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_token_principal

@@ -63,7 +63,7 @@ def resolve(acme: Organization) -> Resolve:
 
 
 @pytest.fixture
-def other(gateway_client: GatewayClient) -> Iterator[GatewayClient]:
+def second_gateway(gateway_client: GatewayClient) -> Iterator[GatewayClient]:
     """The same client at another process, which shares only the database."""
     mount = GatewayApplication()
     yield GatewayClient(mount, gateway_client.token)
@@ -92,7 +92,7 @@ def get_code(task: dict[str, Any]) -> str:
 def test_any_process_runs_the_call_once_after_its_approval(
     task_id: str,
     gateway_client: GatewayClient,
-    other: GatewayClient,
+    second_gateway: GatewayClient,
     resolve: Resolve,
     effects: Any,
 ) -> None:
@@ -101,7 +101,7 @@ def test_any_process_runs_the_call_once_after_its_approval(
     assert (task["status"], path in task["statusMessage"]) == ("working", True)
     assert not effects.read_text()
     resolve("approve")
-    ended = wait_for_task(other, task_id)
+    ended = wait_for_task(second_gateway, task_id)
     assert ended["result"]["content"][0]["text"]
     assert (wait_for_task(gateway_client, task_id), effects.read_text()) == (ended, "once\n")
     (call,) = AuditRow.objects.filter(event_type="call", outcome="ok")
@@ -141,10 +141,11 @@ def test_an_expired_approval_is_a_denial(
 
 
 def test_a_canceled_call_withdraws_its_approval(
-    task_id: str, gateway_client: GatewayClient, other: GatewayClient, effects: Any
+    task_id: str, gateway_client: GatewayClient, second_gateway: GatewayClient, effects: Any
 ) -> None:
     assert (
-        send_task_request(other, AGENT, "tasks/cancel", task_id).result["resultType"] == "complete"
+        send_task_request(second_gateway, AGENT, "tasks/cancel", task_id).result["resultType"]
+        == "complete"
     )
     assert get_task(gateway_client, task_id)["status"] == "cancelled"
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
@@ -337,7 +338,7 @@ def start_task(gateway_client: GatewayClient, tool: str) -> str:
 
 
 def test_input_requests_of_the_server_are_requested_by_the_task(
-    shop: Upstream, gateway_client: GatewayClient, other: GatewayClient, resolve: Resolve
+    shop: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient, resolve: Resolve
 ) -> None:
     task_id = start_task(gateway_client, "ask")
     resolve("approve")
@@ -345,19 +346,21 @@ def test_input_requests_of_the_server_are_requested_by_the_task(
         lambda: get_task(gateway_client, task_id).get("inputRequests"), what="request"
     )
     assert [*requests] == [*ANSWERS]
-    send_task_request(other, AGENT, "tasks/update", task_id, params={"inputResponses": ANSWERS})
+    send_task_request(
+        second_gateway, AGENT, "tasks/update", task_id, params={"inputResponses": ANSWERS}
+    )
     ended = wait_for_task(gateway_client, task_id)
     assert "Ann" in ended["result"]["content"][0]["text"]
     assert Approval.objects.count() == 1
 
 
 def test_a_task_of_the_server_becomes_the_clients_task(
-    shop: Upstream, gateway_client: GatewayClient, other: GatewayClient, resolve: Resolve
+    shop: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient, resolve: Resolve
 ) -> None:
     task_id = start_task(gateway_client, "work")
     resolve("approve")
     assert wait_for_task(gateway_client, task_id)["result"]["content"][0]["text"] == 'shop "worked"'
-    assert get_task(other, task_id)["taskId"] == task_id
+    assert get_task(second_gateway, task_id)["taskId"] == task_id
 
 
 # --- events while a call runs
@@ -378,7 +381,7 @@ def test_a_call_that_is_canceled_while_running_ends(
     location: str,
     handshake_server: Upstream,
     gateway_client: GatewayClient,
-    other: GatewayClient,
+    second_gateway: GatewayClient,
     resolve: Resolve,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -392,7 +395,7 @@ def test_a_call_that_is_canceled_while_running_ends(
         lambda: "tools/call" in handshake_server.http.methods(), what="the call of the server"
     )
     send_task_request(
-        gateway_client if location == "here" else other, AGENT, "tasks/cancel", task_id
+        gateway_client if location == "here" else second_gateway, AGENT, "tasks/cancel", task_id
     )
     assert wait_for_task(gateway_client, task_id)["status"] == "cancelled"
     call = AuditRow.objects.get(pk=DeferredCall.objects.get().call_id)

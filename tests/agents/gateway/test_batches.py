@@ -18,10 +18,10 @@ AGENT = "/mcp/agents/helper"
 
 @pytest.fixture
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
-    found = Upstream("anew")
-    with found.listening():
-        attach_upstream(found, acme, helper)
-        yield found
+    upstream = Upstream("anew")
+    with upstream.listening():
+        attach_upstream(upstream, acme, helper)
+        yield upstream
 
 
 def request(number: int, method: str, **params: Any) -> dict[str, Any]:

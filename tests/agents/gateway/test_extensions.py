@@ -137,9 +137,11 @@ def test_a_tool_for_a_page_only_is_callable_by_the_page_and_by_no_model(
         params = {"name": tool["name"], "arguments": {}}
         assert "content" in gateway_client.modern(AGENT, "tools/call", params).result
         called = len(upstream.http.asked)
-        found = {"name": "find_tools", "arguments": {"query": "show"}}
+        find_params = {"name": "find_tools", "arguments": {"query": "show"}}
         view = f"{AGENT}?view=search"
-        assert tool["name"] not in str(gateway_client.modern(view, "tools/call", found).result)
+        assert tool["name"] not in str(
+            gateway_client.modern(view, "tools/call", find_params).result
+        )
         inner = {"name": "call_tool", "arguments": params}
         refused = gateway_client.modern(view, "tools/call", inner)
         assert (refused.status, refused.error["code"]) == (400, -32602)

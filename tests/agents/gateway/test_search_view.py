@@ -60,8 +60,8 @@ def test_a_client_finds_describes_and_calls_a_tool(
     workshop: Server, gateway_client: GatewayClient
 ) -> None:
     assert list_names(gateway_client) == VIEW_TOOLS
-    found = call(gateway_client, "find_tools", {"query": "echo a text", "limit": 1}).result
-    assert found["structuredContent"] == {"tools": [ECHO]}
+    result = call(gateway_client, "find_tools", {"query": "echo a text", "limit": 1}).result
+    assert result["structuredContent"] == {"tools": [ECHO]}
     described = call(gateway_client, "describe_tool", {"name": ECHO}).result
     assert described["structuredContent"]["tool"]["inputSchema"]["properties"]["text"]
     assert json.loads(described["content"][0]["text"])["name"] == ECHO

@@ -183,13 +183,13 @@ def test_a_token_lists_what_it_can_use(acme: Organization) -> None:
 
 def test_organizations_are_separate(acme: Organization) -> None:
     add_server(acme, "github")
-    other = factories.create_organization("other")
-    add_server(other, "payroll")
+    other_organization = factories.create_organization("other")
+    add_server(other_organization, "payroll")
     (entry,) = get().json()["servers"]
     assert entry["server"]["name"].endswith("acme/servers.github")
     name = entry["server"]["name"].replace("acme", "other").replace("github", "payroll")
     assert get(f"/{name}/versions/latest").status_code == 404
-    token = create_token_text(other)
+    token = create_token_text(other_organization)
     refused, missing = get(token=token), get(slug="nowhere", token=token)
     assert refused.status_code == missing.status_code == 404
     assert refused.json() == missing.json()
@@ -311,8 +311,8 @@ def test_the_catalog_leads_to_the_cards_of_public_registries(
 ) -> None:
     settings.BONOBOT_SERVER_CARDS, settings.BONOBOT_URL = True, "https://mcp.example.org"
     add_server(acme, "github", description="Issues.")
-    other = factories.create_organization("private")
-    add_server(other, "secret")
+    other_organization = factories.create_organization("private")
+    add_server(other_organization, "secret")
     response = Client().get(CATALOG)
     assert response["Access-Control-Allow-Origin"] == "*"
     catalog = response.json()

@@ -33,10 +33,10 @@ ASK = {"name": "mcp_old_ask", "arguments": {}}
 @pytest.fixture
 def old(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     """A server of the handshake era that asks in the middle of a call."""
-    found = Upstream("old", handshake=True)
-    with found.listening():
-        attach_upstream(found, acme, helper)
-        yield found
+    upstream = Upstream("old", handshake=True)
+    with upstream.listening():
+        attach_upstream(upstream, acme, helper)
+        yield upstream
 
 
 @pytest.fixture
@@ -68,17 +68,17 @@ def test_a_session_is_served_by_every_process(
     old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
     session = gateway_client.handshake(AGENT, version="2025-03-26")
-    other = move(session, start_process())
-    for client in (other, session, other):
+    moved_session = move(session, start_process())
+    for client in (moved_session, session, moved_session):
         reply = client.ask("tools/call", ECHO)
         assert "hello" in json.dumps(reply.result)
         assert reply.headers["mcp-session-id"] == session.headers["Mcp_Session_Id"]
-    other.ask("logging/setLevel", {"level": "error"})
+    moved_session.ask("logging/setLevel", {"level": "error"})
     session.ask("ping")
     levels = {
-        found.log_level
-        for mount in (gateway_client._mount, other._wire._mount)
-        for found in mount.dispatcher.sessions._sessions.values()
+        gateway_session.log_level
+        for mount in (gateway_client._mount, moved_session._wire._mount)
+        for gateway_session in mount.dispatcher.sessions._sessions.values()
     }
     assert levels == {"error"}
 
@@ -123,10 +123,10 @@ def test_a_deleted_session_ends_in_every_process(
 ) -> None:
     session = gateway_client.handshake(AGENT)
     stream = session.follow()
-    other = move(session, start_process())
-    assert other.ask("tools/list").status == 200
-    assert other.end().status == 200
-    assert other.ask("tools/list").status == 404
+    moved_session = move(session, start_process())
+    assert moved_session.ask("tools/list").status == 200
+    assert moved_session.end().status == 200
+    assert moved_session.ask("tools/list").status == 404
     assert list(iter(stream.next, None)) == []  # it ends, too
     assert session.ask("tools/list").status == 404
     stream.close()
@@ -163,11 +163,11 @@ def test_an_answer_reaches_the_process_that_asked(
     old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
     session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
-    other = move(session, start_process())
-    streams = [client.begin("tools/call", ASK) for client in (session, other)]
+    moved_session = move(session, start_process())
+    streams = [client.begin("tools/call", ASK) for client in (session, moved_session)]
     asked = [stream.next() or {} for stream in streams]
     assert asked[0]["id"] != asked[1]["id"]
-    for request, answering, name in ((asked[0], other, "Ann"), (asked[1], session, "Ben")):
+    for request, answering, name in ((asked[0], moved_session, "Ann"), (asked[1], session, "Ben")):
         answer = {"action": "accept", "content": {"name": name}}
         answering.answer(request, result=answer)
     assert ["Ann" in json.dumps(streams[0].next()), "Ben" in json.dumps(streams[1].next())] == [
@@ -183,10 +183,10 @@ def test_a_cancellation_reaches_the_process_that_calls(
     old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
     session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
-    other = move(session, start_process())
+    moved_session = move(session, start_process())
     stream = session.begin("tools/call", ASK)
     assert stream.next() is not None
-    other.tell("notifications/cancelled", {"requestId": stream.number})
+    moved_session.tell("notifications/cancelled", {"requestId": stream.number})
     messages: list[Any] = list(iter(stream.next, None))
     assert "cancelled" in json.dumps(messages).lower()
     stream.close()
@@ -205,8 +205,8 @@ def test_a_subscription_in_one_process_reaches_the_stream_in_another(
     path = f"/mcp/servers/{server.slug}"
     session = gateway_client.handshake(path)
     stream: Stream = session.follow()
-    other = move(session, start_process())
-    assert "result" in other.ask("resources/subscribe", {"uri": PAPER}).message
+    moved_session = move(session, start_process())
+    assert "result" in moved_session.ask("resources/subscribe", {"uri": PAPER}).message
     (here,) = gateway_client._mount.dispatcher.sessions._sessions.values()
     eventually(lambda: PAPER in here.watched, what="the subscription")
     params = {"name": "print", "arguments": {"uri": PAPER}}

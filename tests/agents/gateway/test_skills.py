@@ -9,7 +9,7 @@ import pytest
 
 from agents.models import Agent, Skill
 from agents.services import attach_server
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.mcp_extensions import (

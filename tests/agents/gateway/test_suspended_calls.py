@@ -39,7 +39,7 @@ def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
 
 
 @pytest.fixture
-def other(gateway_client: GatewayClient) -> Iterator[GatewayClient]:
+def second_gateway(gateway_client: GatewayClient) -> Iterator[GatewayClient]:
     """Another gateway on the same database."""
     mount = GatewayApplication()
     yield GatewayClient(mount, gateway_client.token)
@@ -65,12 +65,12 @@ def text(message: Json) -> str:
 
 
 def test_a_response_at_another_process_continues_the_call(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     pending = call(gateway_client)
     assert pending["result"]["resultType"] == "input_required"
     assert "bygone asks" in str(pending["result"]["inputRequests"])
-    message = call(other, **build_retry(pending))
+    message = call(second_gateway, **build_retry(pending))
     assert text(message).startswith("bygone")
     assert "Ann" in text(message)
     assert len(upstream.client_responses) == 1
@@ -78,13 +78,13 @@ def test_a_response_at_another_process_continues_the_call(
 
 
 def test_a_call_with_several_requests_can_continue_at_any_process(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     pending = call(gateway_client, times=3)
-    for name, gateway in (("Ann", other), ("Ben", gateway_client)):
+    for name, gateway in (("Ann", second_gateway), ("Ben", gateway_client)):
         pending = call(gateway, times=3, **build_retry(pending, name))
         assert pending["result"]["resultType"] == "input_required"
-    message = call(other, times=3, **build_retry(pending, "Cho"))
+    message = call(second_gateway, times=3, **build_retry(pending, "Cho"))
     assert [name for name in ("Ann", "Ben", "Cho") if name in text(message)] == [
         "Ann",
         "Ben",
@@ -93,7 +93,7 @@ def test_a_call_with_several_requests_can_continue_at_any_process(
 
 
 def test_stored_rows_are_encrypted(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     pending = call(gateway_client)
     stored: list[str] = []
@@ -106,18 +106,18 @@ def test_stored_rows_are_encrypted(
     wake_listeners = suspended_calls.wake_listeners
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suspended_calls, "wake_listeners", record_rows)
-        message = call(other, **build_retry(pending))
+        message = call(second_gateway, **build_retry(pending))
     assert "Ann" in text(message)
     assert any(stored)
     assert "Ann" not in "".join(stored)
 
 
 def test_responses_are_used_once(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     pending = call(gateway_client)
-    assert "Ann" in text(call(other, **build_retry(pending)))
-    for gateway in (other, gateway_client):
+    assert "Ann" in text(call(second_gateway, **build_retry(pending)))
+    for gateway in (second_gateway, gateway_client):
         repeated = call(gateway, **build_retry(pending))
         assert repeated["error"]["code"] == OVER
         assert repeated["error"]["data"]["code"] == "call_ended"
@@ -127,34 +127,34 @@ def test_responses_are_used_once(
 def test_a_lost_process_is_reported(
     upstream: Upstream,
     gateway_client: GatewayClient,
-    other: GatewayClient,
+    second_gateway: GatewayClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pending = call(gateway_client)
     monkeypatch.setattr(suspended_calls, "HOLDER_TIMEOUT_S", 0.3)
     get_runtime().call(_stop_watching, gateway_client)
-    message = call(other, **build_retry(pending))
+    message = call(second_gateway, **build_retry(pending))
     assert message["error"]["code"] == OVER
     assert message["error"]["data"]["code"] == "call_lost"
 
 
 def test_a_process_without_heartbeats_isnt_waited_for(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     pending = call(gateway_client)
     get_runtime().call(_stop_watching, gateway_client)
     expire_heartbeats(suspended_calls.HOLDER_TIMEOUT_S)
-    assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
-    assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_ended"
+    assert call(second_gateway, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
+    assert call(second_gateway, **build_retry(pending))["error"]["data"]["code"] == "call_ended"
 
 
 def test_a_slow_process_cancels_a_call_that_was_reported_lost(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     pending = call(gateway_client)
     get_runtime().call(_stop_watching, gateway_client)
     expire_heartbeats(suspended_calls.HOLDER_TIMEOUT_S)
-    assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
+    assert call(second_gateway, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
     get_runtime().call(_restart_watching, gateway_client)
     eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handoff")
     assert upstream.client_responses == []
@@ -179,12 +179,12 @@ async def _stop_watching(gateway_client: GatewayClient) -> None:
 
 
 def test_a_deleted_row_ends_the_wait(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     arguments = {"times": 1, "for_ever": True}
     pending = call(gateway_client, arguments=arguments)
     params = {"name": ASK, "arguments": arguments, **build_retry(pending)}
-    stream = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
+    stream = second_gateway.listen(AGENT, params, method="tools/call", capabilities=ABLE)
     eventually(lambda: upstream.client_responses, what="the answer at the server")
     CallHandoff.objects.all().delete()
     message = stream.next()
@@ -194,11 +194,11 @@ def test_a_deleted_row_ends_the_wait(
 
 
 def test_a_failed_write_is_reported_to_the_waiting_client(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient, away: Away
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient, away: Away
 ) -> None:
     pending = call(gateway_client)
     away.tries = LONG
-    result = call(other, **build_retry(pending))["result"]
+    result = call(second_gateway, **build_retry(pending))["result"]
     away.tries = 0
     problem = result["_meta"]["bonobot/problem"]
     assert (result["isError"], problem["code"]) == (True, "outcome_unrecorded")
@@ -207,10 +207,10 @@ def test_a_failed_write_is_reported_to_the_waiting_client(
 
 @pytest.mark.parametrize("location", ["here", "elsewhere"])
 def test_a_server_that_fails_after_a_response_is_reported(
-    location: str, upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    location: str, upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     pending = call(gateway_client, arguments={"times": 1, "fails": True})
-    gateway = gateway_client if location == "here" else other
+    gateway = gateway_client if location == "here" else second_gateway
     message = call(gateway, arguments={"times": 1, "fails": True}, **build_retry(pending))
     assert message["error"]["code"] == FAILED
 
@@ -232,13 +232,13 @@ def test_an_expired_token_cant_continue_a_call(
     acme: Organization,
     upstream: Upstream,
     gateway_client: GatewayClient,
-    other: GatewayClient,
+    second_gateway: GatewayClient,
 ) -> None:
-    gateway = gateway_client if location == "here" else other
+    gateway = gateway_client if location == "here" else second_gateway
     token = token_of(factories.build_administrator(acme))
-    gateway_client.token = other.token = token
+    gateway_client.token = second_gateway.token = token
     pending = call(gateway_client)
-    other.modern(AGENT, "tools/list")  # the other process caches the token
+    second_gateway.modern(AGENT, "tools/list")  # the other process caches the token
     revoke_token(factories.build_administrator(acme), Token.objects.get(key=token.split("_")[1]))
     message = call(gateway, **build_retry(pending))
     assert "bad_token" in str(message)
@@ -246,21 +246,21 @@ def test_an_expired_token_cant_continue_a_call(
 
 
 def test_missing_responses_are_requested_again(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     pending = call(gateway_client)
-    repeated = call(other, **build_retry(pending) | {"inputResponses": {}})
+    repeated = call(second_gateway, **build_retry(pending) | {"inputResponses": {}})
     assert repeated["result"]["inputRequests"] == pending["result"]["inputRequests"]
-    assert "Ann" in text(call(other, **build_retry(repeated)))
+    assert "Ann" in text(call(second_gateway, **build_retry(repeated)))
 
 
 def test_a_client_that_leaves_ends_the_call_at_its_process(
-    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
 ) -> None:
     arguments = {"times": 1, "for_ever": True}
     pending = call(gateway_client, arguments=arguments)
     params = {"name": ASK, "arguments": arguments, **build_retry(pending)}
-    stream = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
+    stream = second_gateway.listen(AGENT, params, method="tools/call", capabilities=ABLE)
     eventually(lambda: upstream.client_responses, what="the answer at the server")
     stream.close()
     eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handoff")

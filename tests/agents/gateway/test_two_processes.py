@@ -107,8 +107,8 @@ def gateways(
 ) -> tuple[Remote, Remote]:
     token = token_of(factories.build_administrator(acme))
     web = start_web()
-    other = start_web(BONOBOT_URL=web.url)  # tokens of people are valid for one URL
-    return Remote(web, token), Remote(other, token)
+    second_gateway = start_web(BONOBOT_URL=web.url)  # tokens of people are valid for one URL
+    return Remote(web, token), Remote(second_gateway, token)
 
 
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
@@ -227,7 +227,7 @@ def check_change_notifications(gateways: tuple[Remote, Remote]) -> None:
 
 
 def check_lost_calls(gateways: tuple[Remote, Remote], handshake: Upstream) -> None:
-    holder, other = gateways
+    holder, second_gateway = gateways
     responses_before, calls_before = len(handshake.client_responses), count_calls(handshake)
     retry = build_retry(call_tool(holder, "bygone_ask", arguments={"times": 1}))
     holder.web.kill()
@@ -236,14 +236,14 @@ def check_lost_calls(gateways: tuple[Remote, Remote], handshake: Upstream) -> No
     CallHandoff.objects.update(heartbeat_at=expired_at)
     params = {"name": "mcp_bygone_ask", "arguments": {"times": 1}, **retry}
     for code in ("call_lost", "call_ended"):
-        error = other.modern(AGENT, "tools/call", params, capabilities=ABLE).error
+        error = second_gateway.modern(AGENT, "tools/call", params, capabilities=ABLE).error
         assert (error["code"], error["data"]["code"]) == (-32602, code)
     assert (len(handshake.client_responses), count_calls(handshake)) == (
         responses_before,
         calls_before + 1,
     )
-    pending = call_tool(other, "bygone_ask", arguments={"times": 1})
-    result = call_tool(other, "bygone_ask", arguments={"times": 1}, **build_retry(pending))
+    pending = call_tool(second_gateway, "bygone_ask", arguments={"times": 1})
+    result = call_tool(second_gateway, "bygone_ask", arguments={"times": 1}, **build_retry(pending))
     assert "Ann" in text(result)
 
 

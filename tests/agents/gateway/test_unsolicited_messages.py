@@ -50,8 +50,8 @@ def poke(session: Session, times: int = 1) -> list[dict[str, Any]]:
 
 def read_updates(stream: Stream, count: int) -> list[str]:
     """Return what comes next, in short."""
-    found = [stream.next() or {} for _ in range(count)]
-    return [message["params"].get("data") or message["method"] for message in found]
+    received = [stream.next() or {} for _ in range(count)]
+    return [message["params"].get("data") or message["method"] for message in received]
 
 
 def test_updates_and_logs_come_once_each(talk: Server, gateway_client: GatewayClient) -> None:
@@ -61,8 +61,8 @@ def test_updates_and_logs_come_once_each(talk: Server, gateway_client: GatewayCl
     notifications = poke(session, 3)
     logs = ["poked 0", "poked 1", "poked 2"]
     on_call = [message["params"]["data"] for message in notifications]
-    found = read_updates(stream, 6 - len(on_call))
-    assert sorted(on_call + found) == sorted([*logs, *[UPDATED] * 3])
+    received = read_updates(stream, 6 - len(on_call))
+    assert sorted(on_call + received) == sorted([*logs, *[UPDATED] * 3])
     notifications = poke(session)  # nothing else was left
     assert sorted(
         [

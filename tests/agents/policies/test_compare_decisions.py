@@ -110,8 +110,10 @@ def test_a_tool_without_conditions_is_decided_once():
     comparison = PolicyComparison(
         build_policy("all"), build_policy("all", build_rule("ask", LARGE))
     )
-    other = ToolFacts("mcp", "list", "list", BANK)
-    assert comparison.compare_without_arguments(other) == comparison.compare_call(other, None)
+    other_tool = ToolFacts("mcp", "list", "list", BANK)
+    assert comparison.compare_without_arguments(other_tool) == comparison.compare_call(
+        other_tool, None
+    )
     assert comparison.compare_without_arguments(TRANSFER) is None
     assert comparison.compare_call(TRANSFER, {"amount": 2000}).kind == "changed"
 
@@ -171,7 +173,10 @@ def combine_schemas(inner):
         st.builds(lambda schema: {"properties": schema}, properties),
         st.builds(lambda schema: {"patternProperties": {"^[at]$": schema}}, inner),
         st.builds(
-            lambda schema, other: {"properties": schema, "additionalProperties": other},
+            lambda schema, other_schema: {
+                "properties": schema,
+                "additionalProperties": other_schema,
+            },
             properties,
             inner,
         ),
@@ -188,7 +193,7 @@ def combine_schemas(inner):
             lambda word, schemas: {word: schemas}, st.sampled_from(["allOf", "oneOf"]), schema_lists
         ),
         st.builds(lambda schema: {"not": schema}, inner),
-        st.builds(lambda schema, other: {"if": schema, "then": other}, inner, inner),
+        st.builds(lambda schema, other_schema: {"if": schema, "then": other_schema}, inner, inner),
         st.builds(lambda schema: {"items": schema}, inner),
         st.builds(lambda schema: {"contains": schema}, inner),
         st.builds(

@@ -38,13 +38,13 @@ def test_a_selection_equal_to_the_patterns_keeps_the_patterns() -> None:
 
 
 @given(st.sets(NAMES, min_size=1), NAMES)
-def test_selected_names_allow_only_these(names: set[str], other: str) -> None:
+def test_selected_names_allow_only_these(names: set[str], other_name: str) -> None:
     globs = clean_patterns(build_globs(names, names, []), names)
     assert all(is_name_allowed(name, globs) for name in names)
-    assert is_name_allowed(other, globs) == (other in names)
+    assert is_name_allowed(other_name, globs) == (other_name in names)
 
 
 @given(NAMES, NAMES)
-def test_a_denied_name_is_never_allowed(name: str, other: str) -> None:
+def test_a_denied_name_is_never_allowed(name: str, other_name: str) -> None:
     assert not is_name_allowed(name, [], [escape_glob(name)])
-    assert is_name_allowed(other, [], [escape_glob(name)]) == (name != other)
+    assert is_name_allowed(other_name, [], [escape_glob(name)]) == (name != other_name)

@@ -142,12 +142,12 @@ def test_only_allowed_agents_can_be_called(acme, runner, administrator, helper, 
 
 
 def test_called_agents_spend_the_budget_of_the_root(runner, administrator, agents):
-    root, other = agents[:2]
-    for agent in (root, other):
+    root, child_agent = agents[:2]
+    for agent in (root, child_agent):
         set_budgets(administrator, agent, [BudgetLine("tokens", "month", 1_000_000)])
     before = run(runner, administrator, root, "hello")
     session = run(runner, administrator, root, "ask_second: hello")
-    spent = {agent.slug: list_budget_use(agent)[0].spent for agent in (root, other)}
+    spent = {agent.slug: list_budget_use(agent)[0].spent for agent in (root, child_agent)}
     assert spent == {"helper": 15 + 15 + 15 + 15, "second": 15}
     assert before.children.count() == 0
     set_budgets(administrator, root, [BudgetLine("tokens", "total", 20, each_session=True)])
@@ -158,8 +158,8 @@ def test_called_agents_spend_the_budget_of_the_root(runner, administrator, agent
 
 
 def test_sessions_of_a_tree_share_their_labels(runner, administrator, agents, workshop):
-    root, other = agents[:2]
-    factories.attach_server(administrator, other, workshop)
+    root, child_agent = agents[:2]
+    factories.attach_server(administrator, child_agent, workshop)
     rows = list(workshop.definitions.filter(name="echo"))
     set_labels(administrator, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
     session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: from anybody")
@@ -169,9 +169,9 @@ def test_sessions_of_a_tree_share_their_labels(runner, administrator, agents, wo
 def test_a_session_waits_for_its_child_and_continues_after_it(
     runner, administrator, agents, workshop
 ):
-    root, other = agents[:2]
-    factories.attach_server(administrator, other, workshop)
-    set_policy(administrator, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    root, child_agent = agents[:2]
+    factories.attach_server(administrator, child_agent, workshop)
+    set_policy(administrator, child_agent, PolicySpec("all", ask=("mcp_workshop_echo",)))
     session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: once")
     child = session.children.get()
     assert child.status == session.status == Session.Status.WAITING
@@ -189,10 +189,10 @@ def test_a_session_waits_for_its_child_and_continues_after_it(
 def test_an_approved_call_needs_no_second_approval_when_its_child_session_waits(
     runner, administrator, agents, workshop
 ):
-    root, other = agents[:2]
-    factories.attach_server(administrator, other, workshop)
+    root, child_agent = agents[:2]
+    factories.attach_server(administrator, child_agent, workshop)
     set_policy(administrator, root, PolicySpec("all", ask=("ask_second",)))
-    set_policy(administrator, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    set_policy(administrator, child_agent, PolicySpec("all", ask=("mcp_workshop_echo",)))
     session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: once")
     resolve_approval(administrator, Approval.objects.get(), "approve")
     get_runtime().call(_run_until_rest, runner, session.pk)
@@ -205,9 +205,9 @@ def test_an_approved_call_needs_no_second_approval_when_its_child_session_waits(
 
 
 def test_canceling_ends_child_sessions(runner, administrator, agents, workshop):
-    root, other = agents[:2]
-    factories.attach_server(administrator, other, workshop)
-    set_policy(administrator, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    root, child_agent = agents[:2]
+    factories.attach_server(administrator, child_agent, workshop)
+    set_policy(administrator, child_agent, PolicySpec("all", ask=("mcp_workshop_echo",)))
     session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: once")
     sessions.cancel_session(administrator, session)
     get_runtime().call(_run_until_rest, runner, session.pk)

@@ -65,9 +65,9 @@ def legacy(acme: Organization, helper: Agent) -> Iterator[Callable[[str], Legacy
     get_runtime().call(stack.aclose)
 
 
-def notices(session: Session) -> list[str]:
-    found = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
-    return [notice.payload["text"] for notice in found]
+def list_notice_texts(session: Session) -> list[str]:
+    notices = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
+    return [notice.payload["text"] for notice in notices]
 
 
 def expire(server: Server) -> None:
@@ -87,7 +87,7 @@ def test_the_sessions_of_a_person_with_an_agent_share_one_handshake(legacy, run)
     assert old.http.methods().count("tools/call") == 5
     assert old.http.methods().count("ping") == 4
     assert "DELETE" not in old.http.methods()
-    assert notices(first) == []
+    assert list_notice_texts(first) == []
 
 
 def test_sessions_of_others_have_their_own_handshake(acme, helper, legacy, run_to_rest, run):
@@ -150,7 +150,7 @@ def test_servers_are_contacted_in_parallel_and_not_waited_for(legacy, run, setti
     session = run("hello")
     assert session.status == Session.Status.DONE
     assert len(asked) >= 2
-    assert sorted(notices(session)) == [
+    assert sorted(list_notice_texts(session)) == [
         f"The server {name} didn't respond within 0.3 s. Calls to it may fail."
         for name in ("old", "older")
     ]
@@ -161,10 +161,10 @@ def test_a_server_that_works_again_is_found_when_a_session_starts(legacy, run):
     failed = {"status": "error", "status_code": "gone", "failures": 1}
     Server.objects.filter(pk=old.server.pk).update(**failed)
     just_failed = "The server old (gone) is not reachable now."
-    assert notices(run("hello")) == [just_failed]
+    assert list_notice_texts(run("hello")) == [just_failed]
     an_hour_ago = timezone.now() - timedelta(hours=1)
     Server.objects.filter(pk=old.server.pk).update(checked_at=an_hour_ago)
-    assert notices(run("hello")) == []
+    assert list_notice_texts(run("hello")) == []
     old.server.refresh_from_db()
     assert old.server.status == Server.Status.CONNECTED
 
@@ -174,4 +174,6 @@ def test_an_unreachable_server_is_a_warning(legacy, run):
     old.http.respond = lambda asked: raw_http_server.response(503)
     session = run("hello")
     assert session.status == Session.Status.DONE
-    assert notices(session) == ["The server old (server_unreachable) is not reachable now."]
+    assert list_notice_texts(session) == [
+        "The server old (server_unreachable) is not reachable now."
+    ]

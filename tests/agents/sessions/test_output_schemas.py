@@ -8,7 +8,7 @@ import pytest
 from agents.evaluation.replay_runner import load_replay_context, replay_messages
 from agents.evaluation.services import ReplayOverrides, create_recording, create_replay
 from agents.llm.interface import ModelError
-from agents.llm.offline.replies import render_output
+from agents.llm.offline.model import render_output
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Step
 from agents.services import AgentSpec, update_agent

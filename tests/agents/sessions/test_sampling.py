@@ -8,7 +8,7 @@ from agents.approvals.services import resolve_approval
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Approval, ElicitationRequest, Session, SessionApproval, Step
 from agents.sessions import services as sessions
-from agents.sessions.sampling_messages import parse_request
+from agents.sessions.sampling import parse_request
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, BudgetCell

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.sessions.sampling_messages import (
+from agents.sessions.sampling import (
     MAX_CHARACTERS,
     MAX_MESSAGES,
     MAX_TOKENS,

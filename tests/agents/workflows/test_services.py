@@ -207,20 +207,20 @@ def test_a_step_sends_a_message_to_an_agent(acme, administrator, helper, save, r
 def test_an_approved_workflow_is_a_tool_of_its_agents(
     acme, administrator, helper, save, workshop, call
 ):
-    other = factories.create_agent(acme, "other")
-    workflow = save(agents=[other.slug])
+    other_agent = factories.create_agent(acme, "other")
+    workflow = save(agents=[other_agent.slug])
     with pytest.raises(Problem) as caught:
-        call("workflow_echoes", {"text": "x"}, agent_id=other.pk)
+        call("workflow_echoes", {"text": "x"}, agent_id=other_agent.pk)
     assert caught.value.code == "not_approved"
     reviewer = factories.create_member(acme, Role.REVIEWER)
     approve_workflow(reviewer, workflow, workflow.digest)
     with pytest.raises(Problem) as caught:
-        call("workflow_echoes", {"text": 1}, agent_id=other.pk)
+        call("workflow_echoes", {"text": 1}, agent_id=other_agent.pk)
     assert caught.value.code == "invalid_arguments"
-    assert call("workflow_echoes", {"text": "x"}, agent_id=other.pk).code == "no_session"
-    save(ECHO.replace("two", "three"), agents=[other.slug])
+    assert call("workflow_echoes", {"text": "x"}, agent_id=other_agent.pk).code == "no_session"
+    save(ECHO.replace("two", "three"), agents=[other_agent.slug])
     with pytest.raises(Problem) as changed:
-        call("workflow_echoes", {"text": "x"}, agent_id=other.pk)
+        call("workflow_echoes", {"text": "x"}, agent_id=other_agent.pk)
     assert changed.value.code == "definition_changed"
     with pytest.raises(Conflict):
         approve_workflow(reviewer, workflow, workflow.digest)

@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.core.rate_limiter import MICROSECONDS_PER_MINUTE, admit_request, compute_interval
+from bonobot.core.rate_limiter import (
+    MICROSECONDS_PER_MINUTE,
+    admit_request,
+    calculate_burst,
+    compute_interval,
+)
 
 LIMITS = st.tuples(st.integers(1, 10_000_000), st.integers(1, 100))
 # (microseconds since the last request, share of the burst that this one costs)
@@ -95,3 +100,7 @@ def test_invalid_limits_are_refused(every: int, burst: int, cost: int) -> None:
 def test_a_limit_of_zero_per_minute_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         compute_interval(0)
+
+
+def test_the_burst_is_a_third_of_a_minute_and_never_above_the_rate():
+    assert [calculate_burst(per_minute) for per_minute in (1, 5, 60, 600)] == [1, 5, 20, 200]

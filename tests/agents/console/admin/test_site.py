@@ -113,14 +113,14 @@ def test_a_member_who_isnt_staff_signs_in_and_sees_the_agents() -> None:
 def test_a_member_sees_their_own_sessions_only() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
-    start_session(factories.build_administrator(acme), agent, "the boss asks")
+    start_session(factories.build_administrator(acme), agent, "the administrator asks")
     member = admin_client.sign_in(acme, Role.MEMBER)
     agent.members.add(member.user)
     start_session(admin_client.build_principal(member, acme), agent, "the member asks")
     page = admin_client.get_text(member.get("agents_session_changelist"))
     assert "the member asks" in page
-    assert "the boss asks" not in page
-    hidden = Session.objects.get(title="the boss asks")
+    assert "the administrator asks" not in page
+    hidden = Session.objects.get(title="the administrator asks")
     member.get("agents_session_change", hidden.pk, status=404)
 
 

@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from agents.gateway.organization_server.handlers import list_prompts
 from agents.models import Agent
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from tests import factories

@@ -13,7 +13,7 @@ from agents.gateway.organization_server.management_tools import (
     list_management_tools,
 )
 from agents.models import Agent, Note, Workflow, WorkflowRun
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.ledger.models import AuditRow

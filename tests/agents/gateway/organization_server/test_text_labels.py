@@ -30,7 +30,7 @@ from agents.notes import NoteSpec, save_note
 from agents.services import AgentSpec, update_agent
 from agents.sessions import services as sessions
 from agents.sessions.child_sessions import build_message_initializer, start_child
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from agents.workflows.schedules import start_due_runs
 from agents.workflows.services import run_workflow
 from bonobot.accounts.roles import Role
@@ -84,12 +84,14 @@ def describe_a_callable_agent(scene: Scene) -> Caller:
 
 
 def instruct_a_child(scene: Scene) -> Caller:
-    other = factories.create_agent(scene.world.acme, "other")
+    child_agent = factories.create_agent(scene.world.acme, "other")
     assert scene.rest.patch("agents/other", {"instructions": "Say it."}).status == 200
     parent, administrator = start(scene.world), scene.world.administrator
     assert parent.session is not None
     initialize = build_message_initializer(administrator, "x")
-    start_child(administrator, parent.session.pk, parent.session.pk, other.pk, "x", initialize)
+    start_child(
+        administrator, parent.session.pk, parent.session.pk, child_agent.pk, "x", initialize
+    )
     return parent
 
 
@@ -206,28 +208,28 @@ class Other:
 
 Read = Callable[[Other], Any]
 TEXT_READS: dict[str, Read] = {
-    "an agent": lambda other: other.get("agents/helper"),
-    "agents": lambda other: other.get("agents"),
-    "an empty change": lambda other: other.rest.patch("agents/helper", {}),
-    "an agent as a resource": lambda other: other.ask(
+    "an agent": lambda reader: reader.get("agents/helper"),
+    "agents": lambda reader: reader.get("agents"),
+    "an empty change": lambda reader: reader.rest.patch("agents/helper", {}),
+    "an agent as a resource": lambda reader: reader.ask(
         "resources/read", uri="bonobot://agents/helper"
     ),
-    "tools": lambda other: other.list("tools/list"),
-    "resources": lambda other: other.list("resources/list"),
-    "a skill": lambda other: other.get("skills/notes"),
-    "skills": lambda other: other.get("skills"),
-    "versions of a skill": lambda other: other.get("skills/notes/versions"),
-    "a rendered skill": lambda other: other.rest.post("skills/notes/render", {}),
-    "a skill as a prompt": lambda other: other.ask("prompts/get", name="notes"),
-    "a skill as a resource": lambda other: other.ask(
+    "tools": lambda reader: reader.list("tools/list"),
+    "resources": lambda reader: reader.list("resources/list"),
+    "a skill": lambda reader: reader.get("skills/notes"),
+    "skills": lambda reader: reader.get("skills"),
+    "versions of a skill": lambda reader: reader.get("skills/notes/versions"),
+    "a rendered skill": lambda reader: reader.rest.post("skills/notes/render", {}),
+    "a skill as a prompt": lambda reader: reader.ask("prompts/get", name="notes"),
+    "a skill as a resource": lambda reader: reader.ask(
         "resources/read", uri="skill://notes/SKILL.md"
     ),
-    "prompts": lambda other: other.list("prompts/list"),
-    "a note": lambda other: other.get(f"agents/helper/notes/{Note.objects.get().pk}"),
-    "notes": lambda other: other.get("agents/helper/notes"),
-    "a workflow": lambda other: other.get("workflows/tell"),
-    "versions of a workflow": lambda other: other.get("workflows/tell/versions"),
-    "triggers": lambda other: other.get("workflows/tell/triggers"),
+    "prompts": lambda reader: reader.list("prompts/list"),
+    "a note": lambda reader: reader.get(f"agents/helper/notes/{Note.objects.get().pk}"),
+    "notes": lambda reader: reader.get("agents/helper/notes"),
+    "a workflow": lambda reader: reader.get("workflows/tell"),
+    "versions of a workflow": lambda reader: reader.get("workflows/tell/versions"),
+    "triggers": lambda reader: reader.get("workflows/tell/triggers"),
 }
 
 
@@ -248,33 +250,35 @@ def write_texts(scene: Scene) -> None:
 def test_a_client_gets_the_labels_of_a_text_it_reads(scene: Scene, way: str) -> None:
     scene.program.read_labeled_data()
     write_texts(scene)
-    other = Other(scene)
+    reader = Other(scene)
     scene.world.clear_caller_labels()
-    assert other.caller.try_to_send() == ""
-    TEXT_READS[way](other)
-    assert other.caller.try_to_send() == APPROVAL_REQUIRED
-    TEXT_READS[way](other)
+    assert reader.caller.try_to_send() == ""
+    TEXT_READS[way](reader)
+    assert reader.caller.try_to_send() == APPROVAL_REQUIRED
+    TEXT_READS[way](reader)
     assert AuditRow.objects.filter(action="text_labels_read").count() == 1
 
 
 def test_a_client_gets_no_labels_of_texts_without_labels(scene: Scene) -> None:
     write_texts(scene)
-    other = Other(scene)
+    reader = Other(scene)
     for way, read in TEXT_READS.items():
-        read(other)
-        assert other.caller.try_to_send() == "", way
+        read(reader)
+        assert reader.caller.try_to_send() == "", way
 
 
 SESSION_READS: dict[str, Read] = {
-    "sessions": lambda other: other.get("sessions"),
-    "sessions of an agent": lambda other: other.get("agents/helper/sessions"),
-    "an approval": lambda other: other.get(f"approvals/{Approval.objects.get().pk}"),
-    "approvals": lambda other: other.get("approvals"),
-    "questions": lambda other: other.get("elicitation-requests"),
-    "recordings": lambda other: other.get("recordings"),
-    "the audit log": lambda other: other.get("audit"),
-    "the exported audit log": lambda other: other.get("audit/export"),
-    "sessions as a tool": lambda other: other.ask("tools/call", name="list_sessions", arguments={}),
+    "sessions": lambda reader: reader.get("sessions"),
+    "sessions of an agent": lambda reader: reader.get("agents/helper/sessions"),
+    "an approval": lambda reader: reader.get(f"approvals/{Approval.objects.get().pk}"),
+    "approvals": lambda reader: reader.get("approvals"),
+    "questions": lambda reader: reader.get("elicitation-requests"),
+    "recordings": lambda reader: reader.get("recordings"),
+    "the audit log": lambda reader: reader.get("audit"),
+    "the exported audit log": lambda reader: reader.get("audit/export"),
+    "sessions as a tool": lambda reader: reader.ask(
+        "tools/call", name="list_sessions", arguments={}
+    ),
 }
 
 
@@ -286,12 +290,12 @@ def test_a_client_gets_the_labels_of_a_session_whose_content_it_reads(
     create_recording(scene.world.administrator, session)
     factories.create_approval(scene.world.helper, session)
     factories.create_elicitation(session, scene.world.records)
-    other = Other(scene)
-    SESSION_READS[way](other)
-    assert other.caller.try_to_send() == ""
+    reader = Other(scene)
+    SESSION_READS[way](reader)
+    assert reader.caller.try_to_send() == ""
     scene.get_caller(session).read_labeled_data()
-    SESSION_READS[way](other)
-    assert other.caller.try_to_send() == APPROVAL_REQUIRED
+    SESSION_READS[way](reader)
+    assert reader.caller.try_to_send() == APPROVAL_REQUIRED
 
 
 def test_a_person_clears_the_labels_of_a_text_by_writing_another(scene: Scene) -> None:
@@ -316,12 +320,12 @@ def test_a_reviewer_clears_the_labels_of_instructions(scene: Scene) -> None:
 
 
 def test_a_client_gets_the_labels_of_a_server_whose_error_output_it_reads(scene: Scene) -> None:
-    server, other = scene.world.records, Other(scene)
+    server, reader = scene.world.records, Other(scene)
     ErrorOutput.objects.create(
         id=uuid4(), organization=scene.world.acme, server=server, text="Ann was here."
     )
-    other.get(f"mcp-servers/{server.pk}")
-    assert other.caller.try_to_send() == ""
+    reader.get(f"mcp-servers/{server.pk}")
+    assert reader.caller.try_to_send() == ""
     scene.world.start_session().read_labeled_data().use("mcp_records_create_record")
-    other.get(f"mcp-servers/{server.pk}")
-    assert other.caller.try_to_send() == APPROVAL_REQUIRED
+    reader.get(f"mcp-servers/{server.pk}")
+    assert reader.caller.try_to_send() == APPROVAL_REQUIRED

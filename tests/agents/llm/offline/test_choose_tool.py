@@ -117,11 +117,11 @@ VALUES = [
 
 @pytest.mark.parametrize(("text", "expected"), VALUES, ids=[text for text, _ in VALUES])
 def test_values_are_found_with_their_kinds(text: str, expected: list[tuple[str, object]]) -> None:
-    assert [(found.kind, found.value) for found in find_values(text)] == expected
+    assert [(match.kind, match.value) for match in find_values(text)] == expected
 
 
 @given(st.text(max_size=300))
 def test_found_values_are_within_the_text_and_dont_overlap(text: str) -> None:
     values = find_values(text)
-    assert all(0 <= found.start < found.end <= len(text) for found in values)
+    assert all(0 <= match.start < match.end <= len(text) for match in values)
     assert all(first.end <= second.start for first, second in pairwise(values))

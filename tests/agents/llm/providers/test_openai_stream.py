@@ -76,7 +76,7 @@ def test_leading_blanks_arent_merged() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "other_chunk",
     [
         {"tool_calls": [{"index": 0, "id": "1", "function": {"name": "a", "arguments": "{}"}}]},
         {"content": "x", "annotations": [{"type": "url_citation"}]},
@@ -86,11 +86,13 @@ def test_leading_blanks_arent_merged() -> None:
         None,
     ],
 )
-def test_other_chunks_are_passed_on_unchanged(other: dict[str, Any] | None) -> None:
-    events = [ServerSentEvent(data=json.dumps(build_chunk(chunk))) for chunk in (other, other)]
+def test_other_chunks_are_passed_on_unchanged(other_chunk: dict[str, Any] | None) -> None:
+    events = [
+        ServerSentEvent(data=json.dumps(build_chunk(chunk))) for chunk in (other_chunk, other_chunk)
+    ]
     assert [chunk.json() for chunk in merge_text_events(iter(events))] == [
-        build_chunk(other),
-        build_chunk(other),
+        build_chunk(other_chunk),
+        build_chunk(other_chunk),
     ]
 
 

@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from agents.models import Agent, Skill
 from agents.services import delete_agent
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.models import Deletion, Organization
 from bonobot.accounts.roles import Role
 from tests import factories

@@ -1,1 +1,0 @@
-"""Requests of members for servers, tools and agents, and their answers."""

@@ -1,0 +1,489 @@
+"""Filters of the audit log: outcomes, periods, chips, saved filters, and how far a search goes."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.admin import FieldListFilter
+from django.contrib.admin import ModelAdmin as DjangoModelAdmin
+from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR, SEARCH_VAR
+from django.db.models import Field, Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.http.response import HttpResponseBase
+from django.urls import path, reverse
+from django.utils import timezone
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.models import Approval, SavedFilter
+from agents.saved_filters import (
+    can_delete_filter,
+    delete_filter,
+    list_filters,
+    normalize_query,
+    save_filter,
+)
+from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
+from bonobot.accounts.principals import Principal
+from bonobot.core.admin.theme import (
+    ChoicesDropdownFilter,
+    DateTimeRangeFilter,
+    DropdownFilter,
+    FieldTextFilter,
+)
+from bonobot.core.i18n.localization import localize_problem
+from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.types import APPROVAL_REQUIRED_CODE
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.label_icons import FLOW_MARKS
+
+PENDING = "pending"
+MAX_PENDING = 200
+MAX_REQUESTS_READ = 1_000
+ENTRY_PARAMETER = "entry"
+TIME_PARAMETER = "opened_at"
+LABEL_PARAMETER = "flow_label"
+# Query parameters that filter nothing: page, export format, Django admin flags.
+PLAIN_PARAMETERS = frozenset({PAGE_VAR, ORDER_VAR, ENTRY_PARAMETER, "e", "all", "form"})
+APPROVAL_REQUESTS = Q(outcome=AuditRow.Outcome.REFUSED, code=APPROVAL_REQUIRED_CODE)
+OUTCOMES = (
+    ("ok", _("Succeeded")),
+    ("error", _("Failed")),
+    ("refused", _("Denied")),
+    (PENDING, _("Pending approval")),
+    ("cancelled", _("Canceled")),
+    ("unknown", _("Unknown")),
+    ("open", _("Running")),
+)
+OUTCOME_TITLES = dict(OUTCOMES)
+CHIP_TITLES = {
+    "outcome": _("Outcome"),
+    "kind": _("Type"),
+    "decision": _("Decision"),
+    "code": _("Code"),
+    "agent_name": _("Agent"),
+    "agent_id": _("Agent"),
+    "server_name": _("Server"),
+    "server_id": _("Server"),
+    "tool_name": _("Tool"),
+    "session_id": _("Session"),
+    "resource_id": _("Resource"),
+    "parent_id": _("Caused by"),
+    "action": _("Action"),
+    "rule": _("Rule"),
+    LABEL_PARAMETER: _("Flow label"),
+    SEARCH_VAR: _("Search"),
+}
+LIST_URL_NAME = "admin:ledger_auditrow_changelist"
+UNTIL_PARAMETER = f"{TIME_PARAMETER}_to"
+EVENT_KINDS = (
+    ("call", _("tool calls")),
+    ("model", _("model turns")),
+    ("change", _("changes")),
+    ("approval", _("approvals")),
+    ("connection", _("connections")),
+)
+LABEL_CHOICES = tuple((label.value, FLOW_MARKS[label].title) for label in FlowLabel)
+# Filter titles of audit columns, which have no verbose names.
+COLUMN_TITLES = {
+    "outcome": _("outcome"),
+    "decision": _("decision"),
+    "code": _("code"),
+    "agent_name": _("agent"),
+    "server_name": _("server"),
+    "tool_name": _("tool"),
+}
+# The parameters that the filter form and the search field have fields for.
+FORM_PARAMETERS = frozenset(
+    {
+        *("outcome__in", "kind", "decision__exact", "code__icontains", "agent_name__icontains"),
+        *("server_name__icontains", "tool_name__icontains", "q", PAGE_VAR),
+        LABEL_PARAMETER,
+        *(f"{TIME_PARAMETER}_{end}_{part}" for end in ("from", "to") for part in (0, 1)),
+    }
+)
+
+
+def list_pending_requests(organization_id: UUID) -> list[UUID]:
+    """Return the entries of calls that wait for approval, one for each (at most two queries)."""
+    pending_approvals: Any = Approval.objects.filter(organization_id=organization_id)
+    pending = dict(
+        pending_approvals.pending()
+        .order_by("-created_at")
+        .values_list("pk", "created_at")[:MAX_PENDING]
+    )
+    if not pending:
+        return []
+    requests = AuditRow.objects.for_organization(organization_id).filter(
+        APPROVAL_REQUESTS, opened_at__gte=min(pending.values()) - timedelta(minutes=1)
+    )
+    rows = requests.values_list("pk", "opened")[:MAX_REQUESTS_READ]
+    # Latest first, so the first request of a repeated one remains.
+    by_approval = {parse_details(text).get("approval_id"): pk for pk, text in rows}
+    return [
+        pk for approval_id, pk in by_approval.items() if parse_uuid(approval_id or "") in pending
+    ]
+
+
+def filter_outcomes(values: Iterable[str]) -> Q:
+    """Return a filter for outcomes as they are shown: requests of approval aren't denied."""
+    condition = Q()
+    for value in values:
+        if value == PENDING:
+            condition |= APPROVAL_REQUESTS
+        elif value == AuditRow.Outcome.REFUSED:
+            condition |= Q(outcome=value) & ~Q(code=APPROVAL_REQUIRED_CODE)
+        else:
+            condition |= Q(outcome=value)
+    return condition
+
+
+def hide_answered_requests(organization_id: UUID, request: HttpRequest) -> Q:
+    """Return a filter without requests that were answered: their call has an entry of its own.
+
+    They are listed with the approvals, and by their code.
+    """
+    if request.GET.get("kind") == "approval" or any(
+        request.GET.get(name) for name in ("code", "code__icontains", "resource_id")
+    ):
+        return Q()
+    is_pending = Q(pk__in=list_pending_requests(organization_id))
+    if request.GET.getlist("outcome__in") == [PENDING]:
+        return is_pending  # instead of a scan of all requests, most of which are answered
+    return ~APPROVAL_REQUESTS | is_pending
+
+
+class ScannedPaginator(BoundedPaginator):
+    """Reads the keys of all pages at once: counting the matches of a search takes as long."""
+
+    @cached_property
+    def _keys(self) -> list[UUID]:
+        rows: Any = self.object_list
+        return list(rows.values_list("pk", flat=True)[: self.limit + 1])
+
+    @cached_property
+    def _counted(self) -> int:
+        return len(self._keys)
+
+    def list_rows(self, number: int) -> QuerySet[AuditRow]:
+        """Return the rows of a page, found by their keys."""
+        first = (number - 1) * self.per_page
+        keys = self._keys[first : min(first + self.per_page, self.limit)]
+        rows = AuditRow.objects.filter(pk__in=keys).defer("opened", "closed")
+        all_rows: Any = self.object_list
+        return rows.order_by(*all_rows.query.order_by)
+
+
+@dataclass(frozen=True)
+class FilterChip:
+    """An active filter, with the query of the list without it."""
+
+    title: Any
+    value: str
+    query: str
+
+
+def list_chips(query: QueryDict, names: Mapping[str, str]) -> list[FilterChip]:
+    """Return the active filters; `names` are those of ids."""
+    chips = []
+    period = {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
+    if any(query.get(name) for name in period):
+        chips.append(FilterChip(_("Time"), _describe_period(query), _drop(query, period)))
+    for name in query:
+        column = name.removesuffix("__icontains").removesuffix("__exact").removesuffix("__in")
+        value = query.get(name, "").strip()
+        if name in PLAIN_PARAMETERS or name in period or not value:
+            continue
+        chips.append(
+            FilterChip(
+                CHIP_TITLES.get(column, column),
+                make_visible(_describe_value(column, query.getlist(name), names), 60),
+                _drop(query, {name}),
+            )
+        )
+    return chips
+
+
+def _describe_value(column: str, values: list[str], names: Mapping[str, str]) -> str:
+    parts = [part for value in values for part in value.split(",")]
+    if column == "outcome":
+        return ", ".join(str(OUTCOME_TITLES.get(part, part)) for part in parts)
+    if column == LABEL_PARAMETER:
+        return ", ".join(str(FLOW_MARKS[part].title) for part in parts if part in FLOW_MARKS)
+    return ", ".join(names.get(part, part) for part in parts)
+
+
+def _describe_period(query: QueryDict) -> str:
+    bounds = [
+        " ".join(
+            query.get(f"{TIME_PARAMETER}_{end}_{part}", "")[: 8 if part else 10] for part in (0, 1)
+        )
+        for end in ("from", "to")
+    ]
+    return " – ".join(bound.strip() or "…" for bound in bounds)
+
+
+def _drop(query: QueryDict, names: Iterable[str]) -> str:
+    """Return the query without some parameters, on its first page."""
+    dropped = {*names, PAGE_VAR, ENTRY_PARAMETER}
+    return urlencode(
+        [(name, value) for name in query if name not in dropped for value in query.getlist(name)]
+    )
+
+
+def build_period_query(query: QueryDict, since: datetime, until: datetime) -> str:
+    remaining_query = _drop(
+        query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
+    )
+    last = until - timedelta(microseconds=1)
+    period = {}
+    for end, moment in (("from", since), ("to", last)):
+        local = timezone.localtime(moment)
+        period[f"{TIME_PARAMETER}_{end}_0"] = f"{local:%Y-%m-%d}"
+        period[f"{TIME_PARAMETER}_{end}_1"] = f"{local:%H:%M:%S.%f}"
+    return "&".join(filter(None, (remaining_query, urlencode(period))))
+
+
+def build_filter_urls(
+    view: Callable[..., Any], get_principal: Callable[[HttpRequest], Principal]
+) -> list[Any]:
+    """Return the URLs to save and delete filters; `view` wraps views as the admin does."""
+    names = {"save_filter": _handle_save_filter, "remove_filter": _handle_delete_filter}
+    return [
+        path(
+            f"{name.replace('_', '-')}/",
+            view(partial(_handle_post, get_principal, handler)),
+            name=f"ledger_auditrow_{name}",
+        )
+        for name, handler in names.items()
+    ]
+
+
+def build_filter_panel(principal: Principal, query: str) -> dict[str, Any]:
+    """Return the saved filters for the list's current query string (one query)."""
+    try:
+        current_query = normalize_query(query)
+    except ValueError:
+        current_query = ""
+    rows = list(list_filters(principal))
+    return {
+        "now": current_query,
+        "rows": [
+            {
+                "row": row,
+                "mine": str(row.owner_id) == principal.id,
+                "is_current": row.query == current_query,
+                "may_remove": can_delete_filter(principal, row),
+            }
+            for row in rows
+        ],
+        "may_save": principal.kind == "user",
+    }
+
+
+def _handle_post(
+    get_principal: Callable[[HttpRequest], Principal],
+    handler: Callable[[HttpRequest, Principal], HttpResponseBase],
+    request: HttpRequest,
+) -> HttpResponseBase:
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    return handler(request, get_principal(request))
+
+
+def _handle_save_filter(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    query, posted = request.POST.get("query", ""), request.POST
+    try:
+        row = save_filter(principal, posted.get("name", ""), query, shared="shared" in posted)
+    except Problem as problem:
+        if problem.status == 403:
+            raise
+        messages.error(request, localize_problem(problem))
+        return _redirect_to_list(query)
+    messages.success(
+        request, _t("The filter %(name)s was saved.") % {"name": make_visible(row.name)}
+    )
+    return _redirect_to_list(row.query)
+
+
+def _handle_delete_filter(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    rows: Any = list_filters(principal)
+    row: SavedFilter = rows.get_or_404(principal.organization_id, pk=request.POST.get("filter"))
+    delete_filter(principal, row)
+    messages.success(
+        request, _t("The filter %(name)s was deleted.") % {"name": make_visible(row.name)}
+    )
+    return _redirect_to_list(request.POST.get("query", ""))
+
+
+def _redirect_to_list(query: str) -> HttpResponseRedirect:
+    try:
+        normalized = normalize_query(query)
+    except ValueError:
+        normalized = ""
+    return HttpResponseRedirect(reverse(LIST_URL_NAME) + (f"?{normalized}" if normalized else ""))
+
+
+class AuditPeriodFilter(DateTimeRangeFilter):
+    """A time range filter; a search goes back from its end."""
+
+    column_label = _("requested")
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        """Return the rows in the range, and store its bounds on the request."""
+        request.asked_within = (  # type: ignore[attr-defined]
+            self._parse_datetime("from", time.min),
+            self._parse_datetime("to", time.max),
+        )
+        return super().queryset(request, queryset)
+
+
+def limit_search(request: HttpRequest, organization_id: UUID, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return the rows that a search covers; `request.looked_since` is where it stopped."""
+    since, until = getattr(request, "asked_within", (None, None))
+    if until is not None:
+        until += audit_search.TIME_RESOLUTION  # the list includes rows of that moment
+    search = audit_search.AuditSearch(
+        organization_id, _parse_search_criteria(request), since=since, until=until
+    )
+    search_start = search.find_stop_time()
+    if search_start is None:
+        return rows
+    request.looked_since = search_start  # type: ignore[attr-defined]
+    return rows.filter(opened_at__gte=search_start)
+
+
+def describe_search_limit(request: HttpRequest) -> dict[str, Any] | None:
+    """Return where the search stopped and the query for older rows; None if it saw all."""
+    since: datetime | None = getattr(request, "looked_since", None)
+    if since is None:
+        return None
+    return {
+        "since": since,
+        "rows": audit_search.MAX_ROWS_SCANNED,
+        "query": _build_query_until(request, since - audit_search.TIME_RESOLUTION),
+    }
+
+
+def build_older_query(request: HttpRequest, changelist: Any) -> str:
+    """Return the query for the rows after the last page; blank if there are none, or more pages.
+
+    Its first row is the last one of this page, since others may have the same time.
+    """
+    paginator, rows = changelist.paginator, list(changelist.result_list)
+    is_last_page = changelist.page_num >= paginator.num_pages
+    if not (is_last_page and paginator.more and rows):
+        return ""
+    return _build_query_until(request, rows[-1].opened_at)
+
+
+def _build_query_until(request: HttpRequest, until: datetime) -> str:
+    """Return the list's query with another end of the period, on its first page."""
+    parameters = {name: request.GET.getlist(name) for name in request.GET if name != PAGE_VAR}
+    local = timezone.localtime(until)
+    parameters |= {
+        f"{UNTIL_PARAMETER}_0": [f"{local:%Y-%m-%d}"],
+        f"{UNTIL_PARAMETER}_1": [f"{local:%H:%M:%S.%f}"],
+    }
+    return urlencode(parameters, doseq=True)
+
+
+def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
+    """Return the filters of the list by whether an index supports them."""
+    indexed: dict[str, str] = {}
+    has_unindexed = False
+    for name, values in request.GET.lists():
+        filled = [value.strip() for value in values if value.strip()]
+        if not filled or name in PLAIN_PARAMETERS or name.startswith(f"{TIME_PARAMETER}_"):
+            continue
+        column = name.removesuffix("__exact").removesuffix("__in")
+        if column == "outcome" and filled == [PENDING]:
+            indexed["code"] = APPROVAL_REQUIRED_CODE
+        elif column in audit_search.INDEXED_COLUMNS and len(filled) == 1 and "," not in filled[0]:
+            indexed[column] = filled[0]
+        else:
+            has_unindexed = True
+    return audit_search.SearchCriteria(indexed, has_other_filters=has_unindexed)
+
+
+class AuditKindFilter(DropdownFilter):
+    """A filter by kind: calls, model turns, changes, approvals or connections."""
+
+    title = _("type")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
+        return EVENT_KINDS
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
+        kind = self.value()
+        if kind == "approval":  # with the requests, which are entries of calls
+            return queryset.filter(Q(event_type=kind) | APPROVAL_REQUESTS)
+        return queryset.filter(event_type=kind) if kind in dict(EVENT_KINDS) else queryset
+
+
+class AuditLabelFilter(DropdownFilter):
+    """A filter by a flow label of the called tool."""
+
+    title = _("flow label")
+    parameter_name = LABEL_PARAMETER
+
+    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
+        return LABEL_CHOICES
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
+        label = self.value()
+        return queryset.filter(audit_search.build_label_filter(label)) if label else queryset
+
+
+class _ColumnTitleFilter(FieldListFilter):
+    """A filter with the translated title of its column."""
+
+    def __init__(self, field: Field, *args: Any, **kwargs: Any) -> None:
+        super().__init__(field, *args, **kwargs)
+        self.title = COLUMN_TITLES[field.name]
+
+
+class AuditOutcomeFilter(DropdownFilter):
+    """A filter by one or more outcomes, as they are shown: values or lists with commas."""
+
+    title = COLUMN_TITLES["outcome"]
+    parameter_name = "outcome__in"
+
+    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
+        return OUTCOMES
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
+        values = ",".join(request.GET.getlist("outcome__in")).split(",")
+        return queryset.filter(filter_outcomes(filter(None, values)))
+
+
+class AuditDecisionFilter(_ColumnTitleFilter, ChoicesDropdownFilter):
+    """A filter by decision."""
+
+
+class AuditNameFilter(_ColumnTitleFilter, FieldTextFilter):
+    """A filter by a part of a recorded name."""
+
+
+def parse_details(text: str) -> dict[str, Any]:
+    """Return the details of an entry's text; empty if there are none."""
+    details = json.loads(text).get("details") if text else None
+    return details if isinstance(details, dict) else {}
+
+
+def parse_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

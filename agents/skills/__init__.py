@@ -1,1 +1,0 @@
-"""Skills: named instructions with declared arguments, for people, agents and MCP clients."""

@@ -1,1 +1,0 @@
-"""The tools of an agent as one matrix of servers, tools and settings."""

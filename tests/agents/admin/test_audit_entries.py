@@ -1,0 +1,148 @@
+"""Calls of one model turn are one row of the audit log, which unfolds."""
+
+import re
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db.models import QuerySet
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from agents.admin.audit_entries import ShownEntry, group_turns
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from tests import admin_client, factories
+from tests.agents.admin.test_audit import create_approved_call, create_call
+
+NOW = timezone.now()
+
+
+def build_entry(outcome: str = "ok", *, approved_by: str = "", **columns: Any) -> ShownEntry:
+    values: dict[str, Any] = {"event_type": "call", "tool_name": "pay", "opened_at": NOW}
+    row = AuditRow(id=uuid4(), duration_ms=100, **values | columns)
+    return ShownEntry(row, outcome, approved_by)
+
+
+def test_entries_of_one_model_turn_are_a_group_at_the_place_of_the_newest() -> None:
+    turn, other = uuid4(), uuid4()
+    entries = [
+        build_entry(parent_id=turn),
+        build_entry(parent_id=other),
+        build_entry(parent_id=turn),
+        build_entry(event_type="change"),
+        build_entry(event_type="model", parent_id=None),
+    ]
+    entries[4].row.pk = turn
+    groups = group_turns(entries)
+    assert [len(group.entries) for group in groups] == [3, 1, 1]
+    assert [group.is_folded for group in groups] == [True, False, False]
+    assert [part for _entry, part in groups[0].rows] == ["middle", "middle", "end"]
+    assert not any(group.is_open for group in groups)
+    (opened, *_others) = group_turns(entries, str(entries[2].row.pk))
+    assert opened.is_open
+
+
+def test_a_turn_with_one_call_isnt_folded() -> None:
+    turn = uuid4()
+    entries = [build_entry(parent_id=turn), build_entry(event_type="model")]
+    entries[1].row.pk = turn
+    (group,) = group_turns(entries)
+    assert not group.is_folded
+    assert [part for _entry, part in group.rows] == ["start", "end"]
+
+
+def test_the_row_of_a_turn_sums_up_its_calls() -> None:
+    turn = uuid4()
+    later = NOW + timedelta(seconds=1)
+    (group,) = group_turns(
+        [
+            build_entry(parent_id=turn, server_name="bank", opened_at=later),
+            build_entry("error", parent_id=turn, server_name="bank"),
+            build_entry(parent_id=turn, tool_name="list", approved_by="rita"),
+        ]
+    )
+    assert (group.outcome, group.outcome_count) == ("error", 1)
+    assert group.tools == "pay ×2, list"
+    assert group.servers == ["bank"]
+    assert group.approvers == "rita"
+    assert group.duration_ms == 1_100
+
+
+def test_a_turn_with_a_running_call_has_no_duration_and_names_three_tools_at_most() -> None:
+    turn = uuid4()
+    names = ("one", "two", "three", "four")
+    entries = [build_entry(parent_id=turn, tool_name=name) for name in names]
+    entries[0].row.duration_ms = None
+    (group,) = group_turns(entries)
+    assert group.duration_ms is None
+    assert group.tools == "one, two, three, …"
+    assert group.outcome_count == 0
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.create_organization()
+
+
+@pytest.fixture
+def auditor(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.AUDITOR)
+
+
+def list_folded(page: str) -> int:
+    return len(re.findall(r"data-folded\s", page))
+
+
+@pytest.mark.django_db
+def test_the_list_folds_the_calls_of_a_turn_and_counts_each(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    turn = create_call(acme, event_type="model", tool_name="")
+    calls = [create_call(acme, parent_id=turn.pk, tool_name=name) for name in ("buy", "sell")]
+    page = auditor.get("ledger_auditrow_changelist")
+    text = admin_client.get_text(page)
+    assert "2 calls buy, sell" in " ".join(text.replace("chevron_right", "").split()) or (
+        "2 calls sell, buy" in " ".join(text.replace("chevron_right", "").split())
+    )
+    assert list_folded(page) == 3
+    opened = auditor.get("ledger_auditrow_changelist", entry=str(calls[0].pk))
+    assert list_folded(opened) == 0
+    assert 'aria-expanded="true"' in opened
+    response = auditor.get("ledger_auditrow_changelist", tool_name__icontains="buy")
+    assert list_folded(response) == 0
+    assert "data-turn-head" not in response
+
+
+@pytest.mark.django_db
+def test_folded_turns_need_no_more_queries(
+    acme: Organization,
+    auditor: admin_client.AdminClient,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    turns: list[UUID] = [create_call(acme, event_type="model").pk for _ in range(5)]
+    for turn in turns * 4:
+        create_call(acme, parent_id=turn)
+    with django_assert_max_num_queries(26):
+        assert auditor.get("ledger_auditrow_changelist").count("data-turn-head=") == 5
+
+
+@pytest.mark.django_db
+def test_the_panel_counts_an_approved_call_of_a_turn_once(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    request, call = create_approved_call(
+        acme, decided_by="rita", state="approved", decided_at=timezone.now()
+    )
+    session = uuid4()
+    turn = create_call(acme, event_type="model", tool_name="", session_id=session)
+    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)
+    later = turn.opened_at + timedelta(seconds=1)
+    rows.filter(pk__in=[request.pk, call.pk]).update(
+        parent_id=turn.pk, session_id=session, opened_at=later
+    )
+    page = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
+    panel = page[page.index("Calls of this turn") :]
+    assert panel[: panel.index("</section>")].count("<li") == 1

@@ -1,0 +1,71 @@
+"""The sentences about rules."""
+
+from uuid import uuid4
+
+import pytest
+from django.template import Context, Template
+from django.utils import translation
+
+from agents.policies.decisions import (
+    AgentServerScope,
+    EffectivePolicy,
+    KillSwitches,
+    ToolFacts,
+    evaluate_tool_stages,
+)
+from agents.policies.rule_texts import build_rule_text
+from agents.policies.rules import Policy, Rule
+from bonobot.core.i18n.localization import localize_text
+
+SERVER = uuid4()
+RULES = {
+    "policy:allowlist:allow mcp:get_*": "A rule of the policy allows tools whose name matches "
+    "`get_*`.",
+    "policy:denylist:ask mcp:send_reply": "A rule of the policy requires approval for the tool "
+    "`send_reply`.",
+    "policy:allowlist:deny mcp:default": "A rule of the policy denies tools of the server that "
+    "have no rule of their own.",
+    "organization:ask mcp:create_refund when its condition holds": "A rule of the organization "
+    "requires approval for calls of `create_refund` whose arguments meet its condition.",
+    "organization:deny builtin:run_shell": "A rule of the organization denies the tool "
+    "`run_shell`.",
+    "policy:all": "The policy's mode is All: approved tools of attached servers are allowed.",
+    "rate:0:agent:1": "The agent's rate limit applies.",
+    "attachment:denied:drop_*": "Tools whose name matches `drop_*` aren't selected for this agent.",
+    "builtin:files": "The toolset `files` must be enabled for this agent.",
+    "role:view_audit": "The role must have permission to view the audit log.",
+    "scope:api": "The token must have the scope `api`.",
+}
+
+
+@pytest.mark.parametrize(("rule", "text"), RULES.items())
+def test_a_rule_has_a_sentence(rule, text):
+    assert build_rule_text(rule) == text
+    with translation.override("de"):
+        assert localize_text(build_rule_text(rule)) != text
+
+
+@pytest.mark.parametrize("rule", ["", "plugin", "role:fly", "rate:short", "attachment:other:x"])
+def test_a_rule_without_a_sentence_is_blank(rule):
+    assert build_rule_text(rule) == ""
+
+
+@pytest.mark.parametrize("mode", ["none", "allowlist", "denylist", "all"])
+@pytest.mark.parametrize("effect", ["allow", "ask", "deny"])
+@pytest.mark.parametrize("state", ["approved", "pending", "changed", "rejected", "refused", "gone"])
+def test_each_rule_of_a_decision_has_a_sentence(mode, effect, state):
+    policy = Policy(mode, (Rule(effect, "mcp", "add*", SERVER), Rule(effect, "mcp", "", SERVER)))
+    for switches in (KillSwitches(), KillSwitches(organization=False), KillSwitches(agent=False)):
+        for scope in (AgentServerScope(), AgentServerScope(denied=("a*",), allowed=("b",))):
+            effective_policy = EffectivePolicy(policy, policy, switches, {SERVER: scope})
+            tool = ToolFacts("mcp", "add", "mcp_web_add", SERVER, "web", state=state)
+            for stage in evaluate_tool_stages(tool, effective_policy, {}):
+                assert build_rule_text(stage.rule), stage.rule
+
+
+def test_the_filter_shows_the_sentence_with_names_as_code():
+    template = Template("{% load rule_texts %}{{ rule|rule_text }}")
+    context = Context({"rule": "policy:all:deny mcp:<b>"})
+    assert (
+        template.render(context) == "A rule of the policy denies the tool <code>&lt;b&gt;</code>."
+    )
