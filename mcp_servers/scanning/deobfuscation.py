@@ -20,12 +20,13 @@ from typing import Final
 from urllib.parse import unquote
 
 from bonobot.core.text.linear_regex import LinearPattern
+from mcp_servers.scanning.hidden_characters import ZERO_WIDTH_CHARACTERS
 
 TABLES: Final = tomllib.loads(
     files(__package__).joinpath("lookalike_letters.toml").read_text(encoding="utf-8")
 )
 _DROPPED: Final = re.compile(
-    "[*`\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670\u200b-\u200f\u00ad\u2060\ufeff]"
+    f"[*`\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670{ZERO_WIDTH_CHARACTERS}]"
 )
 _LETTERS: Final[dict[str, str]] = TABLES["plain"]
 _SPACES: Final = re.compile(" {2,}")
