@@ -16,8 +16,8 @@ class AgentsConfig(AppConfig):
         from agents.agent_directory import ModelAgentDirectory, ModelAttachedAgents
         from agents.builtin_tools.extension_points import register_tool_source
         from agents.sessions.extension_points import register_workflow_executor
+        from bonobot.accounts.account_emails import EmailKind, register_email_kind
         from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.email_kinds import EmailKind, register_email_kind
         from bonobot.accounts.extension_points import (
             register_join_hook,
             register_token_snippets,

@@ -15,8 +15,7 @@ from agents.flow_labels.text_labels import label_text
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
 from agents.page_wakeups import wake_pages
-from bonobot.accounts.account_emails import queue_email
-from bonobot.accounts.email_kinds import EmailContent
+from bonobot.accounts.account_emails import EmailContent, queue_email
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role

@@ -19,12 +19,10 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email_delivery
-from bonobot.accounts.account_change_emails import announce_change
-from bonobot.accounts.account_emails import queue_email
+from bonobot.accounts import account_emails
+from bonobot.accounts.account_emails import EmailContent, announce_change, queue_email
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.email_addresses import get_address_number
-from bonobot.accounts.email_kinds import EmailContent
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.second_factor import record_own_change, require_account_control
@@ -82,7 +80,7 @@ def send_reset_link(principal: Principal, user: User) -> str:
     `Conflict` (code `email_not_configured`) and `ServiceUnavailable`.
     """
     require_account_control(principal, user)
-    can_mail = bool(user.email) and email_delivery.can_send()
+    can_mail = bool(user.email) and account_emails.can_send()
     if not can_mail and not principal.platform_admin:
         raise Conflict(
             "No message can be sent to this user.",
@@ -92,16 +90,16 @@ def send_reset_link(principal: Principal, user: User) -> str:
     _record_change(principal, user, "password_reset_link_created", mailed=can_mail)
     if not can_mail:
         return build_reset_link(user)
-    with email_delivery.override_language(user):
+    with account_emails.override_language(user):
         if content := build_reset_email(user):
-            email_delivery.send_email(user.email, content.subject, content.paragraphs)
+            account_emails.send_email(user.email, content.subject, content.paragraphs)
     return ""
 
 
 def build_reset_link(user: User) -> str:
     encoded_id = urlsafe_base64_encode(force_bytes(user.pk))
     token = reset_tokens.make_token(user)
-    return email_delivery.build_absolute_url(
+    return account_emails.build_absolute_url(
         reverse("account_new_password", args=[encoded_id, token])
     )
 

@@ -16,9 +16,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import ngettext
 
-from bonobot.accounts import email_delivery
-from bonobot.accounts.account_emails import queue_email
-from bonobot.accounts.email_kinds import EmailContent
+from bonobot.accounts import account_emails
+from bonobot.accounts.account_emails import EmailContent, queue_email
 from bonobot.accounts.models import Identity, Token, User
 from bonobot.accounts.profiles import list_sessions
 from bonobot.accounts.second_factor import end_sessions, record_own_change
@@ -81,7 +80,7 @@ def _describe_remaining_access(user: User) -> str:
 
 def build_review_link(user: User) -> str:
     token = signing.dumps([str(user.pk), _compute_stamp(user)], salt=REVIEW_LINK_SALT)
-    return email_delivery.build_absolute_url(reverse("account_review", args=[token]))
+    return account_emails.build_absolute_url(reverse("account_review", args=[token]))
 
 
 def _compute_stamp(user: User) -> str:

@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from bonobot.accounts import services as accounts
-from bonobot.accounts.account_change_emails import announce_change
+from bonobot.accounts.account_emails import announce_change
 from bonobot.accounts.models import Identity, Membership, Provider, User
 from bonobot.accounts.role_claims import find_claimed_role
 from bonobot.accounts.roles import Role

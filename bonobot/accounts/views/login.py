@@ -32,7 +32,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from bonobot.accounts import email_delivery
+from bonobot.accounts import account_emails
 from bonobot.accounts.attempt_limits import (
     SIGN_IN_ACCOUNT,
     SIGN_IN_ADDRESS,
@@ -179,7 +179,7 @@ class ForgottenPasswordView(PasswordResetView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """Add the admin context and whether mail can be sent."""
         return site.each_context(self.request) | super().get_context_data(
-            can_send=email_delivery.can_send(), **kwargs
+            can_send=account_emails.can_send(), **kwargs
         )
 
     def form_valid(self, form: PasswordResetForm) -> HttpResponse:

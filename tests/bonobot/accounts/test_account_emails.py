@@ -10,9 +10,14 @@ from django.utils import timezone
 
 from agents.console import doctor_checks
 from bonobot.accounts import tasks
-from bonobot.accounts.account_change_emails import announce_change
-from bonobot.accounts.account_emails import RETENTION, queue_email, send_due_emails
-from bonobot.accounts.email_kinds import ACCOUNT_DELAYS_MIN, LINK_DELAYS_MIN
+from bonobot.accounts.account_emails import (
+    ACCOUNT_DELAYS_MIN,
+    LINK_DELAYS_MIN,
+    RETENTION,
+    announce_change,
+    queue_email,
+    send_due_emails,
+)
 from bonobot.accounts.models import AccountEmail, Organization, User
 from bonobot.accounts.password_reset import queue_reset_emails
 from bonobot.accounts.reset_review import announce_reset

@@ -21,7 +21,7 @@ from bonobot.accounts.sso.account_linking import link_identity
 from bonobot.accounts.sso.oidc_client import ProviderUser
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
-from tests.bonobot.accounts.test_account_change_emails import create_provider
+from tests.bonobot.accounts.test_account_emails_sign_in_changes import create_provider
 from tests.bonobot.accounts.test_sign_in_attacks import NEW, is_link_valid, reset_password
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("account_mail")]
