@@ -1,4 +1,4 @@
-"""Roles, the actions each role may perform, and token scopes; no database access.
+"""Roles, the actions each role may perform, token scopes, and roles by claims; no database access.
 
 The documentation is generated from this table. A platform administrator (Django superuser) may do
 everything in every organization. Only platform administrators may perform `PLATFORM_ONLY` actions:
@@ -8,14 +8,17 @@ A token may have scopes in addition to its role; it may do what both allow. The 
 the exception: it makes the token a platform administrator's for REST, regardless of its role.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.problems import Forbidden
+
+if TYPE_CHECKING:
+    from bonobot.accounts.models import Issuer, Provider
 
 
 class Role(StrEnum):
@@ -218,3 +221,26 @@ def format_allowed_roles(actions: Sequence[Action]) -> str:
     """Return the names of the roles that may do at least one of the actions."""
     roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
     return ", ".join(dict.fromkeys(roles)) or "none"
+
+
+def find_claimed_role(issuer: "Issuer | Provider", claims: Mapping[str, Any]) -> Role | None:
+    """Return the first role, in enum order, that a claim's values map to, else the default."""
+    values = list_claim_strings(get_claim(claims, issuer.role_claim)) if issuer.role_claim else ()
+    mapped_roles = {issuer.roles.get(value) for value in values}
+    claimed_role = next((role for role in Role if role in mapped_roles), None)
+    return claimed_role or (Role(issuer.role) if issuer.role else None)
+
+
+def get_claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim by name, or a nested field by a dotted path."""
+    if name in claims:
+        return claims[name]
+    value: Any = claims
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def list_claim_strings(value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(item for item in values if isinstance(item, str))
