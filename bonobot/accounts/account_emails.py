@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from smtplib import SMTPException
 from typing import Any
 
 from django.conf import settings
-from django.core.mail import EmailMessage
 from django.utils import timezone, translation
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_noop
@@ -171,6 +169,11 @@ def can_send() -> bool:
 
 def send_email(to: str, subject: str, paragraphs: Sequence[str], *, message_id: str = "") -> None:
     """Send a message; raises `ServiceUnavailable` (code `email_unavailable`)."""
+    # Commands that only read rows import this module, but not what sends email.
+    from smtplib import SMTPException
+
+    from django.core.mail import EmailMessage
+
     headers = {"Auto-Submitted": "auto-generated"}
     message = EmailMessage(
         subject=" ".join(make_visible(subject, MAX_SUBJECT_LENGTH).split()),

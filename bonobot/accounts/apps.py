@@ -5,7 +5,7 @@ from django.utils.translation import gettext_lazy as _
 
 EMAIL_BUILDERS = {
     "sign_in_changed": "account_emails.build_change_email",
-    "reset_review": "reset_review.build_review_email",
+    "reset_review": "password_reset.build_review_email",
     "second_factor_reset": "second_factor.build_second_factor_reset_email",
 }
 

@@ -19,8 +19,7 @@ from bonobot.accounts.account_emails import (
     send_due_emails,
 )
 from bonobot.accounts.models import AccountEmail, Organization, User
-from bonobot.accounts.password_reset import queue_reset_emails
-from bonobot.accounts.reset_review import announce_reset
+from bonobot.accounts.password_reset import announce_reset, queue_reset_emails
 from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import reset_second_factor
 from tests import admin_client, factories

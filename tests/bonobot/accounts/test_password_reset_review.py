@@ -14,8 +14,7 @@ from time_machine import travel
 
 from bonobot.accounts.account_emails import send_due_emails
 from bonobot.accounts.models import Identity, Organization, User
-from bonobot.accounts.password_reset import build_reset_link
-from bonobot.accounts.reset_review import build_review_link
+from bonobot.accounts.password_reset import build_reset_link, build_review_link
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso.account_linking import link_identity
 from bonobot.accounts.sso.oidc_client import ProviderUser
