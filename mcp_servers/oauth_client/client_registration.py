@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.crypto.encrypted_fields import UnreadableSecret
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible

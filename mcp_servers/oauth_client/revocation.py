@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef
 
 from bonobot.accounts.models import Membership, User
-from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.crypto.encrypted_fields import UnreadableSecret
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_finished_change
