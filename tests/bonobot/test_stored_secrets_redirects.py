@@ -13,7 +13,7 @@ from agents.models import ModelEndpoint
 from bonobot.accounts.deletions import restore_deletion
 from bonobot.accounts.models import Organization, Provider
 from bonobot.accounts.principals import Principal
-from bonobot.core.crypto.stored_secrets import normalize_origin
+from bonobot.core.crypto.secret_addresses import normalize_origin
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.notifications.models import NotificationChannel
 from mcp_servers.models import Preset, Secret, Server
