@@ -23,7 +23,6 @@ from bonobot.accounts.models.deletions import RESTORE_PERIOD, DeletionQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.encrypted_fields import SealedFieldMixin, SealedValue
-from bonobot.core.db.transactions import lock_rows
 from bonobot.core.extension_points import ExtensionList
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
@@ -144,6 +143,9 @@ def _finish(kind: RestorableKind, organization_id: UUID, object_id: str) -> None
 
 def _take_rows(deletion: Deletion) -> Any:
     """Delete the row and return the rows it keeps; raises `NotFound` if that isn't possible."""
+    # Each process registers kinds at its start, before it needs transactions.
+    from bonobot.core.db.transactions import lock_rows
+
     locked = Deletion.objects.restorable().filter(pk=deletion.pk)
     lock_rows(locked)
     current = locked.first()

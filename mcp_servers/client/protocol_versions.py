@@ -3,12 +3,12 @@
 Modern servers answer `server/discover`; servers of the handshake era need `initialize`. Only the
 responses count, never a server's name or version.
 
-A server of both eras may request input in the result of a call (`InputRequiredResult`), which exists
-only in the modern era. In a session of the handshake era such a call fails, after its handler has
-returned. fastmcp names the cause, so nothing was done and the call is sent again. The SDK's error
-also follows on other invalid results, so then only calls without further effect are sent again.
-Each process remembers the calls, by server and definition, and makes them in the modern era from
-then on.
+A server of both eras may request input in the result of a call (`InputRequiredResult`), which
+exists only in the modern era. In a session of the handshake era such a call fails, after its
+handler has returned. fastmcp names the cause, so nothing was done and the call is sent again. The
+SDK's error also follows on other invalid results, so then only calls without further effect are
+sent again. Each process remembers the calls, by server and definition, and makes them in the modern
+era from then on.
 """
 
 from collections import OrderedDict
