@@ -58,7 +58,7 @@ def save_channel(
         **describe_row("notice_channel", row),
         actor=principal.actor,
         action="notification_channel_created" if is_new else "notification_channel_updated",
-        details={"kind": row.kind, "goes_to": row.goes_to, "enabled": row.enabled},
+        details={"kind": row.kind, "destination": row.destination, "enabled": row.enabled},
         governed=False,
     ):
         _save_row(row)
