@@ -33,8 +33,7 @@ from agents.services import (
     set_attachment_enabled,
 )
 from agents.wakeups import wake_pages
-from bonobot.accounts.account_emails import queue_email
-from bonobot.accounts.email_kinds import EmailContent
+from bonobot.accounts.account_emails import EmailContent, queue_email
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role

@@ -16,12 +16,9 @@ class AgentsConfig(AppConfig):
         from agents.agent_directory import ModelAgentDirectory, ModelAttachedAgents
         from agents.builtin_tools.extension_points import register_tool_source
         from agents.sessions.extension_points import register_workflow_executor
+        from bonobot.accounts.account_emails import EmailKind, register_email_kind
         from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.email_kinds import EmailKind, register_email_kind
-        from bonobot.accounts.extension_points import (
-            register_join_hook,
-            register_token_snippets,
-        )
+        from bonobot.accounts.extension_points import register_join_hook, register_token_snippets
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.extension_points import register_readiness_part, register_row_gauges
         from bonobot.oauth_server.protected_resources import (
@@ -69,7 +66,7 @@ class AgentsConfig(AppConfig):
         )
 
     def _register_restorable_kinds(self) -> None:
-        from bonobot.accounts.deletions.kinds import RestorableKind, register_restorable_kind
+        from bonobot.accounts.deletions import RestorableKind, register_restorable_kind
         from bonobot.accounts.roles import Action
         from bonobot.core.extension_points import LazyFunction
         from mcp_servers.apps import OBSERVED_MODELS

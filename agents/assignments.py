@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 
 from agents.models import Agent, AgentAssignment, Skill, Trigger, Workflow
 from agents.models.agents import build_agent_lookup
-from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.deletions import keep_deleted_rows
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

@@ -23,7 +23,7 @@ from agents.models import (
 )
 from agents.sessions.output_schemas import check_output_schema
 from agents.sessions.services import cancel_sessions
-from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.deletions import keep_deleted_rows
 from bonobot.accounts.models import Deletion, Invitation, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

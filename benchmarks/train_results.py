@@ -36,8 +36,7 @@ from benchmarks.train_scanning import (
 )
 from mcp_servers.scanning import classifier, prompt_injection
 from mcp_servers.scanning.classifier import LinearModel
-from mcp_servers.scanning.deobfuscation import fold_text
-from mcp_servers.scanning.letters_only import extract_letters
+from mcp_servers.scanning.deobfuscation import extract_letters, fold_text
 from mcp_servers.scanning.signals import RESULT_SIGNALS
 
 SEED = 1

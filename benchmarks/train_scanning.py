@@ -23,17 +23,14 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks import scanning_texts as texts
 from benchmarks.scanning_texts import Sample
 from mcp_servers.scanning import attack_resemblance, classifier
-from mcp_servers.scanning.classifier import (
-    BUCKET_COUNT,
-    LinearModel,
-)
+from mcp_servers.scanning.classifier import BUCKET_COUNT, LinearModel
 from mcp_servers.scanning.definition_text import read_definition_text
 from mcp_servers.scanning.definitions import scan_by_rules
-from mcp_servers.scanning.deobfuscation import fold_text
-from mcp_servers.scanning.letters_only import (
+from mcp_servers.scanning.deobfuscation import (
     build_other_names_pattern,
     extract_letters,
     find_byte_position,
+    fold_text,
     mark_names,
 )
 from mcp_servers.scanning.signals import DEFINITION_SIGNALS, SignalSet

@@ -20,7 +20,7 @@ class BonobotConfig(AppConfig):
         from django.conf import settings
 
         from bonobot import __version__, checks  # noqa: F401 - importing registers
-        from bonobot.core.cli.command_environment import register_readiness_check
+        from bonobot.core.cli.extension_points import register_readiness_check
         from bonobot.core.extension_points import LazyFunction
         from bonobot.management.command_groups import register_command_groups
 

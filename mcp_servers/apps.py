@@ -27,7 +27,7 @@ class McpServersConfig(AppConfig):
 
     def ready(self) -> None:
         """Register gauges, signal handlers and the hooks of the client package."""
-        from bonobot.accounts.deletions.kinds import RestorableKind, register_restorable_kind
+        from bonobot.accounts.deletions import RestorableKind, register_restorable_kind
         from bonobot.accounts.roles import Action
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.extension_points import register_row_gauges

@@ -16,8 +16,7 @@ from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_count, format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.canonical_json import compute_json_digest, is_same_value
-from bonobot.core.text.untrusted_text import make_storable, make_visible
+from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.admin_changes import record_changes_at_end
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import notify
@@ -380,14 +379,7 @@ def _is_unchanged(row: Definition, item: RawDefinition) -> bool:
     is_same = row.present and bool(item.fault) <= bool(row.fault)
     # All other faults follow from the payload.
     is_same = is_same and (row.fault == DECLARED_TWICE) == (item.fault == DECLARED_TWICE)
-    return (
-        is_same
-        and is_current
-        and (
-            row.digest == compute_json_digest(item.payload)
-            or is_same_value(row.payload, make_storable(item.payload))
-        )
-    )
+    return is_same and is_current and row.has_payload(item.payload)
 
 
 def _update_definition(
@@ -396,8 +388,7 @@ def _update_definition(
     """Update `row` to the declaration; return whether it changed."""
     if _is_unchanged(row, item):
         return False
-    row.payload = make_storable(item.payload)
-    row.digest = compute_json_digest(item.payload)
+    row.set_payload(item.payload)
     row.present = True
     texts = item.payload
     if item.kind == "skill" and isinstance(frontmatter := texts.get("frontmatter"), dict):

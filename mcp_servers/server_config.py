@@ -14,7 +14,7 @@ from django.conf import settings
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
+from bonobot.core.crypto.secret_addresses import check_kept_secrets, normalize_origin
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.core.text.masking import MASK

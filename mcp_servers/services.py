@@ -8,7 +8,7 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.deletions import keep_deleted_rows
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

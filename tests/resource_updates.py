@@ -16,7 +16,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Server
-from mcp_servers.oauth_client import grants
+from mcp_servers.oauth_client import access_tokens
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint, build_person_endpoint
 from mcp_servers.oauth_client.token_requests import OAuthTokens
 from mcp_servers.server_config import ServerSpec
@@ -94,4 +94,4 @@ def store_login(server: Server, principal: Principal, account: str = "") -> None
     token = OAuthTokens(
         access=f"token-of-{account or principal.label}", refresh="", expires_at=None, scope=""
     )
-    grants.store_tokens(grants.get_or_create_grant(endpoint.account), None, token)
+    access_tokens.store_tokens(access_tokens.get_or_create_grant(endpoint.account), None, token)

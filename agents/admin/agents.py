@@ -53,7 +53,7 @@ from bonobot.accounts.admin_base import (
 from bonobot.accounts.admin_base.fieldsets import CollapsibleFieldset
 from bonobot.accounts.admin_base.form_versions import describe_last_change
 from bonobot.accounts.admin_base.responses import add_deleted_message
-from bonobot.accounts.deletions.services import can_restore_later
+from bonobot.accounts.deletions import can_restore_later
 from bonobot.accounts.models import Membership
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role

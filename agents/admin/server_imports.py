@@ -30,7 +30,7 @@ from mcp_servers.admin.review_new_servers import (
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
 from mcp_servers.bundles.archive import MAX_ARCHIVE_BYTES, is_bundle
 from mcp_servers.bundles.services import store_bundle
-from mcp_servers.import_export.entries import ImportParameter
+from mcp_servers.import_export.fill_placeholders import ImportParameter
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer
 from mcp_servers.import_export.parse_servers import parse_import
 from mcp_servers.import_export.registry_client import fetch_registry

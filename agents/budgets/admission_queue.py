@@ -18,7 +18,7 @@ from time import monotonic
 
 from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.admission_refusals import BudgetReserved, RateLimited
+from bonobot.ledger.admission import BudgetReserved, RateLimited
 from bonobot.ledger.types import Admission, BudgetReservation
 from bonobot.ledger.writer.writer_thread import get_writer
 

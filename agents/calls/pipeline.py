@@ -49,7 +49,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import call_id as call_id_in_logs
 from bonobot.core.text.canonical_json import format_uuid
-from bonobot.ledger.admission_refusals import FlowNeedsApproval, Refusal, StaleSnapshot
+from bonobot.ledger.admission import FlowNeedsApproval, Refusal, StaleSnapshot
 
 __all__ = [
     "ApprovalRequired",

@@ -19,7 +19,7 @@ from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.admission_refusals import AuditUnavailable
+from bonobot.ledger.admission import AuditUnavailable
 from bonobot.ledger.budgets import settle_reservations
 from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer

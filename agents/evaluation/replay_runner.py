@@ -51,7 +51,7 @@ from bonobot.core.db.transactions import UNAVAILABLE_ERRORS, run_orm_with_retry
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InternalError, NotFound, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.admission_refusals import AuditUnavailable
+from bonobot.ledger.admission import AuditUnavailable
 from bonobot.ledger.types import Actor, ActorKind, Opening
 
 AUDIT_ACTION = "agent_evaluation"

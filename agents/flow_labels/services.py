@@ -19,7 +19,7 @@ from agents.models import Agent, Approval, Note, Session
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
+from bonobot.ledger.admission import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.audit.admin_changes import describe_row, record_change, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect

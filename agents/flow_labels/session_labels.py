@@ -20,7 +20,7 @@ from agents.flow_labels.services import list_current_labels
 from agents.models import Session
 from bonobot.accounts.principals import Principal
 from bonobot.core.db.transactions import lock_rows
-from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
+from bonobot.ledger.admission import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import Actor, FlowLabelEffect

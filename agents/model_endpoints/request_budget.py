@@ -15,11 +15,7 @@ from uuid import UUID
 from django.conf import settings
 from django.utils import timezone
 
-from agents.budgets.admission_queue import (
-    AdmissionTicket,
-    AdmissionTimeouts,
-    get_admission_queue,
-)
+from agents.budgets.admission_queue import AdmissionTicket, AdmissionTimeouts, get_admission_queue
 from agents.budgets.limits import BudgetLimit, build_reservations, select_limits
 from agents.calls.root_limits import RootSession, load_root_limits, merge_limits
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
@@ -30,7 +26,7 @@ from agents.policies.decisions import evaluate_agent_stage
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.admission_refusals import BudgetExhausted, Refusal, StaleSnapshot
+from bonobot.ledger.admission import BudgetExhausted, Refusal, StaleSnapshot
 from bonobot.ledger.budgets import parse_unit, settle_reservations
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, Outcome, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer

@@ -14,7 +14,7 @@ from agents.llm.providers.registry import find_missing_package
 from agents.models import ModelEndpoint
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
+from bonobot.core.crypto.secret_addresses import check_kept_secrets, normalize_origin
 from bonobot.core.db.changed_fields import save_validated
 from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message

@@ -12,8 +12,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.permission_errors import ACTION_TITLES
-from bonobot.accounts.roles import Action
+from bonobot.accounts.roles import ACTION_TITLES, Action
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.ledger.budgets import describe_budget_key
 

@@ -52,7 +52,7 @@ from bonobot.core.db.transactions import get_transaction_batcher
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.admission_refusals import AuditUnavailable
+from bonobot.ledger.admission import AuditUnavailable
 from mcp_servers.rediscovery import get_refresher
 
 logger = logging.getLogger(__name__)

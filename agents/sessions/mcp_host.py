@@ -36,7 +36,7 @@ from bonobot.core.message_bus import WakeupListener, listen
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.admission_refusals import Refusal
+from bonobot.ledger.admission import Refusal
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.host import (
     Host,

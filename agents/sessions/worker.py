@@ -29,7 +29,7 @@ from bonobot.core.problems import InternalError
 from bonobot.core.runtime import CLOSE_TIMEOUT_S, Runtime, get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import LogContext
-from bonobot.ledger.admission_refusals import AuditUnavailable
+from bonobot.ledger.admission import AuditUnavailable
 
 logger = logging.getLogger(__name__)
 

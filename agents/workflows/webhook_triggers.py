@@ -22,7 +22,7 @@ from agents.workflows.services import RunOrigin, require_startable, start_run
 from bonobot.accounts.attempt_limits import forget_once, remember_once
 from bonobot.core.crypto.signatures import TOLERANCE_S, is_valid_signature
 from bonobot.core.problems import Conflict, InternalError, InvalidInput, Problem
-from bonobot.ledger.admission_refusals import Refusal
+from bonobot.ledger.admission import Refusal
 from bonobot.ledger.types import Actor, Admission, FlowLabelEffect, Opening, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.flow_labels import FlowLabel, encode_labels

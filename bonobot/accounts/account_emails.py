@@ -3,20 +3,84 @@
 A row is created in the transaction of its event and deleted when the mail server accepted the
 email. Kinds are registered with a function that builds the email when it is sent, so that no link
 waits in the database.
+
+Header values are reduced to one line of visible characters, so that a name can't inject headers.
+When the way a person signs in changes, they are emailed, so that they notice a change by another
+person: a change of the email address at the old and the new address.
 """
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.utils import timezone
+from django.conf import settings
+from django.utils import timezone, translation
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_noop
 
-from bonobot.accounts import email_delivery
-from bonobot.accounts.email_kinds import EmailKind, get_email_kind
 from bonobot.accounts.models import AccountEmail, User
 from bonobot.core.celery_tasks import enqueue_task_on_commit
-from bonobot.core.db.outbox import claim_row, compute_retry_delay
+from bonobot.core.db.outbox import RETRY_DELAYS_MIN, claim_row, compute_retry_delay
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import ServiceUnavailable
+from bonobot.core.text.untrusted_text import make_visible
+
+MAX_NAME_SHOWN = 100
+SIGN_IN_CHANGED = "sign_in_changed"
+
+# What happened, by the code of the change. `method` is the name of a passkey or a provider.
+SENTENCES = {
+    "password_changed": gettext_noop("The password of the account %(name)s was changed."),
+    "email_added": gettext_noop("The account %(name)s now has an email address."),
+    "email_changed": gettext_noop("The account %(name)s now has a different email address."),
+    "email_removed": gettext_noop("The email address of the account %(name)s was removed."),
+    "totp_added": gettext_noop("An authenticator app was added to the account %(name)s."),
+    "totp_removed": gettext_noop("The authenticator app of the account %(name)s was removed."),
+    "webauthn_added": gettext_noop("The passkey “%(method)s” was added to the account %(name)s."),
+    "webauthn_removed": gettext_noop(
+        "The passkey “%(method)s” of the account %(name)s was removed."
+    ),
+    "recovery_codes_added": gettext_noop("The account %(name)s has new recovery codes."),
+    "recovery_codes_removed": gettext_noop(
+        "The recovery codes of the account %(name)s were removed."
+    ),
+    "identity_linked": gettext_noop(
+        "The identity provider “%(method)s” can now sign in to the account %(name)s."
+    ),
+    "identity_unlinked": gettext_noop(
+        "The identity provider “%(method)s” can no longer sign in to the account %(name)s."
+    ),
+}
+
+MAX_SUBJECT_LENGTH = 150
+
+# An email about the security of an account is still useful after a week without a mail server; a
+# requested link isn't after an hour.
+DAY_MIN = 24 * 60
+ACCOUNT_DELAYS_MIN = (*RETRY_DELAYS_MIN, *[DAY_MIN] * 6)
+LINK_DELAYS_MIN = (1, 5, 15, 30)
+
+
+@dataclass(frozen=True, slots=True)
+class EmailContent:
+    """The subject and the paragraphs of an email, in the active language."""
+
+    subject: str
+    paragraphs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EmailKind:
+    """How an email is built, None if it is no longer needed, and when it is retried (minutes)."""
+
+    build: Callable[..., EmailContent | None]
+    retry_delays_min: Sequence[int] = ACCOUNT_DELAYS_MIN
+
+
+_kinds: dict[str, EmailKind] = {}
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +96,7 @@ def queue_email(user: User, kind: str, *, address: str = "", **values: Any) -> N
     Without an `address` it goes to the one that the account has when it is sent. `values` must not
     be secret.
     """
-    if email_delivery.can_send() and (address or user.email):
+    if can_send() and (address or user.email):
         AccountEmail.objects.create(user=user, kind=kind, address=address, values=values)
         enqueue_task_on_commit(SEND_DUE)
 
@@ -41,7 +105,7 @@ def send_due_emails() -> int:
     """Claim and send due emails, and delete old failed ones; return how many were tried."""
     expired = AccountEmail.objects.given_up().filter(created_at__lt=timezone.now() - RETENTION)
     expired.delete()
-    if not email_delivery.can_send():
+    if not can_send():
         return 0
     count = 0
     due = AccountEmail.objects.due().select_related("user").order_by("next_attempt_at")
@@ -57,13 +121,13 @@ def _send_row(row: AccountEmail) -> None:
     kind = get_email_kind(row.kind)
     address = row.address or row.user.email
     rows = AccountEmail.objects.filter(pk=row.pk, next_attempt_at=row.next_attempt_at)
-    with email_delivery.override_language(row.user):
+    with override_language(row.user):
         content = kind.build(row.user, **row.values) if address else None
         if content is None:
             rows.delete()
             return
         try:
-            email_delivery.send_email(
+            send_email(
                 address,
                 content.subject,
                 content.paragraphs,
@@ -86,4 +150,81 @@ def _settle_failure(row: AccountEmail, kind: EmailKind, problem: ServiceUnavaila
         row.user_id,
         problem.code,
         f"next attempt in {delay}" if delay else "no further attempt",
+    )
+
+
+def register_email_kind(name: str, kind: EmailKind) -> None:
+    """Register a kind (at most 32 characters); `build` gets the user and the row's values."""
+    _kinds[name] = kind
+
+
+def get_email_kind(name: str) -> EmailKind:
+    return _kinds[name]
+
+
+def can_send() -> bool:
+    """Return whether a mail server is configured."""
+    return bool(settings.BONOBOT_EMAIL_URL)
+
+
+def send_email(to: str, subject: str, paragraphs: Sequence[str], *, message_id: str = "") -> None:
+    """Send a message; raises `ServiceUnavailable` (code `email_unavailable`)."""
+    # Commands that only read rows import this module, but not what sends email.
+    from smtplib import SMTPException
+
+    from django.core.mail import EmailMessage
+
+    headers = {"Auto-Submitted": "auto-generated"}
+    message = EmailMessage(
+        subject=" ".join(make_visible(subject, MAX_SUBJECT_LENGTH).split()),
+        body="\n\n".join(map(str, paragraphs)) + "\n",
+        from_email=settings.BONOBOT_EMAIL_FROM,
+        to=[to],
+        headers=headers | ({"Message-ID": message_id} if message_id else {}),
+    )
+    try:
+        message.send()
+    except (SMTPException, OSError) as error:
+        raise ServiceUnavailable(
+            format_message(
+                "The mail server didn't accept the message ({name}).",
+                name=type(error).__name__,
+            ),
+            code="email_unavailable",
+            remedy="Check `BONOBOT_EMAIL_URL`, then send it again.",
+        ) from None
+
+
+@contextmanager
+def override_language(user: User) -> Iterator[None]:
+    """Activate the user's language, if set, within the block."""
+    with translation.override(user.language or translation.get_language()):
+        yield
+
+
+def build_absolute_url(path: str) -> str:
+    return f"{settings.BONOBOT_URL}{path}"
+
+
+def announce_change(user: User, change: str, *, method: str = "", old_email: str = "") -> None:
+    """Queue emails about a change, a code of `SENTENCES`, if mail can be sent."""
+    for address in sorted({user.email, old_email} - {""}):
+        queue_email(user, SIGN_IN_CHANGED, address=address, change=change, method=method)
+
+
+def announce_email_change(user: User, old_email: str) -> None:
+    """Queue emails to the old and the new address."""
+    change = "email_changed" if user.email and old_email else "email_added"
+    announce_change(user, change if user.email else "email_removed", old_email=old_email)
+
+
+def build_change_email(user: User, change: str, method: str) -> EmailContent:
+    """Build the email about a change."""
+    values = {"name": user.get_username(), "method": make_visible(method, MAX_NAME_SHOWN)}
+    return EmailContent(
+        _t("Your sign-in to Bonobot was changed"),
+        (
+            _t(SENTENCES[change]) % values,
+            _t("If this wasn't you, contact an administrator immediately."),
+        ),
     )

@@ -4,8 +4,8 @@ from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
 EMAIL_BUILDERS = {
-    "sign_in_changed": "account_change_emails.build_change_email",
-    "reset_review": "reset_review.build_review_email",
+    "sign_in_changed": "account_emails.build_change_email",
+    "reset_review": "password_reset.build_review_email",
     "second_factor_reset": "second_factor.build_second_factor_reset_email",
 }
 
@@ -22,8 +22,8 @@ class AccountsConfig(AppConfig):
         """Register the command line principal, emails, and signal handlers of second factors."""
         from django.apps import apps
 
-        from bonobot.accounts.email_kinds import LINK_DELAYS_MIN, EmailKind, register_email_kind
-        from bonobot.core.cli.command_environment import register_command_principal
+        from bonobot.accounts.account_emails import LINK_DELAYS_MIN, EmailKind, register_email_kind
+        from bonobot.core.cli.extension_points import register_command_principal
         from bonobot.core.extension_points import LazyFunction
 
         register_command_principal(

@@ -21,7 +21,7 @@ from django.utils import timezone, translation
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email_delivery
+from bonobot.accounts import account_emails
 from bonobot.accounts.attempt_limits import INVITE_EMAIL, INVITE_ORGANIZATION, charge_attempt
 from bonobot.accounts.email_addresses import parse_email_address
 from bonobot.accounts.extension_points import join_hooks
@@ -184,8 +184,8 @@ def _deliver_invitation(
     principal: Principal, invitation: Invitation, secret: str
 ) -> SentInvitation:
     path = reverse("account_invitation", args=[f"{invitation.key}_{secret}"])
-    link = email_delivery.build_absolute_url(path)
-    if not email_delivery.can_send():
+    link = account_emails.build_absolute_url(path)
+    if not account_emails.can_send():
         return SentInvitation(invitation, link)
     try:
         with translation.override(_choose_language(invitation)):
@@ -203,7 +203,7 @@ def _send_email(principal: Principal, invitation: Invitation, link: str) -> None
         "where": invitation.organization.name,
         "until": date_format(invitation.expires_at, "DATETIME_FORMAT"),
     }
-    email_delivery.send_email(
+    account_emails.send_email(
         invitation.email,
         _t("Join %(where)s on Bonobot") % context,
         (

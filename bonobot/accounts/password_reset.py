@@ -3,33 +3,43 @@
 The links are Django's: they depend on the stored password, so a new password invalidates them. They
 also depend on the number of the email address, which each change of the address increases. The
 requester never learns whether an account exists.
+
+After a reset, a signed link is mailed to what a person with the old password may have changed. It
+needs no sign-in, because an intruder may have added a second factor. It only removes access: linked
+accounts, sessions, and authorized clients. It never removes a second factor, because access to the
+mailbox alone must not be enough to sign in.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from allauth.mfa.models import Authenticator
 from django.conf import settings
 from django.contrib.auth.forms import PasswordResetForm
 from django.contrib.auth.tokens import PasswordResetTokenGenerator
+from django.core import signing
 from django.db import transaction
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 from django.utils.translation import gettext as _t
+from django.utils.translation import ngettext
 
-from bonobot.accounts import email_delivery
-from bonobot.accounts.account_change_emails import announce_change
-from bonobot.accounts.account_emails import queue_email
+from bonobot.accounts import account_emails
+from bonobot.accounts.account_emails import EmailContent, announce_change, queue_email
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.email_addresses import get_address_number
-from bonobot.accounts.email_kinds import EmailContent
-from bonobot.accounts.models import Membership, User
+from bonobot.accounts.models import Identity, Membership, Token, User
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.second_factor import record_own_change, require_account_control
-from bonobot.accounts.tokens.services import end_user_grants
-from bonobot.core.problems import Conflict
+from bonobot.accounts.profiles import list_sessions
+from bonobot.accounts.second_factor import end_sessions, record_own_change, require_account_control
+from bonobot.accounts.sso.account_linking import unlink_identity
+from bonobot.accounts.tokens.services import end_user_grants, list_user_grants
+from bonobot.core.problems import Conflict, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 
 RESET_LINK = "password_reset_link"
@@ -43,6 +53,21 @@ class ResetTokenGenerator(PasswordResetTokenGenerator):
 
 
 reset_tokens = ResetTokenGenerator()
+
+REVIEW_LINK_SALT = "reset_review"
+REVIEW_LINK_DAYS = 7
+RESET_REVIEW = "reset_review"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetReview:
+    """What an intruder may have added to an account."""
+
+    user: User
+    identities: list[Identity]
+    factors: list[Authenticator]
+    grants: list[Token]
+    session_count: int
 
 
 def list_reset_accounts(email: str, client_address: str) -> list[UUID]:
@@ -82,7 +107,7 @@ def send_reset_link(principal: Principal, user: User) -> str:
     `Conflict` (code `email_not_configured`) and `ServiceUnavailable`.
     """
     require_account_control(principal, user)
-    can_mail = bool(user.email) and email_delivery.can_send()
+    can_mail = bool(user.email) and account_emails.can_send()
     if not can_mail and not principal.platform_admin:
         raise Conflict(
             "No message can be sent to this user.",
@@ -92,16 +117,16 @@ def send_reset_link(principal: Principal, user: User) -> str:
     _record_change(principal, user, "password_reset_link_created", mailed=can_mail)
     if not can_mail:
         return build_reset_link(user)
-    with email_delivery.override_language(user):
+    with account_emails.override_language(user):
         if content := build_reset_email(user):
-            email_delivery.send_email(user.email, content.subject, content.paragraphs)
+            account_emails.send_email(user.email, content.subject, content.paragraphs)
     return ""
 
 
 def build_reset_link(user: User) -> str:
     encoded_id = urlsafe_base64_encode(force_bytes(user.pk))
     token = reset_tokens.make_token(user)
-    return email_delivery.build_absolute_url(
+    return account_emails.build_absolute_url(
         reverse("account_new_password", args=[encoded_id, token])
     )
 
@@ -141,3 +166,96 @@ def _record_change(principal: Principal, user: User, action: str, **details: Any
         governed=False,
     ):
         pass
+
+
+def announce_reset(user: User) -> None:
+    """Queue an email about a password reset, if mail can be sent."""
+    queue_email(user, RESET_REVIEW)
+
+
+def build_review_email(user: User) -> EmailContent | None:
+    """Build the email about a password reset; None if the account is disabled."""
+    if not user.is_active:
+        return None
+    return EmailContent(
+        _t("Your password for Bonobot was reset"),
+        (
+            _t("The password of the account %(name)s was reset.") % {"name": user.username},
+            _t("All sessions and the access of authorized clients were ended."),
+            _describe_remaining_access(user),
+            _t("If somebody else may have known the old password, review your account:"),
+            build_review_link(user),
+            _t("The link expires in %(days)s days, and when the password changes again.")
+            % {"days": REVIEW_LINK_DAYS},
+            _t("If this wasn't you, contact an administrator immediately."),
+        ),
+    )
+
+
+def _describe_remaining_access(user: User) -> str:
+    count = Identity.objects.filter(user=user).count()
+    if not count:
+        return _t("Your second factor is unchanged. No account of an identity provider is linked.")
+    return ngettext(
+        "Your second factor is unchanged. %(n)d linked account of an identity provider can "
+        "still sign in until you unlink it.",
+        "Your second factor is unchanged. %(n)d linked accounts of identity providers can "
+        "still sign in until you unlink them.",
+        count,
+    ) % {"n": count}
+
+
+def build_review_link(user: User) -> str:
+    token = signing.dumps([str(user.pk), _compute_stamp(user)], salt=REVIEW_LINK_SALT)
+    return account_emails.build_absolute_url(reverse("account_review", args=[token]))
+
+
+def _compute_stamp(user: User) -> str:
+    """Return what a link is bound to: a new password invalidates it."""
+    return str(user.get_session_auth_hash())[:16]
+
+
+def get_reviewed_user(link_token: str) -> User:
+    """Return the user of a link; raises `NotFound`."""
+    try:
+        user_id, stamp = signing.loads(
+            link_token, salt=REVIEW_LINK_SALT, max_age=timedelta(days=REVIEW_LINK_DAYS)
+        )
+    except signing.BadSignature:
+        user_id, stamp = None, ""
+    user: User | None = User.objects.filter(pk=user_id, is_active=True).first()
+    if user is None or stamp != _compute_stamp(user):
+        raise NotFound(
+            "This link has expired, or the password was changed again.",
+            code="link_invalid",
+            remedy="Sign in and check your profile.",
+        )
+    return user
+
+
+def build_review(user: User) -> ResetReview:
+    identities = Identity.objects.filter(user=user).select_related("provider__organization")
+    return ResetReview(
+        user=user,
+        identities=list(identities.order_by("-created_at")),
+        factors=list(Authenticator.objects.filter(user=user).order_by("-created_at")),
+        grants=list_user_grants(user.pk),
+        session_count=len(list_sessions(user)),
+    )
+
+
+def end_access(user: User, identity_ids: Collection[str]) -> int:
+    """Unlink identities and end all sessions and grants; return how many identities.
+
+    Raises `Conflict`.
+    """
+    identities = Identity.objects.filter(user=user).select_related("provider")
+    chosen = [identity for identity in identities if str(identity.pk) in identity_ids]
+    with transaction.atomic():
+        for identity in chosen:
+            unlink_identity(user, identity)
+        session_count = len(list_sessions(user))
+        end_sessions(user)
+        end_user_grants(user, reason="reset_review")
+        record_own_change("signed_out", user, sessions=session_count, by="reset_review")
+    return len(chosen)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from bonobot.accounts.models import Membership, Organization, Token, User
-from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.roles import (
     Action,
     Role,
     TokenScope,
+    build_permission_error,
     is_action_in_scope,
     list_scopes_with_action,
     may,

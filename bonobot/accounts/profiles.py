@@ -15,8 +15,8 @@ from django.db import transaction
 from django.urls import reverse
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts import email_addresses, email_delivery
-from bonobot.accounts.account_change_emails import announce_email_change
+from bonobot.accounts import account_emails, email_addresses
+from bonobot.accounts.account_emails import announce_email_change
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
@@ -58,7 +58,7 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
         raise InvalidInput(
             "This is already your email address.", field="email", remedy="Enter a different one."
         )
-    if not email_delivery.can_send():
+    if not account_emails.can_send():
         raise Conflict(
             "This installation doesn't send email, so a new email address can't be verified.",
             code="email_not_configured",
@@ -69,14 +69,14 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
     charge_attempt(RESET_EMAIL, address)
     number = email_addresses.add_requested_address(user, address)
     link_token = signing.dumps(_build_link_binding(user) | {"row": number}, salt=EMAIL_LINK_SALT)
-    with email_delivery.override_language(user):
-        email_delivery.send_email(
+    with account_emails.override_language(user):
+        account_emails.send_email(
             address,
             _t("Your email address on Bonobot"),
             (
                 _t("Open this link to confirm this email address for %(name)s:")
                 % {"name": user.get_username()},
-                email_delivery.build_absolute_url(
+                account_emails.build_absolute_url(
                     reverse("admin:profile_confirm_email", args=[link_token])
                 ),
                 _t("The link works once and expires in %(hours)s hours.")

@@ -1,4 +1,4 @@
-"""Roles, the actions each role may perform, and token scopes; no database access.
+"""Roles, the actions each role may perform, token scopes, and roles by claims; no database access.
 
 The documentation is generated from this table. A platform administrator (Django superuser) may do
 everything in every organization. Only platform administrators may perform `PLATFORM_ONLY` actions:
@@ -8,11 +8,17 @@ A token may have scopes in addition to its role; it may do what both allow. The 
 the exception: it makes the token a platform administrator's for REST, regardless of its role.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils.translation import gettext_lazy as _
+
+from bonobot.core.i18n.messages import TranslatableMessage, format_message
+from bonobot.core.problems import Forbidden
+
+if TYPE_CHECKING:
+    from bonobot.accounts.models import Issuer, Provider
 
 
 class Role(StrEnum):
@@ -131,6 +137,28 @@ SCOPE_ACTIONS: dict[TokenScope, frozenset[Action]] = {
     TokenScope.PLATFORM: frozenset(Action),
 }
 
+ACTION_TITLES: dict[Action, TranslatableMessage] = {
+    Action.VIEW: format_message("view servers, agents, and settings"),
+    Action.VIEW_AUDIT: format_message("view the audit log"),
+    Action.MANAGE_SERVERS: format_message("manage servers"),
+    Action.MANAGE_AGENTS: format_message("manage agents"),
+    Action.MANAGE_WORKFLOWS: format_message("manage skills and workflows"),
+    Action.APPROVE_DEFINITIONS: format_message("approve and reject definitions"),
+    Action.APPROVE_CALLS: format_message("approve and deny calls"),
+    Action.CALL_TOOLS: format_message("call tools without an agent"),
+    Action.USE_TOOLS: format_message("call tools"),
+    Action.RUN_AGENTS: format_message("run agents"),
+    Action.MANAGE_TOKENS: format_message("manage tokens"),
+    Action.MANAGE_MEMBERS: format_message("manage members"),
+    Action.MANAGE_NOTICES: format_message("manage notification channels"),
+    Action.MANAGE_ORGANIZATION: format_message("manage the organization"),
+    Action.MANAGE_ISSUERS: format_message("manage external issuers"),
+    Action.MANAGE_LAUNCHERS: format_message("manage launchers"),
+    Action.ALLOW_PRIVATE_ADDRESS: format_message("allow private addresses"),
+    Action.TRUST_ALL_CHANGES: format_message("trust changes without review"),
+    Action.GRANT_HOST_ACCESS: format_message("give agents access to this host"),
+}
+
 
 def may(role: Role, action: Action) -> bool:
     """Return whether `role` may do `action` in its organization."""
@@ -159,3 +187,60 @@ def list_scopes_with_action(action: Action) -> tuple[TokenScope, ...]:
         for scope in TokenScope
         if action in SCOPE_ACTIONS[scope] and scope != TokenScope.PLATFORM
     )
+
+
+def build_permission_error(role: Role, *actions: Action) -> Forbidden:
+    """Return the error for a role that may do none of the actions, of which one would do.
+
+    Without an action, no role may do it.
+    """
+    if not actions:
+        return Forbidden(
+            format_message("You don't have permission to do this."),
+            rule="role",
+            remedy="No role has permission for this.",
+        )
+    action = actions[0]
+    return Forbidden(
+        format_message(
+            "You don't have permission to {activity}.", activity=ACTION_TITLES[Action(action)]
+        ),
+        rule=f"role:{action}",
+        remedy="Ask a platform administrator. No role has this permission."
+        if PLATFORM_ONLY.issuperset(actions)
+        else format_message(
+            "Your role is {role}. An owner can give you a role that has this permission: "
+            "{who_may}.",
+            role=role,
+            who_may=format_allowed_roles(actions),
+        ),
+    )
+
+
+def format_allowed_roles(actions: Sequence[Action]) -> str:
+    """Return the names of the roles that may do at least one of the actions."""
+    roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
+    return ", ".join(dict.fromkeys(roles)) or "none"
+
+
+def find_claimed_role(issuer: "Issuer | Provider", claims: Mapping[str, Any]) -> Role | None:
+    """Return the first role, in enum order, that a claim's values map to, else the default."""
+    values = list_claim_strings(get_claim(claims, issuer.role_claim)) if issuer.role_claim else ()
+    mapped_roles = {issuer.roles.get(value) for value in values}
+    claimed_role = next((role for role in Role if role in mapped_roles), None)
+    return claimed_role or (Role(issuer.role) if issuer.role else None)
+
+
+def get_claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim by name, or a nested field by a dotted path."""
+    if name in claims:
+        return claims[name]
+    value: Any = claims
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def list_claim_strings(value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(item for item in values if isinstance(item, str))

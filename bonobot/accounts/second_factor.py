@@ -13,9 +13,7 @@ from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
 from django.utils.translation import gettext as _t
 
-from bonobot.accounts.account_change_emails import announce_change
-from bonobot.accounts.account_emails import queue_email
-from bonobot.accounts.email_kinds import EmailContent
+from bonobot.accounts.account_emails import EmailContent, announce_change, queue_email
 from bonobot.accounts.models import FactorSecret, Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

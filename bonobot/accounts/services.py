@@ -11,7 +11,7 @@ from uuid import UUID
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
-from bonobot.accounts.account_change_emails import announce_email_change
+from bonobot.accounts.account_emails import announce_email_change
 from bonobot.accounts.email_addresses import store_current_address
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal

@@ -2,8 +2,13 @@
 
 from celery import shared_task
 
-from bonobot.accounts import account_emails, audit_retention, password_reset, second_factor
-from bonobot.accounts.deletions import services as deletions
+from bonobot.accounts import (
+    account_emails,
+    audit_retention,
+    deletions,
+    password_reset,
+    second_factor,
+)
 from bonobot.accounts.models import User
 from bonobot.core.exclusive_task import ExclusiveTask
 

@@ -8,12 +8,12 @@ from django.views.generic import RedirectView
 from bonobot.accounts.views import (
     first_account,
     join_organization,
-    login,
+    password_reset,
     second_factor,
     single_sign_on,
 )
 from bonobot.accounts.views.login import cancel_sign_in
-from bonobot.accounts.views.reset_review import review_reset
+from bonobot.accounts.views.password_reset import review_reset
 
 # URL names that allauth resolves; its own account pages aren't included.
 redirect_to_login = login_not_required(
@@ -29,10 +29,10 @@ urlpatterns = [
     path("login/", redirect_to_login, name="account_login"),
     path("cancel/", cancel_sign_in, name="account_logout"),
     path("again/", reauthenticate, name="account_reauthenticate"),
-    path("password/", login.ForgottenPasswordView.as_view(), name="admin_password_reset"),
+    path("password/", password_reset.ForgottenPasswordView.as_view(), name="admin_password_reset"),
     path(
         "password/<str:uidb64>/<str:token>/",
-        login.NewPasswordView.as_view(),
+        password_reset.NewPasswordView.as_view(),
         name="account_new_password",
     ),
     path("review/<str:text>/", review_reset, name="account_review"),

@@ -1,4 +1,4 @@
-"""Read policy generations and budget balances; delete old budget cells."""
+"""Read policy generations, budget balances and changes of objects; delete old budget cells."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
@@ -7,7 +7,8 @@ from uuid import UUID
 from django.db.models.functions import Right
 
 from bonobot.ledger.budgets import BudgetBalance, Period, format_period
-from bonobot.ledger.models import BudgetCell, Head
+from bonobot.ledger.models import AuditRow, BudgetCell, Head
+from bonobot.ledger.models.audit import AuditQuerySet
 
 RECURRING_PERIODS: tuple[Period, ...] = ("day", "month")
 
@@ -56,3 +57,12 @@ def load_policy_generations(organization_ids: Collection[UUID]) -> dict[UUID, in
     if not organization_ids:
         return {}
     return dict(Head.objects.filter(pk__in=organization_ids).values_list("pk", "generation"))
+
+
+def query_object_changes(organization_id: UUID, object_ids: Collection[str]) -> AuditQuerySet:
+    """Return the audit entries of changes of these objects, latest first."""
+    rows = AuditRow.objects.for_organization(organization_id).filter(
+        event_type="change", resource_id__in=object_ids
+    )
+    # A token that reads labeled text gets its labels, which changes only the token.
+    return rows.exclude(action__endswith="_labels_read").order_by("-seq")

@@ -29,8 +29,7 @@ from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 
 from bonobot.accounts.models import Token
-from bonobot.core.crypto.encrypted_fields import list_sealed_fields
-from bonobot.core.crypto.sealed_values import can_unseal
+from bonobot.core.crypto.encrypted_fields import can_unseal, list_sealed_fields
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import SYNC_INTERVAL_S

@@ -60,10 +60,10 @@ def _save_channel(
     cli: CommandContext, spec: dict[str, Any], channel: NotificationChannel | None = None
 ) -> None:
     row, generated_secret = save_channel(cli.principal, NotificationChannelSpec(**spec), channel)
-    names = ("name", "kind", "goes_to", "events", "minimum_severity", "enabled")
+    names = ("name", "kind", "destination", "events", "minimum_severity", "enabled")
     values = {"id": str(row.pk)} | {name: getattr(row, name) for name in names}
     cli.emit(values | ({"secret": generated_secret} if generated_secret else {}))
-    cli.print_message(f"{row.name} was saved. Notifications are sent to {row.goes_to}.")
+    cli.print_message(f"{row.name} was saved. Notifications are sent to {row.destination}.")
     if generated_secret:
         cli.print_message(f"Signing secret, shown only once: {generated_secret}")
 
@@ -184,13 +184,13 @@ def _list_notifications(cli: CommandContext, options: argparse.Namespace) -> Non
 
 def _list_channels(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = NotificationChannel.objects.for_organization(cli.principal.organization_id)
-    names = ("name", "kind", "goes_to", "events", "minimum_severity", "enabled")
+    names = ("name", "kind", "destination", "events", "minimum_severity", "enabled")
     channels = [{"id": str(row.pk)} | {name: getattr(row, name) for name in names} for row in rows]
     cells = [
         (
             c["name"],
             c["kind"],
-            c["goes_to"],
+            c["destination"],
             ", ".join(c["events"]) or "all",
             "yes" if c["enabled"] else "no",
         )

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.crypto.encrypted_fields import UnreadableSecret
 from bonobot.core.db.outbox import RETRY_DELAYS_MIN, claim_row, compute_retry_delay
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict

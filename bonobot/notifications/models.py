@@ -67,7 +67,7 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
         return self.name
 
     @property
-    def goes_to(self) -> str:
+    def destination(self) -> str:
         """The destination without secret parts."""
         if self.kind == self.Kind.EMAIL:
             return ", ".join(self.addresses)

@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.stored_secrets import check_kept_secrets
+from bonobot.core.crypto.secret_addresses import check_kept_secrets
 from bonobot.core.http.egress import check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
@@ -58,7 +58,7 @@ def save_channel(
         **describe_row("notice_channel", row),
         actor=principal.actor,
         action="notification_channel_created" if is_new else "notification_channel_updated",
-        details={"kind": row.kind, "goes_to": row.goes_to, "enabled": row.enabled},
+        details={"kind": row.kind, "destination": row.destination, "enabled": row.enabled},
         governed=False,
     ):
         _save_row(row)

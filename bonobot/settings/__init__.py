@@ -356,7 +356,7 @@ EMAIL_HOST, EMAIL_PORT = _mail_server.host, _mail_server.port
 EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail_server.user, _mail_server.password
 EMAIL_USE_TLS, EMAIL_USE_SSL = _mail_server.starttls, _mail_server.tls
 EMAIL_TIMEOUT = 10
-DEFAULT_EXCEPTION_REPORTER = "bonobot.core.telemetry.error_reports.MaskingExceptionReporter"
+DEFAULT_EXCEPTION_REPORTER = "bonobot.core.http.error_pages.MaskingExceptionReporter"
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = BONOBOT_EMAIL_FROM
 
 # --- REST ---------------------------------------------------------------------------------------

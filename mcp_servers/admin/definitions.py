@@ -41,7 +41,6 @@ from mcp_servers.definition_reviews import (
     set_definition_enabled,
 )
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.inference import LabelContext, Labels, list_missing_labels
 from mcp_servers.flow_labels.label_icons import (
     ALL_MARKS,
     LabelMark,
@@ -56,6 +55,7 @@ from mcp_servers.flow_labels.services import (
     set_labels,
     suggest_labels,
 )
+from mcp_servers.flow_labels.suggested_labels import LabelContext, Labels, list_missing_labels
 from mcp_servers.models import Definition, Server
 
 MAX_TEXT_LENGTH = 8_000  # characters of each version of a text

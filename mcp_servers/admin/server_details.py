@@ -46,6 +46,7 @@ from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, HealthCheck, OAuthGrant, Secret, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW
 from mcp_servers.oauth_client import authorization_code
+from mcp_servers.oauth_client.access_tokens import can_authenticate
 from mcp_servers.openapi.services import (
     build_operation_preview,
     create_operation,
@@ -259,7 +260,7 @@ def build_sign_in_panel(visit: ObjectRequest) -> Panel | None:
     grant = (
         None if has_no_grant else OAuthGrant.objects.filter(server=server, subject=subject).first()
     )
-    is_active = grant is not None and grant.can_authenticate()
+    is_active = grant is not None and can_authenticate(grant)
     needed_actions = (
         authorization_code.PERSONAL_LOGIN_ACTIONS if per_person else (Action.MANAGE_SERVERS,)
     )

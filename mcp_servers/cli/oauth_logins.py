@@ -20,7 +20,7 @@ from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client import authorization_code
-from mcp_servers.oauth_client.access_tokens import build_login_url
+from mcp_servers.oauth_client.access_tokens import build_login_url, can_authenticate
 
 POLL_INTERVAL_S = 0.5
 MAX_WAIT_S = 600.0  # the lifetime of a started login
@@ -103,7 +103,7 @@ def _wait_for_login(server: Server, previous_versions: dict[Any, int], timeout_s
     deadline = time.monotonic() + timeout_s
     while True:
         for row in OAuthGrant.objects.filter(server=server):
-            if row.can_authenticate() and previous_versions.get(row.subject, -1) < row.version:
+            if can_authenticate(row) and previous_versions.get(row.subject, -1) < row.version:
                 return True
         if time.monotonic() >= deadline:
             return False

@@ -46,8 +46,10 @@ from mcp_servers.client.extension_points import (
 from mcp_servers.client.host import DiscoveryHost, Host, NullHost
 from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDeadline
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
-from mcp_servers.client.modern_calls import (
+from mcp_servers.client.openapi import OpenApiUpstream
+from mcp_servers.client.protocol_versions import (
     MODERN_SUFFIX,
+    HandshakeResult,
     ModernCalls,
     build_live_request_error,
     build_modern_call_error,
@@ -56,8 +58,6 @@ from mcp_servers.client.modern_calls import (
     is_modern_result_refused,
     is_repeatable,
 )
-from mcp_servers.client.openapi import OpenApiUpstream
-from mcp_servers.client.protocol_versions import HandshakeResult
 from mcp_servers.client.request_telemetry import observe_upstream_request
 from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
 from mcp_servers.client.streamable_http import HttpSession, HttpUpstream

@@ -17,13 +17,13 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.audit import record_server_change
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.inference import (
+from mcp_servers.flow_labels.store_labels import StoreUse, infer_store_use
+from mcp_servers.flow_labels.suggested_labels import (
     LabelContext,
     Labels,
     build_label_context,
     infer_labels,
 )
-from mcp_servers.flow_labels.store_labels import StoreUse, infer_store_use
 from mcp_servers.flow_labels.token_labels import require_no_held_labels
 from mcp_servers.models import Definition, Server
 

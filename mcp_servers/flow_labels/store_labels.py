@@ -24,10 +24,17 @@ from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
 from mcp_servers.flow_labels import FlowLabel, decode_labels
-from mcp_servers.flow_labels.inference import READ_DATA_LABELS, LabelContext, is_public_web
 from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels.suggested_labels import (
+    READ_DATA_LABELS,
+    LabelContext,
+    ToolClues,
+    extract_clues,
+    get_verb_actions,
+    get_words,
+    is_public_web,
+)
 from mcp_servers.flow_labels.token_labels import require_no_held_labels
-from mcp_servers.flow_labels.tool_clues import ToolClues, extract_clues, get_verb_actions, get_words
 from mcp_servers.models import Server
 
 MAX_LISTED = 50

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Forbidden
-from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
+from bonobot.ledger.admission import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, encode_labels

@@ -15,7 +15,8 @@ from mcp_servers.bundles.manifest import (
     fill_references,
 )
 from mcp_servers.bundles.services import find_bundle, load_manifest
-from mcp_servers.import_export.entries import ImportEntry, ImportParameter, SecretValue
+from mcp_servers.import_export.entries import ImportEntry, SecretValue
+from mcp_servers.import_export.fill_placeholders import ImportParameter
 from mcp_servers.tool_names import slugify
 
 EXCEPTION_REASON = "Names only folders of the server's bundle."

@@ -22,7 +22,8 @@ from mcp_servers.import_export.detect_format import (
     ServerNode,
     detect_servers,
 )
-from mcp_servers.import_export.entries import EntryCollector, ImportEntry, InputLabels, SecretValue
+from mcp_servers.import_export.entries import EntryCollector, ImportEntry, SecretValue
+from mcp_servers.import_export.fill_placeholders import InputLabels
 from mcp_servers.import_export.registry_files import is_registry_file
 from mcp_servers.launchers import find_unpinned_package
 from mcp_servers.tool_names import check_name, slugify

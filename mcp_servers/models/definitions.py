@@ -1,12 +1,14 @@
 """Model of definitions: what a server declared, and what a person approved."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import GovernedModel, GovernedQuerySet
+from bonobot.core.text.canonical_json import compute_json_digest, is_same_value
+from bonobot.core.text.untrusted_text import make_storable
 
 MAX_NAME_LENGTH = 512
 # Declared and not approved; `fault` is checked separately, because an index can't contain text of
@@ -172,6 +174,17 @@ class Definition(GovernedModel):
         if self.rejected_digest == self.digest:
             return self.State.REJECTED
         return self.State.CHANGED if self.pinned_digest else self.State.PENDING
+
+    def has_payload(self, payload: Any) -> bool:
+        """Tell whether a declaration is the stored one, by its digest or its storable form."""
+        return self.digest == compute_json_digest(payload) or is_same_value(
+            self.payload, make_storable(payload)
+        )
+
+    def set_payload(self, payload: Any) -> None:
+        """Set a declaration and the digest over all its fields, which is what gets approved."""
+        self.payload = make_storable(payload)
+        self.digest = compute_json_digest(payload)
 
     @property
     def input_schema(self) -> dict:

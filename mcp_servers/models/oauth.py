@@ -4,20 +4,17 @@ Tokens are encrypted in the database, so that all processes share them; a lease 
 process at a time renew them.
 """
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import ClassVar
 
 from django.conf import settings
 from django.db import models
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import OrganizationModel
 from bonobot.core.crypto.encrypted_fields import SealedTextField
 from mcp_servers.models.servers import Server
 
-# Renew tokens this long before they expire, because a request takes time.
-EXPIRY_MARGIN = timedelta(seconds=30)
 MAX_ISSUER_LENGTH = 500
 
 
@@ -59,17 +56,6 @@ class OAuthGrant(OrganizationModel):
 
     def __str__(self) -> str:
         return f"{self.server_id} for {self.subject}"
-
-    def is_usable(self, now: datetime | None = None) -> bool:
-        """Tell whether the access token can still be sent."""
-        now = now or timezone.now()
-        return bool(self.access_token) and (
-            self.expires_at is None or self.expires_at - EXPIRY_MARGIN > now
-        )
-
-    def can_authenticate(self, now: datetime | None = None) -> bool:
-        """Tell whether the access token can be sent or renewed without a person."""
-        return self.is_usable(now) or bool(self.refresh_token)
 
 
 class OAuthClient(OrganizationModel):

@@ -1,9 +1,10 @@
-"""Obtain access tokens, refresh them and add them to requests.
+"""Obtain access tokens, store and refresh them, and add them to requests.
 
-A token is refreshed when it expires within `EXPIRY_MARGIN` (`OAuthGrant.is_usable`). Within a
-process, callers share one refresh task; across processes, a lease on the grant's row lets one
-process refresh, and the others read what it stored. The task outlives its callers, so that a
-canceled call can't lose a rotated refresh token.
+A token is refreshed when it expires within `EXPIRY_MARGIN`. Within a process, callers share one
+refresh task; across processes, a lease on the grant's row lets one process refresh, and the others
+read what it stored. The lease is claimed by a conditional UPDATE and held during the request to the
+authorization server, without an open transaction; a process that has lost it writes nothing. The
+task outlives its callers, so that a canceled call can't lose a rotated refresh token.
 
 A request rejected with 401 was not executed: the token is refreshed and the request sent once more.
 The same applies to 403 with `insufficient_scope`, with more scopes. Connections are not keyed by
@@ -16,7 +17,7 @@ import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from random import SystemRandom
 from typing import Any
@@ -24,17 +25,19 @@ from uuid import UUID, uuid4
 
 import httpx2
 from django.conf import settings
+from django.db import IntegrityError
+from django.db.models import F, Q
 from django.utils import timezone
 
+from bonobot.accounts.models import Membership
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import Runtime, get_runtime
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.models import OAuthGrant
-from mcp_servers.oauth_client import client_registration, grants
+from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth_client import client_registration
 from mcp_servers.oauth_client import metadata as oauth_client_metadata
-from mcp_servers.oauth_client.grants import AccessToken
 from mcp_servers.oauth_client.metadata import (
     AuthorizationServer,
     BearerChallenge,
@@ -55,6 +58,28 @@ from mcp_servers.oauth_client.types import (
     parse_scopes,
 )
 
+# Refresh tokens this long before they expire, because a request takes time.
+EXPIRY_MARGIN = timedelta(seconds=30)
+LEASE = timedelta(seconds=60)
+# A failure is reused for this long, so that a rejected client causes no flood of requests.
+FAILURE_TTL = timedelta(seconds=10)
+# So many members' grants are tried before a server counts as one without sign-in.
+MAX_MEMBERS_TRIED = 20
+
+_EMPTY_COLUMNS: dict[str, Any] = {
+    "access_token": "",
+    "refresh_token": "",
+    "dpop_key": "",
+    "expires_at": None,
+    "signed_in_at": None,
+    "scope": "",
+    "authorization_server": {},
+    "client_id": "",
+    "failure": {},
+    "failed_at": None,
+    "lease_holder": None,
+    "lease_until": None,
+}
 TOKEN_REQUEST_TIMEOUT_S = 45.0  # shorter than the lease
 REFRESH_WAIT_S = (
     70.0  # longer than the lease, so that the lease of a dead process expires meanwhile
@@ -63,6 +88,16 @@ POLL_INTERVAL_S = 0.1
 
 # Separate from the shared generator, so that seeding that one does not affect polling.
 _RANDOM = SystemRandom()
+
+
+@dataclass(frozen=True)
+class AccessToken:
+    """The token of a grant, its version, and the key that it is bound to, if any."""
+
+    token: str = field(repr=False)
+    version: int
+    dpop_key: str = field(default="", repr=False)
+
 
 _Key = tuple[Runtime, str, str, int, str]
 _running: dict[_Key, Future[AccessToken | Problem]] = {}
@@ -111,7 +146,7 @@ async def extend_token_scope(
     available_scope = grant.scope if account.interactive else grant.requested_scope
     already_requested = set(challenge.scopes) <= set(parse_scopes(available_scope))
     if account.interactive and not already_requested:
-        await get_runtime().run_orm(grants.store_requested_scope, grant, requested_scope)
+        await get_runtime().run_orm(store_requested_scope, grant, requested_scope)
         raise _build_login_error(account, "The server requires more scopes than were granted.")
     if already_requested:
         raise OAuthProblem(
@@ -127,7 +162,7 @@ async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
 
     Raises `LoginNeeded` if no member is signed in.
     """
-    for subject in await get_runtime().run_orm(grants.list_signed_in_members, account):
+    for subject in await get_runtime().run_orm(list_signed_in_members, account):
         member_account = replace(account, subject=subject)
         try:
             await get_access_token(member_account)
@@ -139,10 +174,10 @@ async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
 
 def _load_grant_token(account: OAuthAccount) -> tuple[OAuthGrant, AccessToken | None]:
     try:
-        grant = grants.get_or_create_grant(account)
+        grant = get_or_create_grant(account)
     except LoginNeeded as problem:
         raise _build_login_error(account, str(problem)) from None
-    return grant, grants.find_usable_token(grant)
+    return grant, find_usable_token(grant)
 
 
 async def _await_refresh(
@@ -168,7 +203,7 @@ async def _refresh_token(
     """Refresh, or wait for another process to; return failures, as many callers share them."""
     holder, started_at, orm = uuid4(), timezone.now(), get_runtime().run_orm
     gives_up_at = time.monotonic() + REFRESH_WAIT_S
-    failures_since = started_at if account.interactive else started_at - grants.FAILURE_TTL
+    failures_since = started_at if account.interactive else started_at - FAILURE_TTL
     if challenge is not None or scope:
         failures_since = started_at
     while time.monotonic() < gives_up_at:
@@ -178,13 +213,11 @@ async def _refresh_token(
             return problem
         if token is not None and token.version > version:
             return token
-        if recent_failure := grants.find_recent_failure(
-            grant, failures_since - timedelta(milliseconds=1)
-        ):
+        if recent_failure := find_recent_failure(grant, failures_since - timedelta(milliseconds=1)):
             return recent_failure
         if account.interactive and not grant.refresh_token:
             return await _mark_login_ended(account, grant)
-        if await orm(grants.claim_lease, grant, holder):
+        if await orm(claim_lease, grant, holder):
             return await _refresh_under_lease(account, grant, holder, challenge, scope)
         await asyncio.sleep(POLL_INTERVAL_S * (0.5 + _RANDOM.random()))
     return AuthorizationServerUnavailable(
@@ -210,12 +243,12 @@ async def _refresh_under_lease(
         unavailable = AuthorizationServerUnavailable(
             "The authorization server didn't respond in time.", remedy="Try again."
         )
-        await orm(grants.record_failure, grant, holder, unavailable, is_final=False)
+        await orm(record_failure, grant, holder, unavailable, is_final=False)
         return unavailable
     except Problem as problem:
         shown_problem = _add_login_link(account, problem)
         await orm(
-            grants.record_failure,
+            record_failure,
             grant,
             holder,
             shown_problem,
@@ -225,7 +258,7 @@ async def _refresh_under_lease(
             await _mark_needs_reauth(account, shown_problem)
         return shown_problem
     stored_grant = await orm(
-        grants.store_tokens,
+        store_tokens,
         grant,
         holder,
         tokens,
@@ -252,7 +285,7 @@ async def _request_tokens(
             dpop=account.dpop == "required",
         )
     else:
-        pinned = await get_runtime().run_orm(grants.find_pinned_issuer, account)
+        pinned = await get_runtime().run_orm(find_pinned_issuer, account)
         authorization_server = await discover_authorization_server(
             account, challenge, pinned=pinned
         )
@@ -297,9 +330,7 @@ async def _mark_login_ended(account: OAuthAccount, grant: OAuthGrant) -> Problem
 
 async def _mark_needs_reauth(account: OAuthAccount, problem: Problem) -> None:
     if account.subject == account.organization_id:  # one person's login does not concern the others
-        await get_runtime().run_orm(
-            grants.mark_needs_reauth, account, f"{problem} {problem.remedy}"
-        )
+        await get_runtime().run_orm(mark_needs_reauth, account, f"{problem} {problem.remedy}")
 
 
 def _add_login_link(account: OAuthAccount, problem: Problem) -> Problem:
@@ -458,4 +489,155 @@ def _build_upstream_error(account: OAuthAccount, problem: Problem) -> UpstreamEr
         temporary=isinstance(problem, AuthorizationServerUnavailable),
         sent=False,
         remedy=problem.remedy,
+    )
+
+
+def get_or_create_grant(account: OAuthAccount) -> OAuthGrant:
+    """Return the account's row; create it, or clear it if the sign-in has changed.
+
+    Raises `LoginNeeded` for an account without subject, and `Server.DoesNotExist` if the server was
+    deleted meanwhile.
+    """
+    if account.subject is None:
+        raise LoginNeeded(
+            "This server requires each person to sign in, but the request has no person."
+        )
+    try:
+        row, _created = OAuthGrant.objects.get_or_create(
+            server_id=account.server_id,
+            subject=account.subject,
+            defaults={"organization_id": account.organization_id, "binding": account.binding},
+        )
+    except IntegrityError as error:
+        if Server.objects.filter(pk=account.server_id).exists():
+            raise
+        raise Server.DoesNotExist from error
+    if row.binding != account.binding:
+        OAuthGrant.objects.filter(pk=row.pk, binding=row.binding).update(
+            **_EMPTY_COLUMNS,
+            binding=account.binding,
+            issuer="",
+            requested_scope="",
+            version=F("version") + 1,
+        )
+        row.refresh_from_db()
+    return row
+
+
+def list_signed_in_members(account: OAuthAccount) -> list[UUID]:
+    """Return members whose grants may be valid, those with a usable token first."""
+    rows = OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
+    members = Membership.objects.filter(
+        organization=account.organization_id, user__is_active=True
+    ).values("user")
+    valid_grants = [
+        row for row in rows.filter(subject__in=members).order_by("pk") if can_authenticate(row)
+    ]
+    valid_grants.sort(key=lambda row: not is_usable(row))
+    return [row.subject for row in valid_grants[:MAX_MEMBERS_TRIED]]
+
+
+def is_usable(grant: OAuthGrant) -> bool:
+    """Tell whether the access token can still be sent."""
+    return bool(grant.access_token) and (
+        grant.expires_at is None or grant.expires_at - EXPIRY_MARGIN > timezone.now()
+    )
+
+
+def can_authenticate(grant: OAuthGrant) -> bool:
+    """Tell whether the access token can be sent or refreshed without a person."""
+    return is_usable(grant) or bool(grant.refresh_token)
+
+
+def find_usable_token(grant: OAuthGrant) -> AccessToken | None:
+    """Return the token if it can still be sent; raises `UnreadableSecret`."""
+    if not is_usable(grant):
+        return None
+    return AccessToken(grant.access_token.open(), grant.version, grant.dpop_key.open())
+
+
+def find_pinned_issuer(account: OAuthAccount) -> str:
+    """Return the issuer where the credentials were first used, or ""."""
+    rows = OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
+    return rows.exclude(issuer="").values_list("issuer", flat=True).first() or ""
+
+
+def claim_lease(grant: OAuthGrant, holder: UUID) -> bool:
+    """Claim the lease unless it is held or a newer version is stored."""
+    now = timezone.now()
+    free = Q(lease_until=None) | Q(lease_until__lt=now)
+    rows = OAuthGrant.objects.filter(free, pk=grant.pk, version=grant.version)
+    return bool(rows.update(lease_holder=holder, lease_until=now + LEASE))
+
+
+def store_tokens(
+    grant: OAuthGrant, holder: UUID | None, tokens: OAuthTokens, **columns: Any
+) -> bool:
+    """Store new tokens and release the lease; return False if it was lost meanwhile.
+
+    A refresh token that isn't replaced stays. `holder` is None for a login, which needs no lease.
+    """
+    row: Any = grant  # assigning plain text to an encrypted field encrypts it
+    row.access_token, row.dpop_key = tokens.access, tokens.dpop_key
+    now = timezone.now()
+    values: dict[str, Any] = {"access_token": row.access_token, "dpop_key": row.dpop_key}
+    if tokens.refresh:
+        row.refresh_token = tokens.refresh
+        values["refresh_token"] = row.refresh_token
+    elif holder is None:
+        values["refresh_token"] = ""
+    rows = OAuthGrant.objects.filter(pk=grant.pk)
+    if holder is None:
+        values["signed_in_at"] = now
+    else:
+        rows = rows.filter(lease_holder=holder)
+    return bool(
+        rows.update(
+            **values,
+            **columns,
+            expires_at=tokens.expires_at,
+            scope=tokens.scope,
+            version=F("version") + 1,
+            updated_at=now,
+            failure={},
+            failed_at=None,
+            lease_holder=None,
+            lease_until=None,
+        )
+    )
+
+
+def record_failure(grant: OAuthGrant, holder: UUID, problem: Problem, *, is_final: bool) -> None:
+    """Store why there is no new token and release the lease; `is_final` deletes the tokens."""
+    cleared = {"access_token": "", "refresh_token": "", "dpop_key": ""} if is_final else {}
+    OAuthGrant.objects.filter(pk=grant.pk, lease_holder=holder).update(
+        **cleared,
+        failure={"code": problem.code, "detail": str(problem), "remedy": problem.remedy},
+        failed_at=timezone.now(),
+        lease_holder=None,
+        lease_until=None,
+    )
+
+
+def store_requested_scope(grant: OAuthGrant, scope: str) -> None:
+    """Store the scopes that the next login requests."""
+    OAuthGrant.objects.filter(pk=grant.pk).update(requested_scope=scope)
+
+
+def find_recent_failure(grant: OAuthGrant, since: datetime) -> OAuthProblem | None:
+    """Return the stored failure if it is newer than `since`."""
+    if grant.failed_at is None or grant.failed_at < since or not grant.failure:
+        return None
+    kind = LoginNeeded if grant.failure["code"] == LoginNeeded.code else OAuthProblem
+    return kind(grant.failure["detail"], code=grant.failure["code"], remedy=grant.failure["remedy"])
+
+
+def mark_needs_reauth(account: OAuthAccount, detail: str) -> None:
+    """Set the server's status to `needs_reauth`."""
+    servers = Server.objects.filter(pk=account.server_id, enabled=True)
+    servers.exclude(status=Server.Status.NEEDS_REAUTH, status_detail=detail).update(
+        status=Server.Status.NEEDS_REAUTH,
+        status_code=LoginNeeded.code,
+        status_detail=detail,
+        checked_at=timezone.now(),
     )

@@ -29,7 +29,7 @@ from bonobot.ledger.audit.admin_changes import AdminChange
 from mcp_servers.audit import record_server_change
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthGrant, OAuthLogin, Server
-from mcp_servers.oauth_client import access_tokens, client_registration, grants
+from mcp_servers.oauth_client import access_tokens, client_registration
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
 from mcp_servers.oauth_client.metadata import AuthorizationServer, discover_authorization_server
 from mcp_servers.oauth_client.revocation import revoke_grants
@@ -107,10 +107,10 @@ def start_login(
     Raises `OAuthProblem` (`pkce_unsupported`, `client_unknown` …), `EgressDenied`, `Forbidden`.
     """
     account = get_login_account(principal, server)
-    pinned = grants.find_pinned_issuer(account) if account.client_id else ""
+    pinned = access_tokens.find_pinned_issuer(account) if account.client_id else ""
     authorization_server, client_id = _run_on_loop(_prepare_login, account, pinned)
     _delete_expired_logins(server)
-    grant = grants.get_or_create_grant(account)
+    grant = access_tokens.get_or_create_grant(account)
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
     scope = _build_scope(account, authorization_server, grant)
     OAuthLogin.objects.create(
@@ -189,7 +189,7 @@ def sign_out(principal: Principal, server: Server) -> None:
     with _record_login_change(principal, server, "oauth_disconnected", account):
         revoke_grants(server, account, principal.actor, _filter_grants(server, account))
         if not account.by_person:
-            grants.mark_needs_reauth(
+            access_tokens.mark_needs_reauth(
                 account,
                 format_message(
                     "Signed out. Sign in at {url}",
@@ -309,8 +309,8 @@ def _save_tokens(
     with _record_login_change(
         principal, server, "oauth_connected", account, authorization_server.issuer
     ):
-        grant = grants.get_or_create_grant(account)
-        grants.store_tokens(
+        grant = access_tokens.get_or_create_grant(account)
+        access_tokens.store_tokens(
             grant,
             None,
             tokens,

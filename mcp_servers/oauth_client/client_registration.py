@@ -1,21 +1,27 @@
-"""The OAuth client id of Bonobot: entered, from a metadata document, or registered."""
+"""The OAuth client id of Bonobot: entered, from a metadata document, or registered.
 
-from collections.abc import Mapping
+A registration that is no longer used is deleted at its authorization server (RFC 7592).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
 from django.utils import timezone
 
+from bonobot.core.crypto.encrypted_fields import UnreadableSecret
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.models import OAuthClient
+from mcp_servers.models import OAuthClient, OAuthGrant, OAuthLogin, Server
 from mcp_servers.oauth_client.http import open_http_client
 from mcp_servers.oauth_client.metadata import AuthorizationServer, is_same_origin
 from mcp_servers.oauth_client.token_requests import OAuthClientCredentials
 from mcp_servers.oauth_client.types import OAuthAccount, OAuthProblem
 
+SUCCESS_STATUSES = (200, 204)
 CALLBACK_PATH = "/oauth/callback"
 METADATA_PATH = "/oauth/client-metadata.json"
 AUTH_METHODS = ("client_secret_basic", "client_secret_post", "none")
@@ -213,3 +219,53 @@ def _parse_secret_expiry(body: Any) -> datetime | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 < seconds < 2**33:
         return None
     return datetime.fromtimestamp(seconds, UTC)
+
+
+@dataclass(frozen=True)
+class ClientUnregistration:
+    """A registration to delete at its authorization server."""
+
+    account: OAuthAccount
+    issuer: str
+    url: str
+    token: str = field(repr=False)
+
+
+def delete_unused_registrations(
+    server: Server, account: OAuthAccount, rows: Iterable[OAuthGrant]
+) -> Iterable[ClientUnregistration]:
+    """Delete registrations that only these grants used; yield those to delete there."""
+    for issuer in {row.issuer for row in rows if row.client_id != account.client_id}:
+        organization_filter = {"organization_id": server.organization_id}
+        row = OAuthClient.objects.filter(**organization_filter, issuer=issuer).first()
+        if (
+            row is None
+            or OAuthGrant.objects.filter(**organization_filter, client_id=row.client_id).exists()
+        ):
+            continue
+        pending_logins = OAuthLogin.objects.filter(
+            **organization_filter,
+            client_id=row.client_id,
+            used_at=None,
+            expires_at__gt=timezone.now(),
+        )
+        if pending_logins.exclude(server=server).exists():
+            continue
+        try:  # before deleting it: decryption needs the row
+            token = row.registration_token.open() if row.registration_token else ""
+        except UnreadableSecret:
+            token = ""
+        row.delete()
+        if token and row.registration_url:
+            yield ClientUnregistration(account, issuer, row.registration_url, token)
+
+
+async def unregister_client(registration: ClientUnregistration) -> str:
+    """Delete a registration at its authorization server; return `done` or `refused`."""
+    async with open_http_client(registration.account) as http_client:
+        response = await http_client.delete(
+            registration.url,
+            "registration",
+            headers={"Authorization": f"Bearer {registration.token}"},
+        )
+    return "done" if response.status in SUCCESS_STATUSES else "refused"

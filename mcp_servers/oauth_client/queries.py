@@ -51,11 +51,13 @@ def load_login_statuses(principal: Principal, servers: Iterable[Server]) -> dict
     interactive_servers = [server for server in servers if server.interactive]
     if not interactive_servers:
         return {}
+    from mcp_servers.oauth_client.access_tokens import can_authenticate
+
     grants: dict[UUID, list[OAuthGrant]] = {}
     for grant in OAuthGrant.objects.filter(
         server__in=[server.pk for server in interactive_servers]
     ):
-        if grant.can_authenticate():
+        if can_authenticate(grant):
             grants.setdefault(grant.server_id, []).append(grant)
     return {
         server.pk: _build_login_status(principal, server, grants.get(server.pk, []))

@@ -1,12 +1,11 @@
 """Revocation of tokens, also those of former members.
 
 Rows are deleted in the transaction that ends a sign-in, so the next call has no token. The
-authorization server is called after the commit, and the outcome is recorded in the audit log. A
-client registration that is no longer used is deleted there too (RFC 7592).
+authorization server is called after the commit, and the outcome is recorded in the audit log.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as TooSlow
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,17 +13,16 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef
-from django.utils import timezone
 
 from bonobot.accounts.models import Membership, User
-from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.crypto.encrypted_fields import UnreadableSecret
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.types import Actor
 from mcp_servers.audit import record_server_change
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.models import OAuthClient, OAuthGrant, OAuthLogin, Server
+from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client import client_registration
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
 from mcp_servers.oauth_client.http import open_http_client
@@ -38,7 +36,6 @@ from mcp_servers.oauth_client.types import OAuthAccount
 REQUEST_TIMEOUT_S = 15.0
 COMMIT_WAIT_S = 3.0  # a command may exit soon after its commit, with its background tasks
 MAX_CONCURRENT_REQUESTS = 8
-SUCCESS_STATUSES = (200, 204)
 MAX_GRANTS = 200
 SYSTEM = Actor(kind="system", id="oauth", label="sign-ins")
 
@@ -51,16 +48,6 @@ class GrantRevocation:
     authorization_server: AuthorizationServer
     client: OAuthClientCredentials
     tokens: tuple[tuple[str, str], ...] = field(repr=False)  # (type hint, token), refresh first
-
-
-@dataclass(frozen=True)
-class ClientUnregistration:
-    """A registration to delete at its authorization server."""
-
-    account: OAuthAccount
-    issuer: str
-    url: str
-    token: str = field(repr=False)
 
 
 def find_server_account(server: Server) -> OAuthAccount | None:
@@ -87,7 +74,9 @@ def revoke_grants(
     ]
     OAuthGrant.objects.filter(pk__in=[row.pk for row in grants]).delete()
     unregistrations = (
-        list(_delete_unused_registrations(server, account, grants)) if unregister else []
+        list(client_registration.delete_unused_registrations(server, account, grants))
+        if unregister
+        else []
     )
     if revocations or unregistrations:
         record_outcome = partial(
@@ -119,38 +108,9 @@ def _build_revocation(account: OAuthAccount, row: OAuthGrant) -> GrantRevocation
     )
 
 
-def _delete_unused_registrations(
-    server: Server, account: OAuthAccount, rows: Iterable[OAuthGrant]
-) -> Iterable[ClientUnregistration]:
-    """Delete registrations that only these grants used; yield those to unregister."""
-    for issuer in {row.issuer for row in rows if row.client_id != account.client_id}:
-        organization_filter = {"organization_id": server.organization_id}
-        row = OAuthClient.objects.filter(**organization_filter, issuer=issuer).first()
-        if (
-            row is None
-            or OAuthGrant.objects.filter(**organization_filter, client_id=row.client_id).exists()
-        ):
-            continue
-        pending_logins = OAuthLogin.objects.filter(
-            **organization_filter,
-            client_id=row.client_id,
-            used_at=None,
-            expires_at__gt=timezone.now(),
-        )
-        if pending_logins.exclude(server=server).exists():
-            continue
-        try:  # before deleting it: decryption needs the row
-            token = row.registration_token.open() if row.registration_token else ""
-        except UnreadableSecret:
-            token = ""
-        row.delete()
-        if token and row.registration_url:
-            yield ClientUnregistration(account, issuer, row.registration_url, token)
-
-
 def _run_in_background(
     revocations: list[GrantRevocation],
-    unregistrations: list[ClientUnregistration],
+    unregistrations: list[client_registration.ClientUnregistration],
     record_outcome: Callable[..., None],
 ) -> None:
     """Send the requests in the background, and wait for them briefly."""
@@ -165,7 +125,7 @@ def _run_in_background(
 
 async def _revoke_all(
     revocations: list[GrantRevocation],
-    unregistrations: list[ClientUnregistration],
+    unregistrations: list[client_registration.ClientUnregistration],
     record_outcome: Callable[..., None],
 ) -> None:
     semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
@@ -189,7 +149,9 @@ async def _revoke_all(
         for registration in unregistrations:
             group.create_task(
                 run_request(
-                    "oauth_unregistered", registration.issuer, _unregister_client(registration)
+                    "oauth_unregistered",
+                    registration.issuer,
+                    client_registration.unregister_client(registration),
                 )
             )
 
@@ -222,19 +184,9 @@ async def _revoke_tokens(revocation: GrantRevocation) -> str:
                 form=form,
                 headers=headers,
             )
-            outcomes.append(response.status in SUCCESS_STATUSES)
+            outcomes.append(response.status in client_registration.SUCCESS_STATUSES)
     # Some servers accept only refresh tokens, which also end their access tokens.
     return "done" if outcomes[0] else "refused"
-
-
-async def _unregister_client(registration: ClientUnregistration) -> str:
-    async with open_http_client(registration.account) as http_client:
-        response = await http_client.delete(
-            registration.url,
-            "registration",
-            headers={"Authorization": f"Bearer {registration.token}"},
-        )
-    return "done" if response.status in SUCCESS_STATUSES else "refused"
 
 
 def _record_outcome(

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mcp_servers.import_export.entries import ImportEntry, ImportParameter
+from mcp_servers.import_export.entries import ImportEntry
+from mcp_servers.import_export.fill_placeholders import ImportParameter
 from mcp_servers.presets.catalog import CatalogEntry
 from mcp_servers.presets.fill_parameters import fill_parameters
 from mcp_servers.tool_names import slugify

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 
-from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.deletions import keep_deleted_rows
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

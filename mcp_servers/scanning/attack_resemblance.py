@@ -20,22 +20,20 @@ from mcp_servers.scanning.classifier import (
 )
 from mcp_servers.scanning.definition_text import DefinitionText, read_definition_text
 from mcp_servers.scanning.deobfuscation import (
-    TextLayer,
-    extract_layers,
-    find_original_positions,
-    fold_text,
-)
-from mcp_servers.scanning.findings import ScanFinding
-from mcp_servers.scanning.letters_only import (
     LetterSequence,
+    TextLayer,
     build_other_names_pattern,
+    extract_layers,
     extract_letters,
     find_byte_position,
+    find_original_positions,
+    fold_text,
+    insert_spaces,
     mark_names,
 )
+from mcp_servers.scanning.findings import ScanFinding
 from mcp_servers.scanning.prompt_injection import find_instructions
 from mcp_servers.scanning.signals import DEFINITION_SIGNALS, SignalHit
-from mcp_servers.scanning.word_segmentation import insert_spaces
 
 RULE: Final = "resembles_an_attack"
 MODEL: Final = "definitions"

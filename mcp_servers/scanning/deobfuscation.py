@@ -1,31 +1,45 @@
-"""Fold text and decode what it hides: encodings, look-alikes, comments (pure).
+"""Undo what hides a text from rules: fold it, decode it, reduce it to letters, restore spaces.
 
-A layer is a decoded text and its position. At most three levels and 64 KiB in all.
+A layer is a decoded text and its position: encodings, look-alikes, comments. At most three levels
+and 64 KiB in all.
 
 Folding removes case, accents, width, mathematical alphabets, decorations and repeated spaces.
 Linear in the text.
+
+Letters alone don't depend on boundaries an attacker chooses: case, accents, look-alikes, spaces,
+punctuation, digits and invisible characters are removed: `r e a d _ me` and `readMe` have the same
+letters. Names of other tools can be replaced by a mark.
+
+A model can read `i g n o r e a l l`, `ignoreallrules` and `igno.re al.l`: spaces are restored for
+rules that match words, only in stretches whose pieces are no words. `vocabulary.txt` has the words,
+most frequent first; it is written by `benchmarks/train_scanning.py`. Pure.
 """
 
 import base64
 import binascii
 import codecs
 import html
+import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
-from bonobot.core.text.linear_regex import LinearPattern
+from bonobot.core.process_cache import compute_once
+from bonobot.core.text.linear_regex import LARGE_MEMORY, LinearPattern
+from mcp_servers.scanning.hidden_characters import ZERO_WIDTH_CHARACTERS
 
 TABLES: Final = tomllib.loads(
     files(__package__).joinpath("lookalike_letters.toml").read_text(encoding="utf-8")
 )
 _DROPPED: Final = re.compile(
-    "[*`\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670\u200b-\u200f\u00ad\u2060\ufeff]"
+    f"[*`\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670{ZERO_WIDTH_CHARACTERS}]"
 )
 _LETTERS: Final[dict[str, str]] = TABLES["plain"]
 _SPACES: Final = re.compile(" {2,}")
@@ -39,6 +53,42 @@ class _FoldTable(dict[int, str]):
         if len(self) < 1 << 16:
             self[code] = folded
         return folded
+
+
+# Replaces the name of a tool; no letter folds to it.
+NAME_MARK: Final = "\x01"
+MIN_NAME_LETTERS: Final = 7
+# `search` is a word; `create_issue` is a name.
+_MULTI_WORD_NAME: Final = re.compile(r"[A-Za-z0-9][_.\-/ ][A-Za-z0-9]|[a-z][A-Z]", re.A)
+
+
+@dataclass(frozen=True, slots=True)
+class LetterSequence:
+    """The letters of a folded text in UTF-8, and each byte's position in the folded text."""
+
+    raw: bytes
+    positions: list[int]
+
+    @property
+    def has_marked_names(self) -> bool:
+        """Tell whether it contains the name of another tool."""
+        return NAME_MARK.encode() in self.raw
+
+
+MAX_WORD_LETTERS: Final = 16
+# Shorter runs of unknown pieces can't hide anything that a rule matches.
+MIN_RUN_LETTERS: Final = 8
+MAX_RUN_LETTERS: Final = 2_000
+# A piece with so few letters is joined to an adjacent unknown piece.
+MAX_SHORT_PIECE: Final = 3
+_UNKNOWN_LETTER_COST: Final = 14.0
+_MAX_UNKNOWN_SHARE: Final = 0.2
+_PIECE: Final = re.compile(r"[a-z]+")
+# Words separated by something other than spaces.
+_JOINED_WORDS: Final = re.compile(r"[a-z]+(?:[^a-z\s]{1,3}[a-z]+){3,}")
+_SEPARATORS: Final = re.compile(r"[^a-z\s]+")
+# A text with a larger share of unknown pieces is split as a whole.
+RESPLIT_SHARE: Final = 0.2
 
 
 def _fold_character(character: str) -> str:
@@ -299,3 +349,161 @@ def _decode_escapes(encoded: str) -> str:
         for code in re.findall(r"(?i)\\[ux]\{?([0-9a-f]{1,6})", encoded)
         if int(code, 16) < 0x110000
     )
+
+
+def extract_letters(folded: str) -> LetterSequence:
+    """Return the letters of a folded text. Takes about 0.1 ms per KiB."""
+    text = folded.translate(_LOOKALIKES)
+    positions = [index for index, character in enumerate(text) if character.isalpha()]
+    return _encode_letters("".join([text[index] for index in positions]), positions)
+
+
+def mark_names(letters: LetterSequence, pattern: Any) -> LetterSequence:
+    """Return `letters` with a mark for each name that `pattern` finds."""
+    parts: list[bytes] = []
+    positions: list[int] = []
+    last = 0
+    for match in pattern.finditer(letters.raw):
+        start, end = match.span()
+        parts += (letters.raw[last:start], NAME_MARK.encode())
+        positions += letters.positions[last:start]
+        positions.append(letters.positions[start])
+        last = end
+    if not parts:
+        return letters
+    return LetterSequence(
+        b"".join((*parts, letters.raw[last:])), positions + letters.positions[last:]
+    )
+
+
+@lru_cache(maxsize=16)
+def build_name_pattern(names: frozenset[str]) -> LinearPattern | None:
+    """Return a pattern for the letters of multi-word names; None if there are none."""
+    reduced_names = {reduce_to_letters(name) for name in names if _MULTI_WORD_NAME.search(name)}
+    long_names = sorted(
+        (reduced_name for reduced_name in reduced_names if len(reduced_name) >= MIN_NAME_LETTERS),
+        key=len,
+        reverse=True,
+    )
+    return LinearPattern("|".join(map(re.escape, long_names)), LARGE_MEMORY) if long_names else None
+
+
+def reduce_to_letters(name: str) -> str:
+    """Return the letters of a short text as a string."""
+    return "".join(filter(str.isalpha, fold_text(name).translate(_LOOKALIKES)))
+
+
+def build_other_names_pattern(
+    name: object, own_names: Collection[str], peer_names: Collection[str] = ()
+) -> LinearPattern | None:
+    """Return a pattern of the other tools' names, except those with the letters of `name`."""
+    own_letters = reduce_to_letters(str(name))
+    return build_name_pattern(
+        frozenset(
+            other_name
+            for other_name in (*own_names, *peer_names)
+            if other_name != name and reduce_to_letters(other_name) != own_letters
+        )
+    )
+
+
+def find_byte_position(letters: LetterSequence, folded_position: int) -> int:
+    """Return the first byte whose letter is at or after a position of the folded text."""
+    return bisect_left(letters.positions, folded_position)
+
+
+def _encode_letters(text: str, positions: list[int]) -> LetterSequence:
+    raw = text.encode(errors="replace")
+    if len(raw) == len(text):
+        return LetterSequence(raw, positions)
+    byte_positions: list[int] = []
+    for index, character in zip(positions, text, strict=True):
+        byte_positions += [index] * len(character.encode(errors="replace"))
+    return LetterSequence(raw, byte_positions)
+
+
+@compute_once
+def load_word_costs() -> dict[str, float]:
+    """Return the cost of each word; frequent words cost less."""
+    text = files(__package__).joinpath("vocabulary.txt").read_text(encoding="utf-8")
+    return {word: math.log(rank + 20) for rank, word in enumerate(text.split())}
+
+
+def insert_spaces(text: str) -> str | None:
+    """Return a folded text with spaces restored; None if nothing changes."""
+    folded = fold_text(text)
+    parts: list[str] = []
+    last = 0
+    for start, end in _find_stretches(folded):
+        letters = "".join(_PIECE.findall(folded, start, end))
+        chunks = [
+            letters[offset : offset + MAX_RUN_LETTERS]
+            for offset in range(0, len(letters), MAX_RUN_LETTERS)
+        ]
+        split = [_split_words(chunk) for chunk in chunks]
+        if any(words is None for words in split):
+            continue
+        parts += (
+            folded[last:start],
+            " ",
+            " ".join(word for words in split for word in words or ()),
+        )
+        parts.append(" ")
+        last = end
+    spaced = "".join((*parts, folded[last:]))
+    separated = _JOINED_WORDS.sub(lambda match: _SEPARATORS.sub(" ", match.group()), spaced)
+    return separated if parts or separated != spaced else None
+
+
+def _find_stretches(folded: str) -> list[tuple[int, int]]:
+    """Return the ranges to split: the whole text if much of it is unknown, else unknown runs."""
+    pieces = _PIECE.findall(folded)
+    unknown_letters = sum(len(piece) for piece in pieces if _is_unknown_piece(piece))
+    if unknown_letters >= RESPLIT_SHARE * sum(map(len, pieces)) > 0:
+        return [(0, len(folded))]
+    return list(_iterate_unknown_runs(folded))
+
+
+def _is_unknown_piece(piece: str) -> bool:
+    return piece not in load_word_costs() or (len(piece) == 1 and piece != "a")
+
+
+def _iterate_unknown_runs(folded: str) -> Iterator[tuple[int, int]]:
+    """Yield runs of unknown pieces, with the short pieces between them."""
+    start = end = -1
+    letters = unknown = 0
+    for match in _PIECE.finditer(folded):
+        size = match.end() - match.start()
+        is_unknown = _is_unknown_piece(match.group())
+        if is_unknown or size <= MAX_SHORT_PIECE:
+            if start < 0:
+                start = match.start()
+            end = match.end()
+            letters += size
+            unknown += size if is_unknown else 0
+            continue
+        if letters >= MIN_RUN_LETTERS and unknown * 3 >= letters:
+            yield start, end
+        start, letters, unknown = -1, 0, 0
+    if letters >= MIN_RUN_LETTERS and unknown * 3 >= letters:
+        yield start, end
+
+
+def _split_words(letters: str) -> list[str] | None:
+    """Return the likeliest words of a run of letters; None if too much is unknown."""
+    costs = load_word_costs()
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for end in range(1, len(letters) + 1):
+        cheapest = (best[end - 1][0] + _UNKNOWN_LETTER_COST, end - 1)
+        for start in range(max(end - MAX_WORD_LETTERS, 0), end):
+            cost = costs.get(letters[start:end])
+            if cost is not None and best[start][0] + cost < cheapest[0]:
+                cheapest = (best[start][0] + cost, start)
+        best.append(cheapest)
+    words: list[str] = []
+    end = len(letters)
+    while end:
+        words.append(letters[best[end][1] : end])
+        end = best[end][1]
+    unknown_letters = sum(len(word) for word in words if word not in costs)
+    return words[::-1] if unknown_letters <= len(letters) * _MAX_UNKNOWN_SHARE else None

@@ -47,6 +47,8 @@ _PICTOGRAPHIC = re.compile(
     "\U0001f85a-\U0001f85f\U0001f888-\U0001f88f\U0001f8ae-\U0001f8ff\U0001f90c-\U0001f93a"
     "\U0001f93c-\U0001f945\U0001f947-\U0001faff\U0001fc00-\U0001fffd]"
 )
+# Removed from texts before they are compared with what attacks say, whatever their context.
+ZERO_WIDTH_CHARACTERS = "\u200b-\u200f\u00ad\u2060\ufeff"
 
 
 @lru_cache(maxsize=4096)

@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 from mcp_servers.scanning.classifier import find_heaviest_window, read_model
 from mcp_servers.scanning.deobfuscation import (
     extract_layers,
+    extract_letters,
     find_original_positions,
     fold_text,
     has_wide_letters,
     split_identifier,
 )
-from mcp_servers.scanning.letters_only import extract_letters
 from mcp_servers.scanning.signals import (
     DEFINITION_SIGNALS,
     RESULT_SIGNALS,

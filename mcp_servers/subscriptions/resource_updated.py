@@ -42,7 +42,11 @@ from mcp_servers.client.change_notifications import (
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import HeldConnection, get_connection_pool
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.oauth_client.access_tokens import build_person_endpoint, find_person_id
+from mcp_servers.oauth_client.access_tokens import (
+    build_person_endpoint,
+    can_authenticate,
+    find_person_id,
+)
 from mcp_servers.subscriptions import leases
 from mcp_servers.subscriptions.leases import ResourceUpdateState, UpdateSource
 
@@ -260,7 +264,7 @@ def _load_logins(sources: Collection[UpdateSource]) -> dict[UpdateSource, Person
     return {
         UpdateSource(row.server_id, row.subject): PersonLogin(row.pk, row.signed_in_at)
         for row in rows
-        if row.can_authenticate()
+        if can_authenticate(row)
     }
 
 

@@ -24,7 +24,7 @@ from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server, delete_agent, set_agent_members
 from agents.skills import SkillSpec, delete_skill, save_skill
 from agents.workflows.services import delete_workflow
-from bonobot.accounts.deletions import services as deletions
+from bonobot.accounts import deletions
 from bonobot.accounts.models import Deletion, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, NotFound

@@ -87,10 +87,9 @@ DECISIONS = (
     *(
         f"mcp_servers.scanning.{name}"
         for name in (
-            *("active_content", "attack_resemblance", "classifier", "concepts"),
+            *("active_content", "attack_resemblance", "classifier"),
             *("definition_text", "definitions", "deobfuscation", "findings"),
-            *("hidden_characters", "letters_only"),
-            *("prompt_injection", "scan_result", "signals", "word_segmentation"),
+            *("hidden_characters", "prompt_injection", "scan_result", "signals"),
         )
     ),
     *(

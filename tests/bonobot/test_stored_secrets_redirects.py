@@ -10,10 +10,10 @@ from agents.config_file.apply_config import apply_config
 from agents.config_file.read_config import read_config_file
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import ModelEndpoint
-from bonobot.accounts.deletions.services import restore_deletion
+from bonobot.accounts.deletions import restore_deletion
 from bonobot.accounts.models import Organization, Provider
 from bonobot.accounts.principals import Principal
-from bonobot.core.crypto.stored_secrets import normalize_origin
+from bonobot.core.crypto.secret_addresses import normalize_origin
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.notifications.models import NotificationChannel
 from mcp_servers.models import Preset, Secret, Server

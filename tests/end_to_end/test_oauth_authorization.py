@@ -15,6 +15,7 @@ from bonobot.accounts.models import Membership, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import OAuthGrant
+from mcp_servers.oauth_client.access_tokens import can_authenticate
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
@@ -177,7 +178,7 @@ def test_another_bonobot_signs_in_as_to_any_server(
     page.get_by_role("button", name="Authorize").click()
     page.wait_for_url(f"{other.url}/**")
     oauth_grant = OAuthGrant.objects.get(server=server)
-    assert oauth_grant.can_authenticate()
+    assert can_authenticate(oauth_grant)
     grant = visit.grant()
     assert grant.client == "Bonobot"
     assert grant.digest

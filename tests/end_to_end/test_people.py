@@ -11,8 +11,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership
-from bonobot.accounts.password_reset import build_reset_link
-from bonobot.accounts.reset_review import build_review_link
+from bonobot.accounts.password_reset import build_reset_link, build_review_link
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories

@@ -13,9 +13,9 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin
-from bonobot.accounts.deletions.kinds import get_restorable_kind
-from bonobot.accounts.deletions.services import (
+from bonobot.accounts.deletions import (
     get_deletion,
+    get_restorable_kind,
     list_deletions,
     restore_deletion,
 )

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from bonobot.accounts import email_delivery
+from bonobot.accounts import account_emails
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.models import Provider
 from bonobot.accounts.principals import Principal
@@ -182,7 +182,7 @@ class IdentityProviderAdmin(TokenSignerAdmin):
             return "–"
         return format_html(
             ADDRESS_HTML,
-            email_delivery.build_absolute_url(reverse("account_sso", args=[provider.pk])),
+            account_emails.build_absolute_url(reverse("account_sso", args=[provider.pk])),
         )
 
     def get_form(

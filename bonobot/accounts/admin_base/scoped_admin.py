@@ -34,7 +34,7 @@ from bonobot.accounts.admin_base.list_versions import (
 )
 from bonobot.accounts.admin_base.responses import add_deleted_message, add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.deletions.kinds import list_restorable_kinds
+from bonobot.accounts.deletions import list_restorable_kinds
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago

@@ -5,7 +5,7 @@ from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
-from bonobot.accounts.deletions.services import get_deletion, list_deletions, restore_deletion
+from bonobot.accounts.deletions import get_deletion, list_deletions, restore_deletion
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
 

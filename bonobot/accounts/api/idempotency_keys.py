@@ -13,7 +13,7 @@ from django.utils.crypto import salted_hmac
 
 from bonobot.accounts.models import StoredResponse
 from bonobot.accounts.principals import Principal
-from bonobot.core.crypto.sealed_values import SealedValue, SecretCodec
+from bonobot.core.crypto.encrypted_fields import SealedValue, SecretCodec
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.canonical_json import to_canonical_json
 

@@ -31,9 +31,8 @@ from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.extension_points import read_hooks, response_hooks
 from bonobot.accounts.models import Organization, StoredResponse
-from bonobot.accounts.permission_errors import build_permission_error
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import Action, TokenScope
+from bonobot.accounts.roles import Action, TokenScope, build_permission_error
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.parsers import PROBLEM_JSON, BoundedJSONParser, JSONContentNegotiation

@@ -6,7 +6,7 @@ from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 
 
 def _list_deletions(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.deletions.services import list_deletions
+    from bonobot.accounts.deletions import list_deletions
 
     entries = [
         {
@@ -28,7 +28,7 @@ def _list_deletions(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _restore_deletion(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.deletions.services import get_deletion, restore_deletion
+    from bonobot.accounts.deletions import get_deletion, restore_deletion
 
     deletion = get_deletion(cli.principal, options.deletion)
     restore_deletion(cli.principal, deletion)

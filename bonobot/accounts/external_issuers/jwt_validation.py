@@ -23,8 +23,7 @@ from bonobot.accounts.external_issuers.jwks import (
 )
 from bonobot.accounts.models import Issuer
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.role_claims import find_claimed_role, get_claim, list_claim_strings
-from bonobot.accounts.roles import TokenScope
+from bonobot.accounts.roles import TokenScope, find_claimed_role, get_claim, list_claim_strings
 from bonobot.accounts.tokens.services import build_invalid_token_error
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime

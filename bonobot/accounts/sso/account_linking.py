@@ -15,10 +15,9 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from bonobot.accounts import services as accounts
-from bonobot.accounts.account_change_emails import announce_change
+from bonobot.accounts.account_emails import announce_change
 from bonobot.accounts.models import Identity, Membership, Provider, User
-from bonobot.accounts.role_claims import find_claimed_role
-from bonobot.accounts.roles import Role
+from bonobot.accounts.roles import Role, find_claimed_role
 from bonobot.accounts.sso.oidc_client import ProviderUser
 from bonobot.core.db.transactions import lock_row
 from bonobot.core.problems import Conflict, Forbidden

@@ -25,7 +25,7 @@ from bonobot.accounts.external_issuers.jwt_validation import (
     JWT_ERRORS,
     LEEWAY_S,
 )
-from bonobot.accounts.role_claims import list_claim_strings
+from bonobot.accounts.roles import list_claim_strings
 from bonobot.core.http.egress import EgressDenied, build_guarded_client
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem

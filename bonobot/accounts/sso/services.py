@@ -16,7 +16,7 @@ from bonobot.accounts.models import Identity, Membership, Organization, Provider
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso import oidc_client
-from bonobot.core.crypto.stored_secrets import check_kept_secrets
+from bonobot.core.crypto.secret_addresses import check_kept_secrets
 from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput

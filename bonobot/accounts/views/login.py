@@ -1,10 +1,9 @@
-"""Sign-in, password reset, the allauth adapter, and the layout of signed-out pages.
+"""Sign-in, the allauth adapter, and the layout of signed-out pages.
 
 django-allauth runs the stages of a sign-in. Its sign-up and account pages aren't used.
 """
 
 import secrets
-from functools import partial
 from hmac import compare_digest
 from typing import Any
 
@@ -13,26 +12,20 @@ from allauth.account.internal.flows.login import perform_login, perform_password
 from allauth.account.models import Login
 from allauth.core.exceptions import ImmediateHttpResponse
 from django.conf import settings
-from django.contrib import messages
 from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_not_required
-from django.contrib.auth.forms import AuthenticationForm, PasswordResetForm
+from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import AbstractBaseUser
-from django.contrib.auth.views import LoginView, PasswordResetConfirmView, PasswordResetView
+from django.contrib.auth.views import LoginView
 from django.core import signing
 from django.core.exceptions import ValidationError
-from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
-from django.urls import reverse, reverse_lazy
-from django.utils.decorators import method_decorator
-from django.utils.translation import gettext as _t
+from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
-from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from bonobot.accounts import email_delivery
 from bonobot.accounts.attempt_limits import (
     SIGN_IN_ACCOUNT,
     SIGN_IN_ADDRESS,
@@ -42,14 +35,9 @@ from bonobot.accounts.attempt_limits import (
     charge_attempt,
 )
 from bonobot.accounts.current_organization import SIGN_IN_PROOF_KEY, SSO_SESSION_KEY
-from bonobot.accounts.email_addresses import delete_requested_addresses
 from bonobot.accounts.invitations import has_pending_invitation
 from bonobot.accounts.models import Membership, User
-from bonobot.accounts.password_reset import list_reset_accounts, reset_tokens
-from bonobot.accounts.reset_review import announce_reset
-from bonobot.accounts.second_factor import end_sessions, has_second_factor, record_own_change
-from bonobot.accounts.tasks import send_password_resets
-from bonobot.accounts.tokens.services import end_user_grants
+from bonobot.accounts.second_factor import has_second_factor
 from bonobot.core.admin import theme
 from bonobot.core.admin.theme import site
 from bonobot.core.i18n.localization import localize_problem
@@ -166,74 +154,6 @@ def charge_sign_in_attempt(request: HttpRequest, username: str) -> ValidationErr
 
 def _build_form_error(problem: TooManyAttempts) -> ValidationError:
     return ValidationError(localize_problem(problem), code=problem.code)
-
-
-@method_decorator((login_not_required, never_cache), name="dispatch")
-class ForgottenPasswordView(PasswordResetView):
-    """Request a reset link; response and timing don't depend on whether an account exists."""
-
-    template_name = "people/reset_password.html"
-    success_url = reverse_lazy("admin:login")
-    title = _("Forgot your password?")
-
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Add the admin context and whether mail can be sent."""
-        return site.each_context(self.request) | super().get_context_data(
-            can_send=email_delivery.can_send(), **kwargs
-        )
-
-    def form_valid(self, form: PasswordResetForm) -> HttpResponse:
-        """Enqueue the emails."""
-        try:
-            accounts = list_reset_accounts(
-                form.cleaned_data["email"], self.request.META.get("REMOTE_ADDR", "")
-            )
-        except TooManyAttempts as problem:
-            form.add_error(None, ValidationError(localize_problem(problem), code=problem.code))
-            return self.form_invalid(form)
-        transaction.on_commit(
-            partial(send_password_resets.delay, [str(account_id) for account_id in accounts])
-        )
-        message = _t("If an account with this email address exists, a link has been sent to it.")
-        messages.success(self.request, message)
-        return HttpResponseRedirect(str(self.get_success_url()))
-
-
-@method_decorator((login_not_required, never_cache), name="dispatch")
-class NewPasswordView(PasswordResetConfirmView):
-    """Set a new password; the next sign-in still needs the second factor."""
-
-    template_name = "people/new_password.html"
-    success_url = reverse_lazy("admin:login")
-    title = _("New password")
-    token_generator = reset_tokens
-
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Add the admin context."""
-        return site.each_context(self.request) | super().get_context_data(**kwargs)
-
-    def get_user(self, uidb64: str) -> Any:
-        """Return the user of a link, None if disabled."""
-        user = super().get_user(uidb64)
-        return user if user is not None and user.is_active else None
-
-    def form_valid(self, form: Any) -> HttpResponse:
-        """Save the password, end the user's sessions and grants, and redirect to the sign-in.
-
-        A person with access to the account may have authorized a client.
-        """
-        user: Any = self.user
-        with transaction.atomic():
-            response: HttpResponse = super().form_valid(form)
-            end_sessions(user)
-            end_user_grants(user, reason="password_reset")
-            delete_requested_addresses(user)
-            record_own_change("password_reset", user)
-            announce_reset(user)
-        messages.success(
-            self.request, _t("Your password was changed. Sign in with the new password.")
-        )
-        return response
 
 
 def render_signed_out_page(

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext as _n
 
-from bonobot.accounts import email_delivery, profiles
+from bonobot.accounts import account_emails, profiles
 from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.second_factor import has_second_factor
@@ -112,7 +112,7 @@ def request_email_change(request: HttpRequest) -> HttpResponseBase:
         "profile/address.html",
         title=_("Change email address"),
         form=form,
-        can_send=email_delivery.can_send(),
+        can_send=account_emails.can_send(),
     )
 
 

@@ -26,7 +26,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from bonobot import __version__
-from bonobot.core.cli.command_environment import build_command_principal, find_readiness_problem
+from bonobot.core.cli.extension_points import build_command_principal, find_readiness_problem
 from bonobot.core.problems import Conflict, InvalidInput, Problem, ServiceUnavailable
 from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible

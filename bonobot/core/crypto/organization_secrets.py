@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from bonobot.core.crypto.encrypted_fields import SealedValue, list_sealed_fields
-from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.crypto.encrypted_fields import SealedValue, UnreadableSecret, list_sealed_fields
 from bonobot.core.text.masking import Masker, SecretsReading, get_organization_secrets
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, IntegrityError, models
 
-from bonobot.core.crypto.sealed_values import SealedValue
+from bonobot.core.crypto.encrypted_fields import SealedValue
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from bonobot.core.text.canonical_json import to_sorted_json

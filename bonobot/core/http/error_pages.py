@@ -1,7 +1,10 @@
-"""Error pages for browsers: 403, 404, 500 and a failed CSRF check.
+"""Error pages for browsers: 403, 404, 500, a failed CSRF check, and tracebacks with secrets masked.
 
 They are rendered without the request, so they need neither a session nor the database. Programs
 (REST, the OAuth endpoints, health checks) receive Django's plain answers.
+
+In a traceback, Django hides settings and form fields by name; this also masks the secrets decrypted
+in this process and text that looks like credentials.
 """
 
 from urllib.parse import urlsplit
@@ -10,11 +13,14 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.views import csrf, defaults
+from django.views.debug import ExceptionReporter
 
 from bonobot.core.http.cors import API_PREFIXES
 from bonobot.core.telemetry.logging import request_id
+from bonobot.core.text import masking
 
 PROGRAM_PREFIXES = (
     *API_PREFIXES,
@@ -27,6 +33,17 @@ PROGRAM_PREFIXES = (
     "/registry/",
     "/static/",
 )
+
+
+class MaskingExceptionReporter(ExceptionReporter):
+    """Django's exception report, masked like logs."""
+
+    def get_traceback_html(self) -> SafeString:
+        return _mask_report(super().get_traceback_html())
+
+    def get_traceback_text(self) -> SafeString:
+        """Return the report as text, for emails and programs."""
+        return _mask_report(super().get_traceback_text())
 
 
 def show_forbidden(request: HttpRequest, exception: Exception) -> HttpResponseBase:
@@ -101,3 +118,8 @@ def find_form_page(request: HttpRequest, default: str) -> str:
     if not is_own or not parts.path.startswith("/") or parts.path[1:2] in ("/", "\\"):
         return default
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def _mask_report(report: str) -> SafeString:
+    """Return an escaped report with secrets masked."""
+    return SafeString(masking.get_process_masker().mask_text(report))

@@ -176,7 +176,7 @@ class BudgetCell(models.Model):
 
 
 class FlowCell(models.Model):
-    """The labels (bits) that a caller holds, and their last use; see `admission_rules`."""
+    """The labels (bits) that a caller holds, and their last use; see `admission`."""
 
     key = models.CharField(primary_key=True, max_length=255)
     organization_id = models.UUIDField(db_index=True)
@@ -188,7 +188,7 @@ class FlowCell(models.Model):
 
 
 class StoreLabel(models.Model):
-    """Labels of a store, and the call that added them; see `admission_rules`.
+    """Labels of a store, and the call that added them; see `admission`.
 
     `key` is the key of the store's cell, which has its current labels; a row has those added by one
     call, until they are cleared. `created` and `cleared` are in microseconds since 1970.
@@ -212,7 +212,7 @@ class StoreLabel(models.Model):
 
 
 class ApprovalCell(models.Model):
-    """A one-time approval of a call; see `admission_rules`. The writer marks it as used within an
+    """A one-time approval of a call; see `admission`. The writer marks it as used within an
     admission; it is never changed otherwise. `expires` is in microseconds since 1970."""
 
     id = models.UUIDField(primary_key=True)

@@ -17,17 +17,21 @@ from uuid import UUID
 from bonobot.core import rate_limiter
 from bonobot.core.records import record
 from bonobot.core.text.canonical_json import to_canonical_json
-from bonobot.ledger import admission_rules, budgets
-from bonobot.ledger.admission_refusals import (
+from bonobot.ledger import budgets
+from bonobot.ledger.admission import (
     ApprovalRefused,
     BudgetExhausted,
     BudgetReserved,
+    CallerFlowLabels,
     FlowNeedsApproval,
     RateLimited,
     Refusal,
     StaleSnapshot,
+    StoredApproval,
+    is_blocked,
+    propagate_labels,
+    validate_approval,
 )
-from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
 from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.budgets import BudgetBalance
@@ -380,9 +384,7 @@ def _reserve_budgets(state: BatchState, admission: Admission) -> dict[str, Budge
 def _propagate_labels(plan: BatchPlan, admission: Admission) -> None:
     """Propagate labels between the caller and the stores of an admitted call."""
     state, opening = plan.state, admission.opening
-    changed_cells = admission_rules.propagate_labels(
-        state.flows, admission.flows, admission.stores, state.now
-    )
+    changed_cells = propagate_labels(state.flows, admission.flows, admission.stores, state.now)
     for store in admission.stores:
         before, after = state.flows[store.key], changed_cells.get(store.key)
         if after is not None:
@@ -404,11 +406,9 @@ def _find_refusal(state: BatchState, admission: Admission) -> Refusal | None:
     if approval := admission.approval:
         organization_id = admission.opening.organization_id
         stored_approval = state.approvals.get(approval.id)
-        verdict = admission_rules.validate_approval(
-            stored_approval, approval, organization_id, state.now
-        )
+        verdict = validate_approval(stored_approval, approval, organization_id, state.now)
         return ApprovalRefused(verdict) if verdict else None
     for flow in admission.flows:
-        if admission_rules.is_blocked(state.flows[flow.key], flow, state.now):
+        if is_blocked(state.flows[flow.key], flow, state.now):
             return FlowNeedsApproval(flow)
     return None

@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from bonobot.core.runtime import DirectFuture
-from bonobot.ledger.admission_refusals import AuditUnavailable, Refusal
+from bonobot.ledger.admission import AuditUnavailable, Refusal
 from bonobot.ledger.writer.batch_plan import Answer, CloseItem, Item, RefusalKey
 
 

@@ -24,7 +24,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from bonobot.core.db.fields import generate_uuid7
-from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
+from bonobot.ledger.admission import CallerFlowLabels, StoredApproval
 from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.audit.entry_encoding import ColumnLayout
 from bonobot.ledger.audit.hash_chain import ChainTip

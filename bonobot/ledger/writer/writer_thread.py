@@ -27,7 +27,7 @@ from django.db import DatabaseError, InterfaceError, transaction
 
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.telemetry import metrics
-from bonobot.ledger.admission_refusals import AuditUnavailable, CallAlreadyStarted, Refusal
+from bonobot.ledger.admission import AuditUnavailable, CallAlreadyStarted, Refusal
 from bonobot.ledger.types import (
     Admission,
     AdmissionResult,

@@ -226,7 +226,7 @@ class NotificationChannelAdmin(TabbedAdmin):
     @display(description=_("destination"))
     def destination(self, channel: NotificationChannel) -> str:
         """Return the destination without secret parts."""
-        return make_visible(channel.goes_to, 80)
+        return make_visible(channel.destination, 80)
 
     @display(description=_("events"))
     def event_titles(self, channel: NotificationChannel) -> str:

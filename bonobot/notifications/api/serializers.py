@@ -82,7 +82,11 @@ class NotificationChannelSerializer(VersionedSerializer):
     kind = serializers.ChoiceField(NotificationChannel.Kind.choices)
     addresses = serializers.ListField(child=serializers.CharField())
     url = serializers.SerializerMethodField(help_text=f"`{MASK}`, or empty if there is none.")
-    goes_to = serializers.CharField(help_text="The destination, without secrets.")
+    destination = serializers.CharField(help_text="The destination, without secrets.")
+    goes_to = serializers.CharField(
+        source="destination",
+        help_text="The earlier name of `destination`; the next release removes it.",
+    )
     allow_private = serializers.BooleanField()
     events = serializers.ListField(
         child=serializers.ChoiceField(SELECTABLE_EVENTS), help_text=EVENTS_HELP

@@ -10,11 +10,7 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from agents.budgets.admission_queue import (
-    AdmissionTicket,
-    AdmissionTimeouts,
-    get_admission_queue,
-)
+from agents.budgets.admission_queue import AdmissionTicket, AdmissionTimeouts, get_admission_queue
 from agents.budgets.limits import build_charge
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
@@ -28,7 +24,7 @@ from bonobot.accounts.tokens.services import create_token
 from bonobot.core import rate_limiter
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.admission_refusals import BudgetExhausted, BudgetReserved
+from bonobot.ledger.admission import BudgetExhausted, BudgetReserved
 from bonobot.ledger.models import RateCell
 from bonobot.ledger.types import Actor, Admission, BudgetReservation, Opening, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer

@@ -22,7 +22,7 @@ from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.admission_refusals import BudgetExhausted
+from bonobot.ledger.admission import BudgetExhausted
 from bonobot.ledger.budgets import BudgetBalance, parse_unit
 from bonobot.ledger.models import BudgetCell
 from bonobot.ledger.types import BudgetReservation

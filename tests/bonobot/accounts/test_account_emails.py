@@ -10,12 +10,16 @@ from django.utils import timezone
 
 from agents.console import doctor_checks
 from bonobot.accounts import tasks
-from bonobot.accounts.account_change_emails import announce_change
-from bonobot.accounts.account_emails import RETENTION, queue_email, send_due_emails
-from bonobot.accounts.email_kinds import ACCOUNT_DELAYS_MIN, LINK_DELAYS_MIN
+from bonobot.accounts.account_emails import (
+    ACCOUNT_DELAYS_MIN,
+    LINK_DELAYS_MIN,
+    RETENTION,
+    announce_change,
+    queue_email,
+    send_due_emails,
+)
 from bonobot.accounts.models import AccountEmail, Organization, User
-from bonobot.accounts.password_reset import queue_reset_emails
-from bonobot.accounts.reset_review import announce_reset
+from bonobot.accounts.password_reset import announce_reset, queue_reset_emails
 from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import reset_second_factor
 from tests import admin_client, factories

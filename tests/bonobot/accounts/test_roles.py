@@ -2,8 +2,14 @@
 
 import pytest
 
-from bonobot.accounts.permission_errors import build_permission_error
-from bonobot.accounts.roles import PLATFORM_ONLY, ROLE_ACTIONS, Action, Role, may
+from bonobot.accounts.roles import (
+    PLATFORM_ONLY,
+    ROLE_ACTIONS,
+    Action,
+    Role,
+    build_permission_error,
+    may,
+)
 
 
 def test_every_role_is_in_the_table():

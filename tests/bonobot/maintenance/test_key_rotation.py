@@ -19,7 +19,7 @@ from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.models import ModelEndpoint
 from bonobot.accounts.models import Organization
 from bonobot.core.crypto import key_files, key_ring
-from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.crypto.encrypted_fields import UnreadableSecret
 from bonobot.core.problems import Conflict
 from bonobot.ledger.models import AuditRow
 from bonobot.maintenance import key_rotation

@@ -21,8 +21,13 @@ def test_a_generated_secret_is_returned_once(owner):
     assert NotificationChannel.objects.get().secret.open() == response.json["secret"]
     detail = owner.get(f"notification-channels/{response.json['id']}")
     assert "secret" not in detail.json
-    assert (detail.json["url"], detail.json["goes_to"]) == (MASK, "https://hooks.example.com/…")
+    assert (detail.json["url"], detail.json["destination"]) == (MASK, "https://hooks.example.com/…")
     assert "geheim" not in detail.text + owner.get("notification-channels").text
+
+
+def test_a_channel_has_its_destination_under_the_earlier_name_as_well(owner):
+    channel = owner.post("notification-channels", HOOK).json
+    assert channel["goes_to"] == channel["destination"] == "https://hooks.example.com/…"
 
 
 def test_omitted_fields_are_unchanged(owner):

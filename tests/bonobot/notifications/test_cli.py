@@ -18,7 +18,7 @@ def test_notifications_and_channels_are_listed(bonobot, acme):
     assert (row["id"], row["state"]) == (str(notification.pk), "waiting")
     assert bonobot("notifications", "list", "--state", "failed", "--json").json == []
     [channel] = bonobot("notifications", "channels", "--json").json
-    assert channel["goes_to"] == "https://hooks.example.com/…"
+    assert channel["destination"] == "https://hooks.example.com/…"
 
 
 def test_a_test_notification_that_isnt_delivered_fails(bonobot, acme, monkeypatch):
@@ -46,7 +46,7 @@ def test_a_channel_is_created_updated_and_deleted(bonobot):
     created = bonobot(
         "notifications", "add", "Pager", *url, "--event", "server_down", "--json"
     ).json
-    assert (created["goes_to"], created["events"]) == (
+    assert (created["destination"], created["events"]) == (
         "https://hooks.example.com/…",
         ["server_down"],
     )

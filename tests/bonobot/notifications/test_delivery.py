@@ -7,7 +7,7 @@ import pytest
 from django.utils import translation
 
 from bonobot.accounts.models import User
-from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.crypto.encrypted_fields import UnreadableSecret
 from bonobot.core.http import egress
 from bonobot.core.i18n.localization import localize_text
 from bonobot.notifications import delivery, webhooks

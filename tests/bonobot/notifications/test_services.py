@@ -91,7 +91,7 @@ def test_a_channel_that_is_changed_to_email_loses_its_webhook(owner, settings):
     spec = NotificationChannelSpec("Pager", "email", addresses=["ops@example.com"])
     channel, _ = save_channel(owner, spec, channel)
     channel.refresh_from_db()
-    assert (bool(channel.url), bool(channel.secret), channel.goes_to) == (
+    assert (bool(channel.url), bool(channel.secret), channel.destination) == (
         False,
         False,
         "ops@example.com",

@@ -10,7 +10,7 @@ from bonobot.accounts.roles import Role
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.cli import oauth_logins
 from mcp_servers.models import Server
-from mcp_servers.oauth_client import grants
+from mcp_servers.oauth_client import access_tokens
 from mcp_servers.oauth_client.token_requests import OAuthTokens
 from mcp_servers.presets.services import load_presets
 from tests import factories, rest
@@ -31,8 +31,10 @@ def address():
 
 
 def sign_in():
-    grant = grants.get_or_create_grant(build_endpoint(Server.objects.get(name="linear")).account)
-    grants.store_tokens(grant, None, OAuthTokens("token", "", None, ""))
+    grant = access_tokens.get_or_create_grant(
+        build_endpoint(Server.objects.get(name="linear")).account
+    )
+    access_tokens.store_tokens(grant, None, OAuthTokens("token", "", None, ""))
 
 
 def test_adding_a_preset_with_a_sign_in_prints_its_url(linear):

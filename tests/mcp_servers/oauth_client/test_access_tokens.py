@@ -15,7 +15,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthGrant
-from mcp_servers.oauth_client import access_tokens, grants
+from mcp_servers.oauth_client import access_tokens
 from mcp_servers.oauth_client.token_requests import OAuthTokens
 from tests import factories, processes
 from tests.mcp_servers.oauth_client.conftest import LOGIN, call_tool
@@ -69,7 +69,7 @@ def test_twenty_callers_in_two_processes_refresh_once(register, organization, pr
 def test_a_rotated_refresh_token_is_never_used_twice(register, protected, administrator):
     server = register(LOGIN)
     account = build_endpoint(server).account
-    grant = grants.get_or_create_grant(account)
+    grant = access_tokens.get_or_create_grant(account)
     protected.set(token_pause_s=0.2)
     tokens = _get_tokens(protected)
     authorization_server = {
@@ -77,7 +77,7 @@ def test_a_rotated_refresh_token_is_never_used_twice(register, protected, admini
         "resource": protected.url,
         "token_endpoint": f"{protected.origin}/token",
     }
-    grants.store_tokens(
+    access_tokens.store_tokens(
         grant,
         None,
         tokens,
@@ -105,9 +105,9 @@ def _get_tokens(protected):
 
 def test_the_lease_of_a_dead_process_is_taken_over_after_it_expires(register, protected):
     server = register()
-    grant = grants.get_or_create_grant(build_endpoint(server).account)
-    assert grants.claim_lease(grant, uuid4())
-    assert not grants.claim_lease(grant, uuid4())
+    grant = access_tokens.get_or_create_grant(build_endpoint(server).account)
+    assert access_tokens.claim_lease(grant, uuid4())
+    assert not access_tokens.claim_lease(grant, uuid4())
     OAuthGrant.objects.update(lease_until=timezone.now() + timedelta(seconds=1))
     assert call_tool(server)
     assert len(protected.token_requests) == 1
@@ -115,11 +115,11 @@ def test_the_lease_of_a_dead_process_is_taken_over_after_it_expires(register, pr
 
 def test_a_process_that_lost_the_lease_writes_nothing(register, protected):
     server = register()
-    grant = grants.get_or_create_grant(build_endpoint(server).account)
+    grant = access_tokens.get_or_create_grant(build_endpoint(server).account)
     call_tool(server)
     before = OAuthGrant.objects.values().get()
     stale = OAuthTokens("stale", "", None, "")
-    assert not grants.store_tokens(grant, uuid4(), stale)
+    assert not access_tokens.store_tokens(grant, uuid4(), stale)
     after = OAuthGrant.objects.values().get()
     assert before["version"] == after["version"]
 

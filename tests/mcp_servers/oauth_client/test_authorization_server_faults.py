@@ -14,7 +14,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.oauth_client import access_tokens, grants
+from mcp_servers.oauth_client import access_tokens
 from mcp_servers.oauth_client.http import open_http_client
 from tests import factories, processes
 from tests.mcp_servers.oauth_client.conftest import LOGIN, call_tool
@@ -35,7 +35,7 @@ django.setup()
 from uuid import uuid4
 from mcp_servers.models import OAuthGrant
 from mcp_servers.oauth_client import grants
-assert grants.claim_lease(OAuthGrant.objects.get(server=sys.argv[1]), uuid4())
+assert access_tokens.claim_lease(OAuthGrant.objects.get(server=sys.argv[1]), uuid4())
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -97,7 +97,7 @@ def test_a_refresh_that_crashed_before_it_was_stored_requires_a_login(owners, re
     signed_in(owners, server)
     grant = OAuthGrant.objects.get()
     # The process with the lease gets new tokens, and is killed before it stores them.
-    assert grants.claim_lease(grant, uuid4())
+    assert access_tokens.claim_lease(grant, uuid4())
     form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token.open()}
     httpx.post(f"{protected.origin}/token", data=form).raise_for_status()
     past = timezone.now() - timedelta(seconds=1)

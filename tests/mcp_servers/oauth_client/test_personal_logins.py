@@ -21,8 +21,7 @@ from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
 from mcp_servers.health.check_servers import check_server
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.oauth_client.access_tokens import build_person_endpoint
-from mcp_servers.oauth_client.grants import get_or_create_grant
+from mcp_servers.oauth_client.access_tokens import build_person_endpoint, get_or_create_grant
 from tests import factories
 from tests.mcp_servers.oauth_client.conftest import LOGIN, call_tool
 from tests.mcp_servers.oauth_client.test_authorization_code import browser, signed_in

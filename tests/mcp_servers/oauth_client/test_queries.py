@@ -6,7 +6,7 @@ from bonobot.accounts.models import User
 from bonobot.accounts.roles import Role
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Server
-from mcp_servers.oauth_client import authorization_code, grants
+from mcp_servers.oauth_client import access_tokens, authorization_code
 from mcp_servers.oauth_client.queries import list_pending_logins, load_login_statuses
 from mcp_servers.oauth_client.token_requests import OAuthTokens
 from mcp_servers.server_config import ServerSpec
@@ -53,8 +53,8 @@ def sign_in(server, principal=None):
         account = authorization_code.build_person_account(
             account, User.objects.get(pk=principal.id).pk
         )
-    grants.store_tokens(
-        grants.get_or_create_grant(account), None, TOKENS, issuer="https://as.example.com"
+    access_tokens.store_tokens(
+        access_tokens.get_or_create_grant(account), None, TOKENS, issuer="https://as.example.com"
     )
 
 

@@ -11,7 +11,7 @@ from bonobot.accounts.services import remove_member
 from bonobot.ledger.models import AuditRow
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthClient, OAuthGrant, Server
-from mcp_servers.oauth_client import authorization_code, grants
+from mcp_servers.oauth_client import access_tokens, authorization_code
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import delete_server, update_server
 from mcp_servers.tasks import revoke_former_members
@@ -176,7 +176,7 @@ def test_a_token_that_cant_be_decrypted_is_deleted_anyway(server, owner, protect
 
 def test_without_tokens_no_revocation_is_sent(register, owner, protected):
     server = register(LOGIN)
-    grants.get_or_create_grant(build_endpoint(server).account)
+    access_tokens.get_or_create_grant(build_endpoint(server).account)
     delete_server(owner, server)
     assert list_outcomes() == []
     assert list_revocations(protected) == []

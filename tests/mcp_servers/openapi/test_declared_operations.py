@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.core.problems import InvalidInput
-from mcp_servers.flow_labels.inference import build_label_context, infer_labels
+from mcp_servers.flow_labels.suggested_labels import build_label_context, infer_labels
 from mcp_servers.openapi.compose_document import build_example_request, build_tool, compose_document
 from mcp_servers.openapi.declared_operations import (
     INPUT_LOCATIONS,

@@ -13,8 +13,7 @@ import pytest
 from mcp_servers.scanning import scan_definition
 from mcp_servers.scanning.classifier import pack_model, read_model, unpack_model
 from mcp_servers.scanning.definitions import scan_by_rules
-from mcp_servers.scanning.letters_only import reduce_to_letters
-from mcp_servers.scanning.word_segmentation import insert_spaces
+from mcp_servers.scanning.deobfuscation import insert_spaces, reduce_to_letters
 from tests.mcp_servers.scanning import definition_texts
 from tests.mcp_servers.scanning.definition_texts import described
 

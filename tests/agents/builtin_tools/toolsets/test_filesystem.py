@@ -14,7 +14,7 @@ from agents.builtin_tools.workspaces import get_own_folder
 from agents.calls.pipeline import CallOutcome, CallRefused
 from agents.models import Agent
 from agents.services import delete_agent
-from bonobot.accounts.deletions import services as deletions
+from bonobot.accounts import deletions
 from bonobot.accounts.models import Deletion, Organization
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation

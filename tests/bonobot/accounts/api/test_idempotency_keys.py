@@ -12,7 +12,7 @@ from agents.models import Agent
 from bonobot.accounts.api.idempotency_keys import IdempotentReplay, claim_key, store_answer
 from bonobot.accounts.models import Organization, StoredResponse, Token
 from bonobot.accounts.roles import Role
-from bonobot.core.crypto.sealed_values import SealedValue
+from bonobot.core.crypto.encrypted_fields import SealedValue
 from bonobot.core.problems import Conflict, InvalidInput
 from tests import factories, rest
 from tests.rest import RestClient

@@ -5,15 +5,16 @@ from uuid import UUID, uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.admission_refusals import (
+from bonobot.ledger.admission import (
     ApprovalRefused,
     BudgetExhausted,
     BudgetReserved,
+    CallerFlowLabels,
     FlowNeedsApproval,
     RateLimited,
     StaleSnapshot,
+    StoredApproval,
 )
-from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.types import (

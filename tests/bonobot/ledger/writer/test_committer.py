@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from bonobot.ledger.admission_refusals import StaleSnapshot
+from bonobot.ledger.admission import StaleSnapshot
 from bonobot.ledger.audit import admin_changes
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import BudgetCell, FlowCell, RateCell

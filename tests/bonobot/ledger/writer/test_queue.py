@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from bonobot.ledger.admission_refusals import AuditUnavailable
+from bonobot.ledger.admission import AuditUnavailable
 from bonobot.ledger.writer import queue
 from bonobot.ledger.writer.batch_plan import Answer, build_open_item
 from bonobot.ledger.writer.queue import BatchSizeEstimate, LoopWaiters, QueuedItem

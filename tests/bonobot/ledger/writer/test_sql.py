@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError
 
 from bonobot.ledger import queries as ledger_queries
-from bonobot.ledger.admission_refusals import BudgetExhausted, StaleSnapshot
+from bonobot.ledger.admission import BudgetExhausted, StaleSnapshot
 from bonobot.ledger.audit import admin_changes
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, BudgetCell, FlowCell, Head, RateCell, StoreLabel

@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 
 from bonobot.ledger import queries as ledger_queries
-from bonobot.ledger.admission_refusals import (
+from bonobot.ledger.admission import (
     ApprovalRefused,
     AuditUnavailable,
     BudgetExhausted,

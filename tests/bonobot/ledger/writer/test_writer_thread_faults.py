@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from bonobot.ledger import queries as ledger_queries
-from bonobot.ledger.admission_refusals import AuditUnavailable, CallAlreadyStarted
+from bonobot.ledger.admission import AuditUnavailable, CallAlreadyStarted
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Settlement

@@ -14,7 +14,7 @@ from django.db import OperationalError
 
 from agents.budgets.limits import build_charge
 from bonobot.core import rate_limiter
-from bonobot.ledger.admission_refusals import AuditUnavailable
+from bonobot.ledger.admission import AuditUnavailable
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Admission
@@ -122,7 +122,7 @@ def test_two_processes_with_twenty_clients_admit_no_more_than_the_rate_allows(
     script = f"""
 import asyncio, json, time
 from agents.budgets.limits import build_charge
-from bonobot.ledger.admission_refusals import RateLimited
+from bonobot.ledger.admission import RateLimited
 
 rate = build_charge(organization, "organization", organization, {PER_MINUTE})
 

@@ -1,7 +1,12 @@
-"""Keep the rows of a deleted object, restore them, or delete them for good."""
+"""Deleted objects that can be restored for ten minutes.
+
+Keep the rows of a deleted object, restore them, or delete them for good. The apps of the objects
+register what can be restored.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict
 from uuid import UUID
@@ -11,23 +16,44 @@ from django.db import IntegrityError, router, transaction
 from django.db.models import SET_NULL, Field, ForeignKey, JSONField, Model
 from django.db.models.deletion import Collector
 from django.utils import timezone
+from django.utils.functional import Promise
 
-from bonobot.accounts.deletions.kinds import (
-    RestorableKind,
-    get_restorable_kind,
-    list_restorable_kinds,
-)
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.models.deletions import RESTORE_PERIOD, DeletionQuerySet
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 from bonobot.core.crypto.encrypted_fields import SealedFieldMixin, SealedValue
-from bonobot.core.db.transactions import lock_rows
+from bonobot.core.extension_points import ExtensionList
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 
 # Restoring more would take too long for a request.
 MAX_ROWS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class RestorableKind:
+    """A kind of object that can be restored after its deletion.
+
+    `name` is the type of the object in the audit log, `label` its name on screens, `model` its
+    model (`app.model`), `needs` what a principal must be allowed to do, `action` the audit action
+    of a restoration, `ignored_models` the models of rows that aren't restored because they are
+    observed again. `after_restore` is called in the transaction that restores the object, with its
+    ID; `finish` when it can't be restored anymore, with the IDs of the organization and the object.
+    """
+
+    name: str
+    label: str | Promise
+    model: str
+    required_action: Action
+    action: str
+    ignored_models: frozenset[str] = frozenset()
+    after_restore: Callable[[Principal, str], Any] | None = None
+    finish: Callable[[UUID, str], Any] | None = None
+
+
+_kinds: ExtensionList[RestorableKind] = ExtensionList()
 
 
 def keep_deleted_rows(
@@ -117,6 +143,9 @@ def _finish(kind: RestorableKind, organization_id: UUID, object_id: str) -> None
 
 def _take_rows(deletion: Deletion) -> Any:
     """Delete the row and return the rows it keeps; raises `NotFound` if that isn't possible."""
+    # Each process registers kinds at its start, before it needs transactions.
+    from bonobot.core.db.transactions import lock_rows
+
     locked = Deletion.objects.restorable().filter(pk=deletion.pk)
     lock_rows(locked)
     current = locked.first()
@@ -323,3 +352,20 @@ def _is_orphan(row: Model, missing: dict[type[Model], set[Any]]) -> bool:
 
 def _list_foreign_keys(row: Model) -> list[Any]:
     return [field for field in row._meta.concrete_fields if isinstance(field, ForeignKey)]
+
+
+def register_restorable_kind(kind: RestorableKind) -> None:
+    """Add a kind of object."""
+    _kinds.register(kind)
+
+
+def list_restorable_kinds() -> list[RestorableKind]:
+    return list(_kinds)
+
+
+def get_restorable_kind(name: str) -> RestorableKind:
+    """Return a kind by its name; raises `LookupError`."""
+    for kind in _kinds:
+        if kind.name == name:
+            return kind
+    raise LookupError(f"No kind of restorable object is named {name!r}.")

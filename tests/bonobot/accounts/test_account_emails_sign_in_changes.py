@@ -12,8 +12,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.accounts.account_change_emails import SENTENCES
-from bonobot.accounts.account_emails import send_due_emails
+from bonobot.accounts.account_emails import SENTENCES, send_due_emails
 from bonobot.accounts.models import Identity, Organization, Provider, Token, User
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.services import save_user

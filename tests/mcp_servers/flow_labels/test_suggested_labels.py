@@ -5,7 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.inference import build_label_context, infer_labels, list_missing_labels
+from mcp_servers.flow_labels.suggested_labels import (
+    build_label_context,
+    infer_labels,
+    list_missing_labels,
+)
 
 P, U, S = FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT
 R = FlowLabel.REPEATABLE

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.inference import build_label_context, infer_labels
+from mcp_servers.flow_labels.suggested_labels import build_label_context, infer_labels
 from tests.mcp_servers.labeled_tools import Counts, LabeledTool, labeled_tools, sources
 
 HALVES = ("development", "held_out")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.client.mode_filter import (
+from mcp_servers.client.folder_rules import (
     ARCHITECTURES,
     SET_ID_BITS,
     build_mode_filter,

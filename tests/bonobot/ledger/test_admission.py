@@ -3,7 +3,7 @@ from uuid import UUID
 
 import pytest
 
-from bonobot.ledger.admission_rules import StoredApproval, validate_approval
+from bonobot.ledger.admission import StoredApproval, validate_approval
 from bonobot.ledger.types import ApprovalReference
 
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)

@@ -12,7 +12,7 @@ from django.db import models
 from django.db.transaction import atomic
 from encrypted_model_fields import fields as kept_library
 
-from bonobot.core.crypto import sealed_values
+from bonobot.core.crypto import encrypted_fields
 from bonobot.core.crypto.encrypted_fields import SealedTextField, SealedValue, UnreadableSecret
 from bonobot.core.text.masking import MASK
 from tests.bonobot.core.crypto.encrypted_rows import (
@@ -109,7 +109,7 @@ def test_decrypted_secrets_are_masked_in_logs_unless_they_are_whole_documents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     registered: list[str] = []
-    monkeypatch.setattr(sealed_values, "register_secret", registered.append)
+    monkeypatch.setattr(encrypted_fields, "register_secret", registered.append)
     Row(secret="assigned-1", document={"a": ["in-json-1"], "b": 1}).secret.open()
     assert registered == ["assigned-1", "in-json-1", "assigned-1"]
     field = SealedTextField(remembered=False)

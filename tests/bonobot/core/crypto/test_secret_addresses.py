@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
+from bonobot.core.crypto.secret_addresses import check_kept_secrets, normalize_origin
 from bonobot.core.problems import InvalidInput
 
 

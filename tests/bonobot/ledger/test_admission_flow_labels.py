@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.admission_rules import (
+from bonobot.ledger.admission import (
     MICROSECONDS_PER_SECOND,
     TOUCH_INTERVAL_US,
     CallerFlowLabels,

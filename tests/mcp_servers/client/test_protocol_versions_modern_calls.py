@@ -8,8 +8,8 @@ import pytest
 
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import McpRequest
-from mcp_servers.client.modern_calls import MAX_MODERN_CALLS, MODERN_SUFFIX, ModernCalls
 from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.client.protocol_versions import MAX_MODERN_CALLS, MODERN_SUFFIX, ModernCalls
 from tests.mcp_servers.client.endpoints import (
     ALL,
     HOLDER,

@@ -14,14 +14,13 @@ from time_machine import travel
 
 from bonobot.accounts.account_emails import send_due_emails
 from bonobot.accounts.models import Identity, Organization, User
-from bonobot.accounts.password_reset import build_reset_link
-from bonobot.accounts.reset_review import build_review_link
+from bonobot.accounts.password_reset import build_reset_link, build_review_link
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso.account_linking import link_identity
 from bonobot.accounts.sso.oidc_client import ProviderUser
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
-from tests.bonobot.accounts.test_account_change_emails import create_provider
+from tests.bonobot.accounts.test_account_emails_sign_in_changes import create_provider
 from tests.bonobot.accounts.test_sign_in_attacks import NEW, is_link_valid, reset_password
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("account_mail")]

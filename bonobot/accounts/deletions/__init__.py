@@ -1,1 +1,0 @@
-"""Deleted objects that can be restored for ten minutes."""
