@@ -84,6 +84,27 @@ class StepRow:
         return f"admin/sessions/{TEMPLATES.get(kind, kind)}.html"
 
     @property
+    def server_name(self) -> str:
+        """Return the name of a called tool's server; blank for a built-in tool."""
+        names = (
+            self.step.payload.get("server"),
+            self.audit and self.audit.server_name,
+            self.approval and self.approval.server_name,
+            self.tool and self.tool.server.name,
+        )
+        return str(next(filter(None, names), ""))
+
+    @property
+    def tool_name(self) -> str:
+        """Return the server's own name of a called tool."""
+        names = (
+            self.audit and self.audit.tool_name,
+            self.approval and self.approval.own_name,
+            self.tool and self.tool.own_name,
+        )
+        return str(next(filter(None, names), self.step.payload.get("name", "")))
+
+    @property
     def arguments(self) -> Any:
         return self.step.payload.get("arguments")
 

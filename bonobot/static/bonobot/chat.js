@@ -165,7 +165,11 @@
 
     // In the window's capture phase, because admin.js hides the event from the theme's script.
     addEventListener("change", (event) => event.target === input && setFiles([...files, ...input.files]), true);
-    form.addEventListener("paste", (event) => takeFiles(event, event.clipboardData));
+    // Office programs copy a picture of the text with it; then the text is what was meant.
+    form.addEventListener("paste", (event) => {
+      const types = event.clipboardData?.types ?? [];
+      if (!(types.includes("text/plain") && types.includes("text/html"))) takeFiles(event, event.clipboardData);
+    });
     form.addEventListener("dragover", (event) => {
       if (!event.dataTransfer?.types.includes("Files")) return;
       event.preventDefault();

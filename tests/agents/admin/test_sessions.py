@@ -115,7 +115,7 @@ def test_the_oldest_running_step_is_shown_with_its_start(
     Session.objects.update(status="running")
     page = operator.get("agents_session_steps", session.pk)
     now = page[page.index('class="bb-chat-now"') :].split("</time>")[0]
-    assert "<code>mcp_git_log</code>" in now
+    assert ">mcp_git_log</b>" in now
     assert f'datetime="{timezone.localtime(running.started_at):%Y-%m-%dT%H:%M:%S}' in now
     Session.objects.update(status="done")
     assert "bb-chat-now" not in operator.get("agents_session_steps", session.pk)

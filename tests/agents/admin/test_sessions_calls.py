@@ -22,7 +22,11 @@ def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
 ) -> None:
     session = factories.create_answered_session(helper)
     opening = opening_of(
-        acme.pk, agent_id=helper.pk, session_id=session.pk, details={"labels": ["private_data"]}
+        acme.pk,
+        agent_id=helper.pk,
+        session_id=session.pk,
+        server_name="Sundial",
+        details={"labels": ["private_data"]},
     )
     get_writer().admit_call(Admission(opening)).result(WAIT_S)
     settlement = Settlement(
@@ -43,6 +47,7 @@ def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
         payload={"name": "mcp_time_now", "text": "noon"},
     )
     owner = admin_client.sign_in(acme, Role.OWNER)
+    assert "Sundial" in owner.get("agents_session_change", session.pk)
     for page in ("agents_session_change", "agents_session_timeline"):
         text = admin_client.get_text(owner.get(page, session.pk))
         assert "$2.50" in text, page
