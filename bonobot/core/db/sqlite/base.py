@@ -11,7 +11,7 @@ from threading import Condition, Lock
 from typing import Any
 
 from django.db import OperationalError
-from django.db.backends.sqlite3 import base
+from django.db.backends.sqlite3 import base, operations
 
 __all__ = ["Database", "DatabaseWrapper", "WriteQueue", "get_write_queue"]
 DEFAULT_TIMEOUT_S = 5.0
@@ -70,9 +70,16 @@ def _reset_after_fork() -> None:
 os.register_at_fork(after_in_child=_reset_after_fork)
 
 
+class DatabaseOperations(operations.DatabaseOperations):
+    """SQLite's operations with a compiler that keeps what it has compiled."""
+
+    compiler_module = "bonobot.core.db.compiler"
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     """A connection whose `BEGIN IMMEDIATE` first waits in the process's write queue."""
 
+    ops_class = DatabaseOperations
     _held_queue: WriteQueue | None = None
 
     def _start_transaction_under_autocommit(self) -> None:
