@@ -22,6 +22,7 @@ from opentelemetry.trace import Span
 
 from agents.budgets.admission_queue import AdmissionTicket, get_admission_queue
 from agents.calls.admit import build_admission, choose_timeouts
+from agents.calls.completions import clean_completion
 from agents.calls.connections import release_connections, release_server_connections
 from agents.calls.context import CallContext
 from agents.calls.forward import cancel_task, forward_call
@@ -38,7 +39,6 @@ from agents.calls.prepare_call import (
     resolve_target,
 )
 from agents.calls.require_approval import ApprovalRequired, require_approval
-from agents.calls.result_text import clean_completion
 from agents.calls.root_limits import load_root_limits
 from agents.calls.settle_call import record_contact, record_failure, settle_call
 from agents.calls.snapshots import SnapshotTool

@@ -9,11 +9,8 @@ from typing import Any
 
 from bonobot.core.records import record
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.scanning import clean_result, inspect_result
+from mcp_servers.scanning import inspect_result
 
-# MCP's limit on the number of completion values, and our limit on their length.
-MAX_COMPLETIONS = 100
-MAX_COMPLETION_LENGTH = 512
 # Characters of a changed text in the audit log, before and after the change.
 EXCERPT_LENGTH = 400
 # Text types that don't start with `text/`.
@@ -123,24 +120,6 @@ def estimate_size(value: Any, limit: int) -> int:
                 break
         level = next_level
     return total
-
-
-def clean_completion(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a completion that is safe to show: at most 100 short values without hidden content."""
-    completion = result.get("completion")
-    fields = completion if isinstance(completion, dict) else {}
-    values = fields.get("values")
-    texts = (
-        [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
-    )
-    cleaned_values = [
-        clean_result(text[:MAX_COMPLETION_LENGTH]).text for text in texts[:MAX_COMPLETIONS]
-    ]
-    cleaned: dict[str, Any] = {"values": cleaned_values}
-    if isinstance(total := fields.get("total"), int):
-        cleaned["total"] = total
-    cleaned["hasMore"] = fields.get("hasMore") is True or len(texts) > len(cleaned_values)
-    return result | {"completion": cleaned}
 
 
 def _render_parts(result: dict[str, Any]) -> Iterable[str]:

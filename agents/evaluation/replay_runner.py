@@ -27,7 +27,8 @@ from agents.evaluation.compare_transcripts import (
 )
 from agents.evaluation.services import ReplayLease
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import estimate_tokens, fill_context_window
+from agents.llm.pricing import fill_context_window
+from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.request_budget import (
     ModelReservation,
     ReservationRequest,

@@ -1,6 +1,6 @@
 """Continue a client's handshake session in any process that receives its requests.
 
-The SDK keeps sessions in one process. So their state is stored (`session_states`), and a process
+The SDK keeps sessions in one process. So their state is stored (`client_sessions`), and a process
 that doesn't know a session opens one of its own with the stored parameters, under another ID that
 only it uses. A session that was deleted, or belongs to someone else, is unknown everywhere.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from agents.gateway import session_states
+from agents.gateway import client_sessions
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.client_sessions import SESSION_ID_HEADER, GatewaySessionStore
 from agents.gateway.request_bodies import (
@@ -79,7 +79,7 @@ class SessionRouter:
         assert session is not None  # noqa: S101 - it was just added
         with suppress(*UNAVAILABLE_ERRORS):  # then it lives in this process only
             state_id = await get_runtime().run_orm(
-                session_states.create_state, session_id, caller, params, session.log_level
+                client_sessions.create_state, session_id, caller, params, session.log_level
             )
             if state_id is not None:
                 session.state_id = state_id
@@ -135,7 +135,7 @@ class SessionRouter:
         """Delete a session in all processes."""
         session_id = _read_session_id(scope)
         self._sessions.pop(session_id, None)
-        await get_runtime().run_orm(session_states.delete_state, session_id, caller)
+        await get_runtime().run_orm(client_sessions.delete_state, session_id, caller)
         get_bus().queue_wakeup(BUS_CHANNEL)
 
     def stop(self) -> None:
@@ -147,7 +147,7 @@ class SessionRouter:
         self, session_id: str, caller: AuthenticatedClient, scope: Scope
     ) -> str:
         """Return the ID of a session here; an unknown one if it isn't the caller's."""
-        state = await get_runtime().run_orm(session_states.find_state, session_id, caller)
+        state = await get_runtime().run_orm(client_sessions.find_state, session_id, caller)
         local = self._sessions.get(session_id)
         if state is None:
             if local is not None and self._store.find_session(local.local_id, caller) is not None:
@@ -205,7 +205,7 @@ class SessionRouter:
         await self._handle(request, receive, send)
 
     async def _send_to_others(self, state_id: UUID, message: Mapping[str, Any]) -> None:
-        await get_runtime().run_orm(session_states.add_message, state_id, self.id, message)
+        await get_runtime().run_orm(client_sessions.add_message, state_id, self.id, message)
         get_bus().queue_wakeup(BUS_CHANNEL)
 
     def _ensure_syncing(self) -> None:
@@ -235,7 +235,7 @@ class SessionRouter:
             if self._store.is_in_use(local.local_id)
         ]
         orm = get_runtime().run_orm
-        states = await orm(session_states.load_live_states, list(sessions), used_ids)
+        states = await orm(client_sessions.load_live_states, list(sessions), used_ids)
         for state_id in sessions.keys() - states.keys():
             await self._end_local(sessions[state_id][0])
         for state_id in used_ids:
@@ -244,7 +244,7 @@ class SessionRouter:
         if not used_ids:
             return
         for key, state_id, body in await orm(
-            session_states.load_messages, used_ids, self.id, list(self._seen)
+            client_sessions.load_messages, used_ids, self.id, list(self._seen)
         ):
             self._seen[key] = None
             if len(self._seen) > MAX_SEEN:

@@ -67,7 +67,6 @@ from agents.llm.interface import (
     build_call_id,
 )
 from agents.llm.message_order import get_next_turn, order_messages
-from agents.llm.pricing import count_tokens, estimate_tokens
 from agents.llm.provider_errors import build_truncated_error, convert_provider_errors
 from agents.llm.providers import registry as provider_registry
 from agents.llm.providers.transport import (
@@ -76,6 +75,7 @@ from agents.llm.providers.transport import (
     open_request_scope,
 )
 from agents.llm.result_frames import apply_frame
+from agents.llm.token_estimates import count_tokens, estimate_tokens
 from agents.llm.tool_schemas import convert_output_schema, convert_schema
 from bonobot.core.http.egress import check_url
 

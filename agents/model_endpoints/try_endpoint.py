@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from agents.budgets.services import load_limits
 from agents.calls.snapshots import CallSnapshot
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import estimate_tokens
+from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.request_budget import (
     ReservationRequest,
     build_opening,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from agents.calls.snapshots import CallSnapshot
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import estimate_tokens
+from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.request_budget import DEFAULT_ANSWER_TOKENS, correct_estimate
 from agents.models import Step
 from agents.sessions import step_store

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from agents.llm.interface import Message, build_user_message
-from agents.llm.pricing import estimate_tokens
+from agents.llm.token_estimates import estimate_tokens
 
 # Rounds whose results are kept first; a result shorter than its placeholder is always kept.
 RECENT_ROUNDS = 4

@@ -10,13 +10,12 @@ from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
+from agents.builtin_tools.toolsets.find_tools import MAX_FOUND_TOOLS
 from agents.llm import interface as llm_interface
 from agents.models import Step
 from agents.sessions.compaction_plan import CompactionMarks, HistoryEntry, compact_messages
 from agents.sessions.model_retries_and_fallback import TurnFailure
 
-# Found tools that a model is shown; it can find earlier ones again.
-MAX_FOUND_TOOLS = 40
 # The error code for a conversation that is too long for its model.
 CONTEXT_EXCEEDED_CODE = "model_context_exceeded"
 

@@ -25,8 +25,8 @@ from agents.calls.root_limits import RootSession
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.calls.types import CallRefused
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import estimate_tokens
 from agents.llm.result_frames import apply_frame, build_frame
+from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.request_budget import (
     ModelReservation,
     ReservationRequest,

@@ -12,7 +12,7 @@ from agents.calls.root_limits import RootSession
 from agents.calls.snapshots import CallSnapshot
 from agents.images import store_images
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import estimate_tokens
+from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.request_budget import (
     ReservationRequest,
     build_opening,

@@ -15,7 +15,7 @@ from agents.attachments import (
 )
 from agents.images import build_blob_response
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import estimate_tokens
+from agents.llm.token_estimates import estimate_tokens
 from agents.models import Blob
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES

@@ -57,6 +57,7 @@ EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"}) | {
 
 DECISIONS = (
     "agents.budgets.limits",
+    "agents.calls.completions",
     "agents.calls.incomplete_results",
     "agents.calls.result_text",
     "bonobot.accounts.admin_base.svg_charts",

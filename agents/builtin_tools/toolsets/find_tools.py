@@ -37,6 +37,8 @@ SERVER_WEIGHT = 1.0
 SYNONYM_WEIGHT = 0.4
 # How much the most successful tool's score is increased: less than what one word matters.
 SUCCESS_WEIGHT = 0.15
+# Found tools that a model is shown; it can find earlier ones again.
+MAX_FOUND_TOOLS = 40
 # Characters per description and per tool's parameters, so that no server can dominate results.
 MAX_INDEXED_LENGTH = 4_096
 # Different words of a query that are searched.

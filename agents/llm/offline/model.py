@@ -32,7 +32,7 @@ from agents.llm.offline.choose_tool import (
     choose_tools,
     fill_arguments,
 )
-from agents.llm.pricing import count_tokens, estimate_tokens, truncate_text
+from agents.llm.token_estimates import count_tokens, estimate_tokens, truncate_text
 from mcp_servers.schemas import InvalidArguments, SubprocessNeeded, is_valid_for_schema
 
 MAX_RESULT_LENGTH = 4_000  # characters of one result

@@ -1,7 +1,7 @@
 """Estimates of the tokens of a request."""
 
 from agents.llm.interface import ToolCall, ToolSpec, build_assistant_message, build_user_message
-from agents.llm.pricing import count_tokens, estimate_tokens
+from agents.llm.token_estimates import count_tokens, estimate_tokens
 
 
 def test_an_estimate_counts_instructions_messages_calls_and_tools() -> None:

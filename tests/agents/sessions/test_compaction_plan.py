@@ -11,7 +11,7 @@ from agents.llm.interface import (
     build_user_message,
 )
 from agents.llm.message_order import order_messages
-from agents.llm.pricing import estimate_tokens
+from agents.llm.token_estimates import estimate_tokens
 from agents.sessions.compaction_plan import (
     DIGEST_LENGTH,
     LAST_MESSAGE_LENGTH,

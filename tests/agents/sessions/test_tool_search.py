@@ -2,13 +2,14 @@
 
 import pytest
 
+from agents.builtin_tools.toolsets.find_tools import MAX_FOUND_TOOLS
 from agents.calls.pipeline import CallRequest, make_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, Session, Step
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, update_agent
 from agents.sessions import services as sessions
-from agents.sessions.history import MAX_FOUND_TOOLS, build_history, load_history
+from agents.sessions.history import build_history, load_history
 from agents.sessions.system_prompt import build_instructions
 from agents.sessions.worker import SessionRunner
 from bonobot.core.problems import NotFound
