@@ -97,6 +97,22 @@ def test_lists_are_the_same_for_each_method(
     assert short == long
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("is_summed", [True, False])
+def test_lines_with_only_counts_have_the_same_numbers_of_calls(
+    acme: Organization, *, is_summed: bool
+) -> None:
+    span = ReportSpan(Summary.objects.earliest("begins").begins, None, "day")
+    summed_since = RollupCursor.objects.get().summed_since if is_summed else None
+    reader = UsageReader(acme.pk, span, summed_since=summed_since)
+    complete = reader.load_lines("begins", event_type="call")
+    counted = reader.load_lines("begins", only_counts=True, event_type="call")
+    assert [
+        (key, line.calls, line.ok, line.errors, line.refused) for key, line in complete.items()
+    ] == [(key, line.calls, line.ok, line.errors, line.refused) for key, line in counted.items()]
+    assert sum(line.calls for line in counted.values()) == 120
+
+
 def dimensions() -> list[UsageDimension]:
     return [dimension for dimension in DIMENSIONS if dimension.name in ("agent", "tool")]
 
