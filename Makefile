@@ -83,8 +83,8 @@ run: $(INSTALLED) ## Start web and worker; PORT=8000, BONOBOT_VAR=var
 # Its tests only compute, so more processes than cores would only collect them once more.
 quick: TEST_PROCESSES = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 quick: $(INSTALLED) ## Check a change before a commit, in at most 90 s: lint, types, the tests without processes
-	@"$(PY)" -m ruff check --quiet $(CHANGED)
-	@"$(PY)" -m ruff format --check --quiet $(CHANGED)
+	@"$(PY)" -m ruff check --quiet --force-exclude $(CHANGED)
+	@"$(PY)" -m ruff format --check --quiet --force-exclude $(CHANGED)
 	@"$(PY)" -m mypy --no-error-summary
 	@$(PYTEST) --quick $(ARGS)
 

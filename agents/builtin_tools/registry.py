@@ -10,15 +10,9 @@ from agents.builtin_tools.extension_points import build_source_tool
 from agents.builtin_tools.services import build_toolbox
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets import fetch, filesystem, git, search_files, shell
-from agents.builtin_tools.toolsets.default_tools import (
-    LIST_RESOURCES,
-    LIST_SKILLS,
-    READ_RESOURCE,
-    READ_RESULT,
-    READ_SKILL,
-)
+from agents.builtin_tools.toolsets.default_tools import DEFAULT_TOOLS
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS_TOOL
-from agents.builtin_tools.toolsets.notes import FORGET, REMEMBER, SEARCH_NOTES
+from agents.builtin_tools.toolsets.notes import NOTE_TOOLS
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
 from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.text_labels import list_skill_labels
@@ -33,8 +27,9 @@ from mcp_servers.flow_labels.token_labels import HELD_LABELS
 BUILTIN_TOOLS: dict[str, BuiltinTool] = {
     tool.name: tool
     for tool in (
-        *(FIND_TOOLS_TOOL, READ_RESULT, LIST_RESOURCES, READ_RESOURCE, LIST_SKILLS, READ_SKILL),
-        *(REMEMBER, SEARCH_NOTES, FORGET),
+        FIND_TOOLS_TOOL,
+        *DEFAULT_TOOLS,
+        *NOTE_TOOLS,
         *filesystem.FILESYSTEM_TOOLS,
         *filesystem.EDIT_TOOLS,
         *search_files.SEARCH_TOOLS,

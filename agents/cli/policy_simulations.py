@@ -42,7 +42,8 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{effect}",
             action="append",
             metavar="TOOL",
-            help=f"{effect_help}: name, glob, or JSON rule with a condition. Repeatable",
+            help=f"{effect_help}: name, glob, or JSON rule with a condition. Repeatable; "
+            "replaces the current list",
         )
 
 

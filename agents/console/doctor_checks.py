@@ -18,6 +18,7 @@ from celery import current_app
 from celery.app.control import Inspect
 from django.conf import settings
 from django.db import DatabaseError, connection
+from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 from kombu.exceptions import OperationalError
 
@@ -32,6 +33,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.jobs import schedules
+from bonobot.jobs.models import Lease
 from bonobot.monitoring import database_state, health
 from bonobot.processes.process_status import read_statuses
 from mcp_servers.client.child_process import CONTAINMENT_TOOLS, NAMESPACE, choose_containment
@@ -277,7 +279,10 @@ def inspect_schedule() -> Iterator[SettingsFinding]:
     rows = list(PeriodicTask.objects.select_related("interval"))
     beats = [row for row in rows if row.name == schedules.HEARTBEAT]
     age_s = health.compute_beat_age_s(beats[0]) if beats else None
-    if age_s is None:
+    if age_s is None and Lease.objects.filter(name="beat", expires_at__gt=timezone.now()).exists():
+        detail = format_message("the scheduler has just started")
+        yield SettingsFinding("schedule", "ok", detail)
+    elif age_s is None:
         yield SettingsFinding(
             "schedule", "warning", format_message("the scheduler has never run"), START_SCHEDULER
         )

@@ -19,7 +19,7 @@ from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
 from bonobot.jobs.models import Lease
-from bonobot.jobs.schedules import sync_schedules
+from bonobot.jobs.schedules import HEARTBEAT, sync_schedules
 
 logger = logging.getLogger(__name__)
 
@@ -135,12 +135,13 @@ class BonobotScheduler(DatabaseScheduler):
         self._is_leading, self._has_synced = True, False
 
     def should_sync(self) -> bool:
-        """Return whether to save state; the first time immediately, to show that it is alive."""
-        return bool(self._dirty and not self._has_synced) or bool(super().should_sync())
+        """Return whether to save state; the first heartbeat immediately."""
+        is_first_heartbeat = HEARTBEAT in self._dirty and not self._has_synced
+        return is_first_heartbeat or bool(super().should_sync())
 
     def sync(self) -> None:
         """Save when tasks were sent."""
-        self._has_synced = self._has_synced or bool(self._dirty)
+        self._has_synced = self._has_synced or HEARTBEAT in self._dirty
         super().sync()
 
     def all_as_schedule(self) -> dict[str, Any]:

@@ -173,7 +173,7 @@ COMMAND_GROUPS = {
         },
     ),
     "mcp": GroupEntry(
-        "Manage MCP servers: add, discover, review, call, enable, and disable them",
+        "Manage MCP servers: add, refresh, review, test, enable, and disable them",
         {
             "mcp_servers.cli.servers:VERBS": (
                 "add list test refresh install enable disable remove"

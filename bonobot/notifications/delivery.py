@@ -22,6 +22,8 @@ from bonobot.notifications.notify import NotificationSubject, build_notification
 MAX_ATTEMPTS = len(RETRY_DELAYS_MIN) + 1
 BATCH_SIZE = 50
 RETENTION = timedelta(days=30)
+# The functions that build the HTTP requests of the kinds of channels.
+REQUEST_BUILDERS = {NotificationChannel.Kind.WEBHOOK.value: webhooks.build_request}
 
 
 def claim_due_notifications(limit: int = BATCH_SIZE) -> list[Notification]:
@@ -98,29 +100,23 @@ def send_due_notifications() -> int:
 
 
 def send_notifications(notices: Sequence[Notification]) -> None:
-    """Send claimed notifications once; webhooks first, because they are sent concurrently."""
-    by_email = [
-        candidate
-        for candidate in notices
-        if candidate.channel.kind == NotificationChannel.Kind.EMAIL
-    ]
-    _send_webhooks(
-        [
-            candidate
-            for candidate in notices
-            if candidate.channel.kind == NotificationChannel.Kind.WEBHOOK
-        ]
-    )
+    """Send claimed notifications once; HTTP requests first, because they are concurrent."""
+    by_email: list[Notification] = []
+    by_http: list[Notification] = []
+    for notice in notices:
+        is_email = notice.channel.kind == NotificationChannel.Kind.EMAIL
+        (by_email if is_email else by_http).append(notice)
+    _send_requests(by_http)
     if by_email:
         for notice, error in notification_email.send_emails(by_email):
             settle_notification(notice, error)
 
 
-def _send_webhooks(notices: Sequence[Notification]) -> None:
+def _send_requests(notices: Sequence[Notification]) -> None:
     requests = []
     for notice in notices:
         try:
-            requests.append((notice, webhooks.build_request(notice)))
+            requests.append((notice, REQUEST_BUILDERS[notice.channel.kind](notice)))
         except UnreadableSecret as problem:
             settle_notification(notice, f"{problem} ({problem.code})")
     if requests:

@@ -5,6 +5,7 @@ not translated.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.core.i18n.localization import localize_text
+from bonobot.core.problems import Problem
 from bonobot.core.process_cache import compute_once
 from mcp_servers.import_export.entries import restore_secrets
 from mcp_servers.models import Preset
@@ -39,6 +41,13 @@ CATEGORY_NAMES = {
     "own": _("custom"),
     OTHER_CATEGORY: _("other"),
 }
+
+
+class InvalidCatalog(Problem):
+    """The file of the catalog isn't valid."""
+
+    code = "invalid_catalog"
+    status = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +84,7 @@ class CatalogEntry:
 
 @compute_once
 def load_catalog() -> tuple[CatalogEntry, ...]:
-    """Return the entries of the shipped catalog; raises ValueError for an invalid file."""
+    """Return the entries of the shipped catalog; raises `InvalidCatalog`."""
     return parse_catalog(CATALOG_FILE.read_text(encoding="utf-8"))
 
 
@@ -86,11 +95,20 @@ def compute_catalog_digest() -> str:
 
 
 def parse_catalog(text: str) -> tuple[CatalogEntry, ...]:
-    """Return the entries of a catalog; raises ValueError naming the first error."""
-    document = json.loads(text)
+    """Return the entries of a catalog; raises `InvalidCatalog` with the first error."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InvalidCatalog(f"The catalog isn't valid JSON: {error}") from error
     schema = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
     if (violation := find_violation(schema, document)) is not None:
-        raise ValueError(f"The catalog is wrong at `{violation.field}`: {violation.detail}")
+        preset = re.match(r"\$\.presets\[(\d+)\]\.", violation.field)
+        slug = f" ({document['presets'][int(preset[1])].get('slug', '?')})" if preset else ""
+        raise InvalidCatalog(
+            f"The catalog isn't valid at `{violation.field}`{slug}: {violation.detail}",
+            field=violation.field,
+            remedy="Correct the entry in `mcp_servers/presets/catalog.json`.",
+        )
     return tuple(
         CatalogEntry(**entry | {"replaces": tuple(entry.get("replaces", ()))})
         for entry in document["presets"]

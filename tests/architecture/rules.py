@@ -115,7 +115,6 @@ CALLERS = (
     *("agents.calls", "mcp_servers.client", "mcp_servers.discovery", "mcp_servers.health"),
     "mcp_servers.url_check",  # it lists what a server declares before it is added
     "mcp_servers.subscriptions",  # it listens, and calls nothing
-    "mcp_servers.url_check",  # it lists what is declared, and calls nothing
     "mcp_servers.close_connections",  # it closes, and calls nothing
     "mcp_servers.apps",  # it registers what closes
 )

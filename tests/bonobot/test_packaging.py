@@ -78,6 +78,12 @@ def test_help_explains_every_target() -> None:
     assert [name for name in targets[1].split() if f"make {name} " not in output] == []
 
 
+def test_make_quick_checks_no_generated_migration() -> None:
+    lines = [line for line in make("quick", "-n").stdout.splitlines() if "-m ruff" in line]
+    assert len(lines) == 2
+    assert all("--force-exclude" in line for line in lines)
+
+
 def test_a_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")

@@ -252,3 +252,5 @@ READ_SKILL = BuiltinTool(
     returns_instructions=True,
     labels=(FlowLabel.REPEATABLE,),
 )
+
+DEFAULT_TOOLS = (READ_RESULT, LIST_RESOURCES, READ_RESOURCE, LIST_SKILLS, READ_SKILL)

@@ -140,3 +140,5 @@ FORGET = BuiltinTool(
     toolset=NOTES_TOOLSET,
     hints=BuiltinToolHints(read_only=False, destructive=True, idempotent=False),
 )
+
+NOTE_TOOLS = (REMEMBER, SEARCH_NOTES, FORGET)

@@ -124,6 +124,16 @@ def test_the_policy_shows_the_allowed_tools(bonobot, time_server):
     }
 
 
+def test_the_help_of_a_policy_says_that_a_list_is_replaced(bonobot, agent, capsys):
+    bonobot("agents", "policy", "helper", "--mode", "allowlist", "--allow", "read_result")
+    result = bonobot("agents", "policy", "helper", "--allow", "list_skills", "--json")
+    assert result.json["allow"] == ["list_skills"]
+    bonobot("agents", "policy", "--help")
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert "--allow TOOL Tool to allow: name, glob, or JSON rule" in help_text
+    assert "Repeatable; replaces the current list" in help_text
+
+
 def test_a_rule_without_a_server_is_refused_with_its_position(bonobot, time_server):
     result = bonobot("agents", "policy", "helper", "--allow", "mcp_nothing_*", "--json")
     assert (result.status, result.error["field"]) == (1, "allow[0]")

@@ -12,7 +12,7 @@ from bonobot.accounts.roles import Role
 from bonobot.celery import app
 from bonobot.core.problems import Problem
 from bonobot.jobs import schedules
-from bonobot.jobs.celery_beat import BonobotScheduler
+from bonobot.jobs.celery_beat import BonobotScheduler, LeaderLease
 from bonobot.jobs.schedules import (
     MAX_ESSENTIAL_PERIODS,
     compute_period_s,
@@ -196,6 +196,8 @@ def test_the_scheduler_survives_an_unavailable_database(scheduler, monkeypatch):
 
 def test_doctor_detects_the_scheduler_by_its_last_run(administrator):
     assert list_states() == {"schedule": "warning"}
+    assert LeaderLease("beat").renew()
+    assert list_states() == {"schedule": "ok"}
     sync_schedules(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name="sweep").update(last_run_at=timezone.now())
     assert list_states() == {"schedule": "ok"}

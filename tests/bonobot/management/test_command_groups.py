@@ -24,7 +24,7 @@ OVERVIEW = """
 import sys
 from bonobot.__main__ import format_overview
 text = format_overview("bonobot")
-assert "Manage MCP servers: add, discover, review, call, enable, and disable them" in text, text
+assert "Manage MCP servers: add, refresh, review, test, enable, and disable them" in text, text
 print(sorted(name for name in sys.modules if name.startswith(("agents.cli.", "mcp_servers.cli."))))
 import django
 from django.core.management import load_command_class

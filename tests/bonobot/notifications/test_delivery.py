@@ -24,6 +24,11 @@ def notify_outage(acme, text="It is away.", subject=WEB):
     return Notification.objects.get()
 
 
+def test_each_kind_of_channel_can_be_sent():
+    kinds = {kind.value for kind in NotificationChannel.Kind}
+    assert {"email", *delivery.REQUEST_BUILDERS} == kinds
+
+
 def test_a_webhook_receives_signed_json_once(acme, webhook, hook):
     notification = notify_outage(acme)
     assert task() == 1

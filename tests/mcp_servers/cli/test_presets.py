@@ -10,7 +10,7 @@ import pytest
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets import check_packages
+from mcp_servers.presets import catalog, check_packages
 from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.check_packages import resolve
 from mcp_servers.presets.services import load_presets
@@ -69,6 +69,16 @@ def test_the_list_shows_the_package_names_that_a_preset_replaces(bonobot):
     (row,) = bonobot("mcp", "presets", "aws-lambda", "--json").json
     assert row["replaces"] == ["@aws/mcp-server-lambda"]
     assert "@aws/mcp-server-lambda" in bonobot("mcp", "presets", "aws-lambda").out
+
+
+@pytest.mark.parametrize("option", ["--check", "--load"])
+def test_an_invalid_catalog_is_an_error_and_not_a_traceback(bonobot, monkeypatch, option, tmp_path):
+    (tmp_path / "catalog.json").write_text('{"presets": [{"slug": "time"}]}', encoding="utf-8")
+    monkeypatch.setattr(catalog, "CATALOG_FILE", tmp_path / "catalog.json")
+    load_catalog.cache_clear()  # an exception isn't cached
+    result = bonobot("mcp", "presets", option, "--json")
+    assert (result.status, result.error["code"]) == (1, "invalid_catalog")
+    assert "(time)" in result.error["detail"]
 
 
 @pytest.mark.parametrize("option", [(), ("--check",)])

@@ -13,7 +13,13 @@ from bonobot.core.text.placeholders import list_placeholders
 from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Preset
 from mcp_servers.presets import catalog as preset_catalog
-from mcp_servers.presets.catalog import CatalogEntry, fill_preset, load_catalog, parse_catalog
+from mcp_servers.presets.catalog import (
+    CatalogEntry,
+    InvalidCatalog,
+    fill_preset,
+    load_catalog,
+    parse_catalog,
+)
 from mcp_servers.presets.logos import LOGOS
 from mcp_servers.scanning import scan_definition
 from mcp_servers.scanning.attack_resemblance import RULE as RESEMBLES
@@ -166,9 +172,15 @@ def test_an_invalid_catalog_is_reported_with_its_location(
 ) -> None:
     document = json.loads((preset_catalog.FOLDER / "catalog.json").read_text(encoding="utf-8"))
     document["presets"] = [document["presets"][0] | change]
-    with pytest.raises(ValueError, match="wrong at") as caught:
+    with pytest.raises(InvalidCatalog, match="isn't valid at") as caught:
         parse_catalog(json.dumps(document))
-    assert f"`{location}" in str(caught.value)
+    assert caught.value.field.startswith(location)
+    assert f"({document['presets'][0]['slug']})" in str(caught.value)
+
+
+def test_a_catalog_that_is_not_json_is_reported() -> None:
+    with pytest.raises(InvalidCatalog, match="isn't valid JSON"):
+        parse_catalog("{,}")
 
 
 def test_each_logo_belongs_to_a_preset_and_is_in_the_file() -> None:
