@@ -267,6 +267,8 @@ class BonobotAdminSite(AdminSite):
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,
             "account_links": _list_account_links(request),
+            # The page is only rendered to read the values of its forms, so it needs no frame.
+            "reads_versions": getattr(request, "reads_versions", False),
         }
         if not self.has_permission(request):
             return context
