@@ -80,9 +80,9 @@ def test_missing_heartbeats_prove_nothing_after_an_outage(agent):
 def test_a_worker_that_sent_a_heartbeat_meanwhile_keeps_its_sessions(agent):
     session = create_session(agent)
     runner_id = die(session, silent=True)
-    others = dead_runners.list_other_runners(None)
+    other_runners = dead_runners.list_other_runners(None)
     leases.renew_runner_leases(runner_id)
-    assert dead_runners.release_dead_runners(others) == []
+    assert dead_runners.release_dead_runners(other_runners) == []
     assert statuses(session) == [Session.Status.RUNNING]
 
 
