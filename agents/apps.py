@@ -45,7 +45,9 @@ class AgentsConfig(AppConfig):
         register_readiness_part(LazyFunction("agents.session_gauges.probe_workers"))
         register_row_gauges(LazyFunction("agents.session_gauges.build_row_gauges"))
         register_server_panel(LazyFunction("agents.admin.agents.build_agents_panel"))
-        register_token_snippets(LazyFunction("agents.gateway.admin.build_token_snippets"))
+        register_token_snippets(
+            LazyFunction("agents.admin.client_config_snippets.build_token_snippets")
+        )
         register_tool_source("agent", LazyFunction("agents.sessions.ask_agent_tool.build_ask_tool"))
         register_tool_source(
             "workflow", LazyFunction("agents.workflows.workflow_tool.build_workflow_tool")

@@ -33,5 +33,4 @@ def load_admin_pages() -> None:
     Loading them takes a second, so workers and most commands don't.
     """
     admin.autodiscover()
-    from agents.gateway import admin as programs  # noqa: F401
     from bonobot.jobs import admin as job_admin  # noqa: F401 - importing registers

@@ -76,8 +76,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("", include("bonobot.accounts.api.urls")),
     path("", include("bonobot.notifications.api.urls")),
-    path("", include("agents.gateway.api")),
-    path("", include("agents.console.api")),
+    path("", include("agents.api.client_config_snippets")),
+    path("", include("agents.api.onboarding")),
     path("", include("agents.api.urls")),  # first: `mcp-servers/import` is no server's id
     path("", include("mcp_servers.api.urls")),
     *(

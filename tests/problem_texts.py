@@ -17,7 +17,7 @@ ENGLISH = (
     *("bonobot.maintenance.backups", "bonobot.checks", "bonobot.core.cli"),
     *("bonobot.core.db.database_url", "bonobot.core.environment"),
     *("bonobot.management", "agents.config_file", "bonobot.monitoring.health"),
-    *("agents.cli", "agents.console.cli", "mcp_servers.cli", "bonobot.accounts.cli"),
+    *("agents.cli", "mcp_servers.cli", "bonobot.accounts.cli"),
     *("bonobot.ledger.cli", "bonobot.notifications.cli", "bonobot.maintenance.cli"),
     *("bonobot.processes", "agents.organization_offboarding", "agents.session_gauges"),
     "agents.gateway",  # except for texts that screens show: see ON_SCREENS

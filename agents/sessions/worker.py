@@ -16,7 +16,7 @@ from django.db import Error as DatabaseFault
 from django.db import IntegrityError
 
 from agents.llm import interface as llm_interface
-from agents.sessions import leases, loop, quarantine, step_store
+from agents.sessions import dead_runners, leases, loop, step_store
 from agents.sessions.leases import LeaseState, SessionLease
 from agents.wakeups import CANCEL_TOPIC, register_local_runner
 from bonobot.core.db.transactions import (
@@ -59,7 +59,7 @@ class SessionRunner:
         self._heartbeat: asyncio.Task[None] | None = None
         self._drain_task: asyncio.Task[None] | None = None
         self._start_lock = asyncio.Lock()
-        self._other_runners: list[quarantine.OtherRunner] = []
+        self._other_runners: list[dead_runners.OtherRunner] = []
         # Until then, missing heartbeats of other workers prove nothing: see `release_dead_runners`.
         self._distrusts_heartbeats_until = 0.0
 
@@ -129,7 +129,7 @@ class SessionRunner:
             if lease is not None:
                 return lease
             holders = await get_runtime().run_orm(
-                quarantine.list_other_runners, self.runner_id, session_id
+                dead_runners.list_other_runners, self.runner_id, session_id
             )
             released_ids = await self._release_if_dead(holders)
             # Another process may have released it since the claim.
@@ -219,18 +219,18 @@ class SessionRunner:
         if self._is_draining:
             return []
         self._other_runners = await get_runtime().run_orm(
-            quarantine.list_other_runners, self.runner_id
+            dead_runners.list_other_runners, self.runner_id
         )
         session_ids = await self._release_if_dead(self._other_runners)
         if session_ids:
             await self.announce_sessions()
         return session_ids
 
-    async def _release_if_dead(self, runners: list[quarantine.OtherRunner]) -> list[UUID]:
+    async def _release_if_dead(self, runners: list[dead_runners.OtherRunner]) -> list[UUID]:
         if not runners:
             return []
         return await get_runtime().run_orm(
-            quarantine.release_dead_runners,
+            dead_runners.release_dead_runners,
             runners,
             trust_heartbeats=monotonic() >= self._distrusts_heartbeats_until,
         )

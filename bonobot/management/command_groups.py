@@ -155,7 +155,7 @@ COMMAND_GROUPS = {
     "first-run": GroupEntry(
         "Show the first steps of an organization: completed, skipped, or hidden",
         {
-            "agents.console.cli:VERBS": "show skip unskip hide unhide",
+            "agents.cli.onboarding:VERBS": "show skip unskip hide unhide",
         },
         reads="show",
     ),
@@ -195,8 +195,8 @@ COMMAND_GROUPS = {
                 "presets save-preset remove-preset enable-preset disable-preset"
             ),
             "mcp_servers.cli.launchers:VERBS": "launchers add-launcher remove-launcher",
-            "agents.gateway.cli:SERVE_VERBS": "serve",
-            "agents.gateway.cli:SNIPPET_VERBS": "snippet",
+            "agents.cli.serve_mcp:VERBS": "serve",
+            "agents.cli.client_config_snippets:VERBS": "snippet",
         },
         reads="list show status history logs launchers",
     ),

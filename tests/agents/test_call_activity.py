@@ -177,11 +177,11 @@ def acme() -> Organization:
 @pytest.mark.django_db
 def test_the_metrics_of_an_agent_have_only_its_calls(acme: Organization) -> None:
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
-    helper, other = factories.create_agent(acme), factories.create_agent(acme, "other")
+    helper, other_agent = factories.create_agent(acme), factories.create_agent(acme, "other")
     create_rollup(acme, now, 3, agent_id=helper.pk)
     create_rollup(acme, now, 1, agent_id=helper.pk, outcome="error", code="tool_error", took_8=0)
     create_rollup(acme, now, 2, agent_id=helper.pk, event_type="model", cost_microusd=5, took_8=0)
-    create_rollup(acme, now, 40, agent_id=other.pk, outcome="error", code="timeout", took_8=0)
+    create_rollup(acme, now, 40, agent_id=other_agent.pk, outcome="error", code="timeout", took_8=0)
     activity = CallActivity(acme.pk, "24h", agent_id=helper.pk)
     total = activity.total
     assert (total.calls, total.errors, total.turns, total.cost_microusd) == (4, 1, 2, 5)

@@ -205,8 +205,8 @@ def test_an_approval_allows_exactly_one_external_call(run, get_deliveries, acme,
     plan = [[["read_file", {"path": "x"}]], [["get_issue", {"id": 0}]]]
     run([plan], obeys=True)
     resolve_approval(reviewer, Approval.objects.get(own_name="send_email"), "approve")
-    for other in Approval.objects.exclude(own_name="send_email"):
-        resolve_approval(reviewer, other, "deny")
+    for other_approval in Approval.objects.exclude(own_name="send_email"):
+        resolve_approval(reviewer, other_approval, "deny")
     session = Session.objects.get()
     Session.objects.filter(pk=session.pk).update(status=Session.Status.QUEUED, runner=None)
     assert run_to_rest(session) == Session.Status.DONE

@@ -145,9 +145,9 @@ def test_a_kill_switch_enabled_at_the_start_of_a_turn_applies(
 
 
 def test_disabling_an_agent_ends_only_its_sessions(acme, helper, owner):
-    other = factories.create_agent(acme, "other")
+    other_agent = factories.create_agent(acme, "other")
     sessions.start_session(owner, helper, "hello")
-    sessions.start_session(owner, other, "hello")
+    sessions.start_session(owner, other_agent, "hello")
     update_agent(owner, helper, AgentSpec(name=helper.name, enabled=False))
     statuses = dict(Session.objects.values_list("agent__slug", "status"))
     assert statuses == {"helper": "cancelled", "other": "queued"}
@@ -171,9 +171,9 @@ def test_a_server_disabled_by_another_process_is_closed_here_too(workshop, call)
 
 
 def test_disabling_a_server_affects_sessions_of_its_agents(acme, helper, workshop, owner):
-    other = factories.create_agent(acme, "other")
+    other_agent = factories.create_agent(acme, "other")
     sessions.start_session(owner, helper, "hello")
-    sessions.start_session(owner, other, "hello")
+    sessions.start_session(owner, other_agent, "hello")
     assert load_impact(workshop) == KillSwitchImpact(
         running_sessions=1, waiting_sessions=0, agents=1, servers=1
     )

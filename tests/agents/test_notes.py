@@ -94,8 +94,8 @@ def test_the_number_of_notes_per_agent_is_limited(acme, agent, call):
 
 def test_agents_dont_share_notes(acme, agent, call):
     call("remember", {"title": "mine", "text": "secretive"})
-    other = factories.create_agent(acme, "other", builtin_tools=[NOTES_TOOLSET])
-    assert call("search_notes", agent_id=other.pk).text == "No notes yet."
+    other_agent = factories.create_agent(acme, "other", builtin_tools=[NOTES_TOOLSET])
+    assert call("search_notes", agent_id=other_agent.pk).text == "No notes yet."
 
 
 def test_a_note_keeps_the_labels_of_its_writer(acme, agent, workshop, call):
@@ -164,8 +164,8 @@ def test_rest_creates_updates_and_deletes_notes(acme, helper):
     assert operator.patch(path, {"text": "Monday"}).json["labels"] == ["untrusted_content"]
     assert operator.patch(path, {"labels": []}).json == operator.get(path).json
     assert operator.post("agents/helper/notes", {**fields, "labels": ["sends_out"]}).status == 400
-    other = factories.create_agent(acme, "other")
-    assert operator.get(f"agents/{other.slug}/notes/{created.json['id']}").status == 404
+    other_agent = factories.create_agent(acme, "other")
+    assert operator.get(f"agents/{other_agent.slug}/notes/{created.json['id']}").status == 404
     assert operator.delete(path).status == 204
     actions = AuditRow.objects.filter(resource_type="note").order_by("seq")
     assert [row.action for row in actions] == [

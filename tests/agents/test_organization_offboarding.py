@@ -84,8 +84,11 @@ def test_an_export_has_everything_except_secrets_and_other_organizations(
 def test_a_deletion_leaves_only_the_export_and_other_organizations(
     tmp_path: Path, var: Path
 ) -> None:
-    acme, other = create_organization("acme"), create_organization("other")
-    organization_id, before = acme.pk, organization_offboarding.count_organization_rows(other)
+    acme, other_organization = create_organization("acme"), create_organization("other")
+    organization_id, before = (
+        acme.pk,
+        organization_offboarding.count_organization_rows(other_organization),
+    )
     folder = tmp_path / "left"
     organization_offboarding.delete_organization(build_cli_principal(acme), acme, folder)
     assert not Organization.objects.filter(pk=organization_id).exists()
@@ -95,8 +98,8 @@ def test_a_deletion_leaves_only_the_export_and_other_organizations(
     assert not any(rows.exists() for rows in list_organization_rows(organization_id))
     assert Inbox.objects.count() == 1
     assert sorted(path.name for path in (var / "workspaces").iterdir()) == ["other"]
-    assert organization_offboarding.count_organization_rows(other) == before
-    assert verify_whole_chain(other.pk).ok
+    assert organization_offboarding.count_organization_rows(other_organization) == before
+    assert verify_whole_chain(other_organization.pk).ok
     audit = (folder / "audit.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(json.loads(audit[-1])["opened"])["action"] == "organization_deleted"
     assert User.objects.filter(username="ana-acme").exists()

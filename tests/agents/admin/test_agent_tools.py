@@ -230,9 +230,9 @@ def test_an_unknown_setting_is_refused(helper: Agent, operator: admin_client.Adm
 def test_servers_are_attached_on_the_same_screen(
     acme: Organization, helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
-    other = admin_client.create_web_server(acme, "other")
+    other_server = admin_client.create_web_server(acme, "other")
     assert "other" in admin_client.get_text(operator.get("agents_agent_servers", helper.pk))
-    operator.post("agents_agent_attach_selected", helper.pk, server=str(other.pk))
+    operator.post("agents_agent_attach_selected", helper.pk, server=str(other_server.pk))
     assert helper.agent_servers.count() == 2
     foreign = admin_client.create_web_server(factories.create_organization("foreign"))
     for server_id in (foreign.pk, server.pk):

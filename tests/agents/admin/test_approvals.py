@@ -169,8 +169,8 @@ def test_the_list_is_filtered(
     acme: Organization, helper: Agent, reviewer: admin_client.AdminClient, query: dict[str, str]
 ) -> None:
     factories.create_approval(helper, own_name="wanted", server_name="web")
-    other = factories.create_agent(acme, "other")
-    factories.create_approval(other, own_name="left_out", rule="flow")
+    other_agent = factories.create_agent(acme, "other")
+    factories.create_approval(other_agent, own_name="left_out", rule="flow")
     page = admin_client.get_text(reviewer.get(LIST, **query))
     assert "wanted" in page
     assert "left_out" not in page
@@ -327,10 +327,10 @@ def test_many_approvals_are_approved_together_but_not_ones_own(
     own = factories.create_approval(
         helper, requested_by_kind="user", requested_by_id=str(owner.user.pk)
     )
-    others = [factories.create_approval(helper) for _ in range(2)]
+    other_approvals = [factories.create_approval(helper) for _ in range(2)]
     selection = {
         "action": "approve_chosen",
-        "_selected_action": [str(approval.pk) for approval in (own, *others)],
+        "_selected_action": [str(approval.pk) for approval in (own, *other_approvals)],
     }
     page = owner.send(admin_client.build_url(LIST), selection)
     assert "Approve all 3" in page

@@ -221,9 +221,9 @@ def test_a_server_of_another_organization_isnt_found(
     acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     foreign = admin_client.create_web_server(factories.create_organization("other"))
-    other = factories.create_agent(acme, "other")
+    other_agent = factories.create_agent(acme, "other")
     private = admin_client.create_web_server(acme, "private")
-    Server.objects.filter(pk=private.pk).update(scope_id=other.pk)
+    Server.objects.filter(pk=private.pk).update(scope_id=other_agent.pk)
     for server_id in (str(foreign.pk), str(private.pk), "nonsense"):
         operator.get("agents_agent_attach_servers", helper.pk, server=server_id, status=404)
         operator.post("agents_agent_attach_servers", helper.pk, server=server_id, status=404)

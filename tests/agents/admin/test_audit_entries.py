@@ -27,10 +27,10 @@ def build_entry(outcome: str = "ok", *, approved_by: str = "", **columns: Any) -
 
 
 def test_entries_of_one_model_turn_are_a_group_at_the_place_of_the_newest() -> None:
-    turn, other = uuid4(), uuid4()
+    turn, other_turn = uuid4(), uuid4()
     entries = [
         build_entry(parent_id=turn),
-        build_entry(parent_id=other),
+        build_entry(parent_id=other_turn),
         build_entry(parent_id=turn),
         build_entry(event_type="change"),
         build_entry(event_type="model", parent_id=None),

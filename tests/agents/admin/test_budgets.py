@@ -99,5 +99,7 @@ def test_the_list_shows_a_state_with_an_icon_and_a_word(
 def test_nobody_previews_a_budget_of_another_organization(
     acme: Organization, person: admin_client.AdminClient
 ) -> None:
-    other = factories.create_agent(factories.create_organization("other"), "Theirs")
-    person.post("agents_budget_preview", status=404, **FORM | {"owner_key": f"agent:{other.pk}"})
+    other_agent = factories.create_agent(factories.create_organization("other"), "Theirs")
+    person.post(
+        "agents_budget_preview", status=404, **FORM | {"owner_key": f"agent:{other_agent.pk}"}
+    )

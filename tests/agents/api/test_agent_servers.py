@@ -111,9 +111,9 @@ def test_a_private_server_isnt_in_the_pool(operator, path):
 
 
 def test_two_agents_can_have_private_servers_with_one_name(acme, operator, path):
-    other = factories.create_agent(acme, "other")
+    other_agent = factories.create_agent(acme, "other")
     assert operator.post(path, HTTP_BODY).status == 201
-    assert operator.post(f"agents/{other.pk}/mcp-servers", HTTP_BODY).status == 201
+    assert operator.post(f"agents/{other_agent.pk}/mcp-servers", HTTP_BODY).status == 201
     assert operator.post(path, HTTP_BODY).code == "name_taken"
 
 
@@ -216,8 +216,8 @@ def test_a_server_that_isnt_attached_isnt_found(operator, path, pool_server):
 
 
 def test_a_private_server_of_another_agent_cant_be_attached(acme, operator, path):
-    other = factories.create_agent(acme, "other")
-    private = operator.post(f"agents/{other.pk}/mcp-servers", HTTP_BODY).json["id"]
+    other_agent = factories.create_agent(acme, "other")
+    private = operator.post(f"agents/{other_agent.pk}/mcp-servers", HTTP_BODY).json["id"]
     foreign = create_pool_server(factories.create_organization("other"), "foreign")
     for server_id in (private, str(foreign.pk), "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"):
         response = operator.post(path, {"server_id": server_id})

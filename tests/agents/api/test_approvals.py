@@ -108,10 +108,10 @@ def test_a_member_sees_their_own_approvals_and_cant_answer(acme, helper, approva
 
 
 def test_a_token_for_one_agent_reads_approvals_of_that_agent(acme, helper, approval):
-    other = factories.create_approval(factories.create_agent(acme, "other"))
+    other_approval = factories.create_approval(factories.create_agent(acme, "other"))
     client = rest.as_role(acme, Role.OWNER, helper)
     assert [row["id"] for row in client.get("approvals").json["results"]] == [str(approval.pk)]
-    assert client.get(f"approvals/{other.pk}").status == 404
+    assert client.get(f"approvals/{other_approval.pk}").status == 404
     assert client.post(f"approvals/{approval.pk}/answer", {"answer": "approve"}).status == 403
 
 

@@ -200,8 +200,8 @@ def preset(acme) -> Preset:
 
 
 def test_presets_of_the_catalog_and_the_organization_are_listed(acme, operator, preset):
-    other = factories.create_organization("other")
-    for organization, slug in ((acme, "mine"), (other, "theirs")):
+    other_organization = factories.create_organization("other")
+    for organization, slug in ((acme, "mine"), (other_organization, "theirs")):
         Preset.objects.create(
             organization=organization, slug=slug, name=slug, transport_type="http"
         )
@@ -236,8 +236,10 @@ def test_a_preset_requires_its_parameters(operator, preset, parameters, code):
 
 
 def test_a_preset_of_another_organization_isnt_found(operator):
-    other = factories.create_organization("other")
-    Preset.objects.create(organization=other, slug="theirs", name="t", transport_type="http")
+    other_organization = factories.create_organization("other")
+    Preset.objects.create(
+        organization=other_organization, slug="theirs", name="t", transport_type="http"
+    )
     response = operator.post("mcp-servers", {"preset": "theirs"})
     assert (response.status, response.json["field"]) == (404, "preset")
 

@@ -112,8 +112,10 @@ def test_changed_rules_need_another_approval(approval_policy, call, reviewer, ac
 def test_another_caller_cant_use_an_approval(approval_policy, call, reviewer, acme):
     catch_problem(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, get_pending_approval(), "approve")
-    other = factories.create_member(acme, Role.OPERATOR)
-    assert catch_problem(call, ECHO, {"text": "x"}, principal=other).code == "approval_required"
+    other_member = factories.create_member(acme, Role.OPERATOR)
+    assert (
+        catch_problem(call, ECHO, {"text": "x"}, principal=other_member).code == "approval_required"
+    )
 
 
 def test_the_same_call_has_one_approval(approval_policy, call):

@@ -211,7 +211,7 @@ def test_the_session_page_and_rest_show_its_budget_use(acme, helper, administrat
         helper,
         [BudgetLine("calls", "total", 4, each_session=True), BudgetLine("calls", "day", 100)],
     )
-    session, other = (
+    session, other_session = (
         start_session(administrator, helper, "one"),
         start_session(administrator, helper, "two"),
     )
@@ -221,6 +221,6 @@ def test_the_session_page_and_rest_show_its_budget_use(acme, helper, administrat
     page = auditor.get("agents_session_change", session.pk)
     assert "width:75%" in page
     assert "Budget calls 3 of 4" in admin_client.get_text(page)
-    assert "width:0%" in auditor.get("agents_session_change", other.pk)
+    assert "width:0%" in auditor.get("agents_session_change", other_session.pk)
     (budget,) = rest.as_role(acme, Role.AUDITOR).get(f"sessions/{session.pk}").json["budgets"]
     assert (budget["scope"], budget["spent"], budget["limit"]) == ("session", 3, 4)

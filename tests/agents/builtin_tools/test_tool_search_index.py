@@ -69,8 +69,8 @@ def test_unusual_schemas_are_indexed_as_far_as_possible():
     odd = SearchableTool(
         "odd_one", "x", {"properties": {"a": True, "b": {"description": 7}, "c": None}}
     )
-    other = SearchableTool("strange_one", "y", {"properties": ["mail"]})
-    assert ToolSearchIndex((odd, other)).search("strange mail", 5) == ["strange_one"]
+    other_tool = SearchableTool("strange_one", "y", {"properties": ["mail"]})
+    assert ToolSearchIndex((odd, other_tool)).search("strange mail", 5) == ["strange_one"]
 
 
 @given(

@@ -31,8 +31,10 @@ def test_a_second_process_uses_the_names_of_the_first(acme, helper, workshop, mo
 
 
 def test_stored_names_are_unique_within_an_agent(acme, helper, workshop):
-    other = factories.create_agent(acme, "other")
+    other_agent = factories.create_agent(acme, "other")
     rows = list(workshop.definitions.filter(kind="tool"))
-    names, other_names = (create_tool_names(agent, [workshop], rows) for agent in (helper, other))
+    names, other_names = (
+        create_tool_names(agent, [workshop], rows) for agent in (helper, other_agent)
+    )
     assert names == other_names  # names are unique per agent only
     assert len(set(names.values())) == len(rows)

@@ -125,9 +125,11 @@ def test_an_agent_of_another_organization_isnt_found(workshop, call):
 
 
 def test_a_token_for_one_agent_cant_call_another(acme, helper, workshop, call):
-    other = factories.create_agent(acme, "other")
+    other_agent = factories.create_agent(acme, "other")
     administrator = factories.build_administrator(acme)
-    principal = type(administrator)(**{**vars(administrator), "agent_ids": frozenset({other.pk})})
+    principal = type(administrator)(
+        **{**vars(administrator), "agent_ids": frozenset({other_agent.pk})}
+    )
     assert isinstance(catch_problem(call, ECHO, {"text": "x"}, principal=principal), NotFound)
 
 

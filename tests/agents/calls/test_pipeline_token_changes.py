@@ -106,15 +106,15 @@ def test_a_changed_role_applies_to_the_next_call(token, hosts, helper):
 
 
 def test_changed_scopes_and_agents_apply_immediately(acme, token, hosts, helper):
-    administrator, other = (
+    administrator, other_agent = (
         factories.build_administrator(acme),
         factories.create_agent(acme, "other"),
     )
     update_token(administrator, token[0], scopes=[TokenScope.AGENTS])
     assert {host.catch_problem(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
-    update_token(administrator, token[0], scopes=[TokenScope.TOOLS], agent_ids=[other.pk])
+    update_token(administrator, token[0], scopes=[TokenScope.TOOLS], agent_ids=[other_agent.pk])
     assert all(isinstance(host.catch_problem(agent_id=helper.pk), NotFound) for host in hosts)
-    update_token(administrator, token[0], agent_ids=[other.pk, helper.pk])
+    update_token(administrator, token[0], agent_ids=[other_agent.pk, helper.pk])
     assert [host.call_tool(agent_id=helper.pk) for host in hosts] == ["x", "x"]
 
 

@@ -36,7 +36,7 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 
 
 @pytest.fixture(scope="module")
-def other(acme: Organization, values: Mapping[str, str]) -> Organization:
+def other_organization(acme: Organization, values: Mapping[str, str]) -> Organization:
     return factories.create_organization("other")
 
 
@@ -84,7 +84,7 @@ def read_state(organization: Organization) -> tuple[Any, ...]:
 def test_a_verb_doesnt_reach_the_objects_of_another_organization(
     group: str,
     acme: Organization,
-    other: Organization,
+    other_organization: Organization,
     values: Mapping[str, str],
     bonobot: Bonobot,
     monkeypatch: pytest.MonkeyPatch,
@@ -95,7 +95,7 @@ def test_a_verb_doesnt_reach_the_objects_of_another_organization(
     for verb in GROUPS[group].verbs:
         name = f"{group} {verb.name}"
         arguments = CALLS[name].build_arguments(7, values)
-        result = bonobot(group, verb.name, *arguments, "--org", other.slug, "--json")
+        result = bonobot(group, verb.name, *arguments, "--org", other_organization.slug, "--json")
         shown = set(UUID.findall(result.out + result.err)) - set(UUID.findall(" ".join(arguments)))
         assert (name, shown & foreign_ids) == (name, set())
         assert (name, read_state(acme) == state) == (name, True)

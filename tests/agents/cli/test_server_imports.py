@@ -272,9 +272,9 @@ def test_servers_of_a_registry_are_planned_without_the_environment(bonobot, monk
         endless = bonobot(*(*command[:3], f"{url}/endless", *command[4:]))
         assert "too large" in endless.err + endless.out
         for path in ("client.json", "list"):
-            other = bonobot(*(*command[:3], f"{url}/{path}", *command[4:]))
-            assert "something else" in other.err + other.out
-            assert "secret-of-the-caller" not in other.err + other.out
+            other_reply = bonobot(*(*command[:3], f"{url}/{path}", *command[4:]))
+            assert "something else" in other_reply.err + other_reply.out
+            assert "secret-of-the-caller" not in other_reply.err + other_reply.out
     assert not Server.objects.exists()
 
 

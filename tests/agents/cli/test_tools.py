@@ -28,9 +28,9 @@ def test_the_command_line_enables_toolsets_and_attaches_a_folder(acme, bonobot, 
         denied = bonobot("agents", "workspace", "helper", "--attach", folder, "--json")
         assert (denied.status, denied.error["field"]) == (1, "workspace_folder")
     (tmp_path / "within").mkdir()
-    other = factories.create_agent(acme, "other")
+    other_agent = factories.create_agent(acme, "other")
     denied = bonobot(
-        "agents", "workspace", other.slug, "--attach", str(tmp_path / "within"), "--json"
+        "agents", "workspace", other_agent.slug, "--attach", str(tmp_path / "within"), "--json"
     )
     assert denied.error["code"] == "nested_folders"
     denied = bonobot("agents", "workspace", "helper", "--empty", "--json")

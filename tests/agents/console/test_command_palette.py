@@ -29,8 +29,8 @@ def test_an_empty_search_shows_the_allowed_pages_and_actions(acme: Organization)
 def test_words_find_servers_agents_and_sessions_of_the_organization(
     acme: Organization,
 ) -> None:
-    other = factories.create_organization("other")
-    for organization in (acme, other):
+    other_organization = factories.create_organization("other")
+    for organization in (acme, other_organization):
         admin_client.create_web_server(organization, f"weather-{organization.slug}")
     agent = factories.create_agent(acme, "weatherman")
     start_session(factories.build_administrator(acme), agent, "How is the weather?")

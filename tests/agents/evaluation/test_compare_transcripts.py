@@ -56,10 +56,10 @@ def test_each_call_is_matched_at_most_once(recorded, replayed):
 
 
 @given(TRANSCRIPTS, TRANSCRIPTS)
-def test_added_and_missing_are_symmetric(transcript, other):
+def test_added_and_missing_are_symmetric(transcript, other_transcript):
     forward, backward = (
-        compare_transcripts(transcript, other),
-        compare_transcripts(other, transcript),
+        compare_transcripts(transcript, other_transcript),
+        compare_transcripts(other_transcript, transcript),
     )
 
     def count(differences, kind):

@@ -123,7 +123,7 @@ def test_changed_instructions_and_models_are_used(
     administrator, helper, workshop, run, run_replay, fake
 ):
     recording = create_recording(administrator, run(ECHO))
-    other = save_endpoint(
+    other_endpoint = save_endpoint(
         administrator,
         ModelEndpointSpec(
             name="Other", kind="openai", base_url=fake.url, model="m", api_key="k",
@@ -132,12 +132,12 @@ def test_changed_instructions_and_models_are_used(
     )  # fmt: skip
     tool_calls = (("c1", "mcp_workshop_echo", '{"text": "other"}'),)
     fake.script += [Says(calls=tool_calls), Says(text="All done.")]
-    replay = run_replay(recording, instructions="Be brief.", endpoint=other.slug)
+    replay = run_replay(recording, instructions="Be brief.", endpoint=other_endpoint.slug)
     assert replay.status == Replay.Status.DONE, replay.error_detail
     assert list_difference_kinds(replay) == ["arguments_changed", "answer_changed"]
     assert replay.differences[0]["code"] == "not_recorded"
     assert fake.read(0).system.startswith("Be brief.")
-    assert replay.changed == {"instructions": "Be brief.", "endpoint": other.slug}
+    assert replay.changed == {"instructions": "Be brief.", "endpoint": other_endpoint.slug}
     helper.refresh_from_db()
     assert helper.instructions != "Be brief."
 

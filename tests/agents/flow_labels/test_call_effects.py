@@ -78,5 +78,7 @@ def test_an_additional_label_never_allows_more(labels, more, context):
 
 @given(CONTEXTS)
 def test_organizations_share_no_labels(context):
-    own, other = build_principal(), build_principal(organization_id=OTHER_ORGANIZATION)
-    assert not set(build_flow_keys(own, **context)) & set(build_flow_keys(other, **context))
+    own, other_principal = build_principal(), build_principal(organization_id=OTHER_ORGANIZATION)
+    assert not set(build_flow_keys(own, **context)) & set(
+        build_flow_keys(other_principal, **context)
+    )

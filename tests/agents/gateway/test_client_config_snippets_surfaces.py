@@ -19,7 +19,7 @@ def acme() -> Organization:
 @pytest.mark.parametrize("oauth", [True, False])
 def test_snippets_of_an_agent_are_listed_for_roles_that_can_view_it(acme, settings, oauth):
     settings.BONOBOT_OAUTH = oauth
-    agent, other = factories.create_agent(acme), factories.create_agent(acme, "other")
+    agent, other_agent = factories.create_agent(acme), factories.create_agent(acme, "other")
     member = rest.as_role(acme, Role.MEMBER, agent)
     reply = member.get(f"agents/{agent.slug}/snippets")
     assert reply.json["url"] == f"{settings.BONOBOT_URL}/mcp/agents/{agent.slug}"
@@ -27,7 +27,7 @@ def test_snippets_of_an_agent_are_listed_for_roles_that_can_view_it(acme, settin
     entry = json.loads(cursor["text"])["mcpServers"][f"bonobot-{agent.slug}"]
     header = {"headers": {"Authorization": "Bearer YOUR_TOKEN"}}
     assert entry == {"url": reply.json["url"]} | ({} if oauth else header)
-    assert member.get(f"agents/{other.slug}/snippets").status == 404
+    assert member.get(f"agents/{other_agent.slug}/snippets").status == 404
 
 
 def test_a_pool_server_has_snippets_and_a_private_one_those_of_its_agent(acme):

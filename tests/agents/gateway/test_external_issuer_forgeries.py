@@ -145,8 +145,8 @@ def test_an_untrusted_issuer_isnt_requested(
 def test_a_token_is_valid_only_for_its_organization(
     acme: Organization, helper: Agent, gateway_client: GatewayClient, login: TokenIssuer
 ) -> None:
-    other = factories.create_organization("other")
-    factories.create_issuer(other, login.url, role="owner", allow_private=True)
+    other_organization = factories.create_organization("other")
+    factories.create_issuer(other_organization, login.url, role="owner", allow_private=True)
     assert list_tools(gateway_client, login.token(RESOURCE)).status == 404
 
 

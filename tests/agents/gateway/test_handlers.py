@@ -176,9 +176,9 @@ def test_a_session_is_bound_to_its_principal_and_endpoint(
     acme: Organization, workshop: Server, gateway_client: GatewayClient
 ) -> None:
     session = gateway_client.handshake(AGENT)
-    other = token_of(factories.build_administrator(acme))
+    other_token = token_of(factories.build_administrator(acme))
     assert session.ask("tools/list").status == 200
-    assert session.ask("tools/list", token=other).status == 404
+    assert session.ask("tools/list", token=other_token).status == 404
     assert session.ask("tools/list", path=SERVER).status == 404
 
 

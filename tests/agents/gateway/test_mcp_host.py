@@ -160,8 +160,8 @@ def test_the_number_of_parallel_connections_is_limited_and_free_ones_are_reused(
         ]
         keys = [await context.__aenter__() for context in contexts]
         waiting = asyncio.ensure_future(connections.acquire_connection("me", None).__aenter__())
-        async with connections.acquire_connection("another", None) as other:
-            assert other == "another"
+        async with connections.acquire_connection("another", None) as other_connection:
+            assert other_connection == "another"
         assert not waiting.done()
         await contexts[3].__aexit__(None, None, None)
         return [*keys, await waiting]

@@ -140,8 +140,12 @@ def test_tasks_of_others_are_unknown(
     gateway_client: GatewayClient,
 ) -> None:
     task_id = start_task(gateway_client, server_path, "slow_compute", seconds=60)
-    other = GatewayClient(gateway_client._mount, token_of(factories.build_administrator(acme)))
-    assert send_task_request(other, server_path, "tasks/get", task_id).error["code"] == UNKNOWN
+    other_client = GatewayClient(
+        gateway_client._mount, token_of(factories.build_administrator(acme))
+    )
+    assert (
+        send_task_request(other_client, server_path, "tasks/get", task_id).error["code"] == UNKNOWN
+    )
     assert (
         send_task_request(gateway_client, published_server.paths[1], "tasks/get", task_id).error[
             "code"

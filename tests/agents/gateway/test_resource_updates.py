@@ -224,7 +224,7 @@ def test_a_lost_permission_ends_the_updates(
 ) -> None:
     administrator = factories.build_administrator(acme)
     token = token_of(administrator)
-    other, _ = open_stream(gateway_client, SERVER, PAPER, token=token)
+    other_stream, _ = open_stream(gateway_client, SERVER, PAPER, token=token)
     session = gateway_client.handshake(AGENT)
     stream = session.follow()
     for uri in (PAPER, SECRET):
@@ -237,7 +237,7 @@ def test_a_lost_permission_ends_the_updates(
     methods = {n["method"]: n for n in notifications if n}
     assert methods[UPDATED]["params"]["uri"] == URI_PREFIXES[AGENT] + SECRET
     assert PAPER not in json.dumps(notifications)
-    remaining = list(iter(other.next, None))
+    remaining = list(iter(other_stream.next, None))
     assert UPDATED not in json.dumps(remaining)
     repeated = subscribe(session, URI_PREFIXES[AGENT] + PAPER)
     assert "result" in repeated  # it was already subscribed, and gets no more updates

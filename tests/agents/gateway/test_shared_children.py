@@ -53,11 +53,13 @@ def test_sessions_of_a_principal_share_a_child_that_ends_with_the_last(
     talk: Server, gateway_client: GatewayClient, acme: Organization
 ) -> None:
     sessions = [gateway_client.handshake(PATH) for _ in range(3)]
-    other = gateway_client.handshake(PATH, token=token_of(factories.build_administrator(acme)))
-    for session in (*sessions, other):
+    other_session = gateway_client.handshake(
+        PATH, token=token_of(factories.build_administrator(acme))
+    )
+    for session in (*sessions, other_session):
         call(session)
     assert count_children(talk) == 2
-    other.end()
+    other_session.end()
     for session in sessions[:2]:
         session.end()
     eventually(lambda: count_children(talk) == 1, what="the end of the other's child")

@@ -230,8 +230,8 @@ def test_content_is_compared_with_digest_size_and_frontmatter() -> None:
     assert not is_skill_content(ENTRY, URI, {"contents": [{"uri": URI, "blob": blob}]})
     assert not is_skill_content(ENTRY, URI, {"contents": read(TEXT)["contents"] * 2})
     assert not is_skill_content(ENTRY, f"{URI}.other", read(TEXT, f"{URI}.other"))
-    other = {**ENTRY, "frontmatter": {**FRONTMATTER, "license": "MIT"}}
-    assert not is_skill_content(other, URI, read(TEXT))
+    other_entry = {**ENTRY, "frontmatter": {**FRONTMATTER, "license": "MIT"}}
+    assert not is_skill_content(other_entry, URI, read(TEXT))
 
 
 @pytest.mark.parametrize("text", ["", "no frontmatter", "---\na: [\n---\n", "---\nname: x\n"])

@@ -184,9 +184,9 @@ async def test_reading_a_fast_stream_lets_other_tasks_run(monkeypatch: pytest.Mo
             other_runs += 1
             await asyncio.sleep(0)
 
-    other = asyncio.create_task(count_runs())
+    other_task = asyncio.create_task(count_runs())
     endpoint = ModelEndpointConfig("openai")
     pieces: Any = pydantic_ai_adapter._iterate_pieces(endpoint, stream())  # type: ignore[arg-type]
     assert [piece.text async for piece in pieces] == ["x"] * 10
-    other.cancel()
+    other_task.cancel()
     assert other_runs >= 10

@@ -144,9 +144,9 @@ def test_fallbacks_cant_form_a_cycle(acme: Organization) -> None:
 
 
 def test_a_fallback_of_another_organization_isnt_found(acme: Organization) -> None:
-    other = save(factories.create_organization("other"), "Theirs")
+    other_endpoint = save(factories.create_organization("other"), "Theirs")
     with pytest.raises(Problem) as caught:
-        save(acme, fallback=other)
+        save(acme, fallback=other_endpoint)
     assert caught.value.field == "fallback"
 
 

@@ -129,10 +129,10 @@ def test_only_masked_values_are_undecidable(administrator, helper, workshop, cal
 def test_only_the_last_days_of_the_agent_are_read(acme, administrator, helper, workshop, call):
     with time_machine.travel(timezone.now() - timedelta(days=3), tick=True):
         call(ECHO, {"text": "x"})
-    other = factories.create_agent(acme, "other")
+    other_agent = factories.create_agent(acme, "other")
     assert simulate_policy(administrator, helper, PolicySpec("none"), days=1).rows == 0
     assert simulate_policy(administrator, helper, PolicySpec("none"), days=4).changed == 1
-    assert simulate_policy(administrator, other, PolicySpec("none"), days=4).rows == 0
+    assert simulate_policy(administrator, other_agent, PolicySpec("none"), days=4).rows == 0
 
 
 def test_a_simulation_stops_at_its_limits_and_reports_it(administrator, helper, monkeypatch):

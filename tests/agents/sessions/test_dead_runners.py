@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Runner, Session
-from agents.sessions import leases, quarantine
+from agents.sessions import dead_runners, leases
 from agents.sessions.quarantine import QUARANTINE_CODE
 from bonobot.core.process_identity import identify_this_process
 from bonobot.ledger.models import AuditRow
@@ -46,7 +46,7 @@ def die(*held, silent=False):
 
 
 def release(**options):
-    return quarantine.release_dead_runners(quarantine.list_other_runners(None), **options)
+    return dead_runners.release_dead_runners(dead_runners.list_other_runners(None), **options)
 
 
 def statuses(*listed):
@@ -80,9 +80,9 @@ def test_missing_heartbeats_prove_nothing_after_an_outage(agent):
 def test_a_worker_that_sent_a_heartbeat_meanwhile_keeps_its_sessions(agent):
     session = create_session(agent)
     runner_id = die(session, silent=True)
-    others = quarantine.list_other_runners(None)
+    other_runners = dead_runners.list_other_runners(None)
     leases.renew_runner_leases(runner_id)
-    assert quarantine.release_dead_runners(others) == []
+    assert dead_runners.release_dead_runners(other_runners) == []
     assert statuses(session) == [Session.Status.RUNNING]
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Runner, Session, Step
-from agents.sessions import leases, quarantine, step_store
+from agents.sessions import dead_runners, leases, step_store
 from agents.sessions.leases import LeaseLost
 from tests import factories
 
@@ -29,7 +29,7 @@ def expire_heartbeat(runner_id):
 
 
 def release_dead_runners(own_id):
-    return quarantine.release_dead_runners(quarantine.list_other_runners(own_id))
+    return dead_runners.release_dead_runners(dead_runners.list_other_runners(own_id))
 
 
 def test_a_queued_session_is_claimed_once(session):

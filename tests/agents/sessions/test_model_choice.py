@@ -59,8 +59,8 @@ def test_members_choose_selectable_endpoints_and_operators_any(
 
 
 def test_an_endpoint_of_another_organization_is_not_found(administrator, helper):
-    other = factories.create_organization("other")
-    foreign = factories.create_agent(other).model_endpoint
+    other_organization = factories.create_organization("other")
+    foreign = factories.create_agent(other_organization).model_endpoint
     with pytest.raises(NotFound) as caught:
         find_selectable_endpoint(administrator, helper, str(foreign.pk))
     assert caught.value.field == "model_endpoint"

@@ -55,7 +55,7 @@ def short_waits(monkeypatch):
 def endpoint(acme, helper, first, second):
     administrator = factories.build_administrator(acme)
     common = {"api_key": "k", "allow_private": True, "retries": 1}
-    other = save_endpoint(
+    other_endpoint = save_endpoint(
         administrator,
         ModelEndpointSpec(
             name="Other",
@@ -73,7 +73,7 @@ def endpoint(acme, helper, first, second):
             kind="anthropic",
             base_url=first.url,
             model="claude-opus-4-8",
-            fallback=other,
+            fallback=other_endpoint,
             input_price=2_000_000,
             output_price=10_000_000,
             **common,

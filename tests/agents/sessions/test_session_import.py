@@ -206,9 +206,9 @@ def test_only_those_who_may_run_an_agent_import_sessions_into_it(acme, helper, e
     content = exported_session[1]
     with pytest.raises(Forbidden):
         import_session(factories.create_member(acme, Role.AUDITOR), helper, content)
-    other = factories.create_organization("other")
+    other_organization = factories.create_organization("other")
     with pytest.raises(NotFound):
-        import_session(factories.build_administrator(other), helper, content)
+        import_session(factories.build_administrator(other_organization), helper, content)
     administrator = factories.build_administrator(acme)
     update_agent(administrator, helper, AgentSpec(name="Helper", enabled=False))
     helper.refresh_from_db()

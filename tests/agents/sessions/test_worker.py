@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agents import tasks
 from agents.models import Runner, Session
-from agents.sessions import leases, loop, quarantine
+from agents.sessions import dead_runners, leases, loop
 from agents.sessions import services as sessions
 from agents.sessions import worker as running
 from bonobot.core.runtime import get_runtime
@@ -205,14 +205,14 @@ def test_a_session_that_another_process_releases_during_the_claim_is_claimed(
     dead_id = leases.register_runner()
     leases.claim_session(session.pk, dead_id)
     Runner.objects.filter(pk=dead_id).update(heartbeat_at=timezone.now() - leases.LEASE_DURATION)
-    list_other_runners = quarantine.list_other_runners
+    list_other_runners = dead_runners.list_other_runners
 
     def release_before_listing(*args):
-        quarantine.release_dead_runners(list_other_runners(runner.runner_id))
+        dead_runners.release_dead_runners(list_other_runners(runner.runner_id))
         return list_other_runners(*args)
 
     get_runtime().call(runner.start)
-    monkeypatch.setattr(quarantine, "list_other_runners", release_before_listing)
+    monkeypatch.setattr(dead_runners, "list_other_runners", release_before_listing)
     assert get_runtime().call(runner._claim_session, session.pk) is not None
 
 

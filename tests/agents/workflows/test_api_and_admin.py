@@ -57,11 +57,11 @@ def test_members_can_run_workflows_of_their_agents(acme, helper):
     operator.post("workflows", {"name": "say", "source": SOURCE})
     member = rest.as_role(acme, Role.MEMBER, helper)
     assert member.post("workflows/say/runs", {"inputs": {"text": "x"}}).status == 201
-    other = rest.as_role(acme, Role.MEMBER, factories.create_agent(acme, "other"))
-    assert other.get("workflows/say").status == 404
-    assert other.get("workflows").json["results"] == []
+    other_rest = rest.as_role(acme, Role.MEMBER, factories.create_agent(acme, "other"))
+    assert other_rest.get("workflows/say").status == 404
+    assert other_rest.get("workflows").json["results"] == []
     run = WorkflowRun.objects.get()
-    assert other.get(f"workflow-runs/{run.pk}").status == 404
+    assert other_rest.get(f"workflow-runs/{run.pk}").status == 404
 
 
 def test_the_admin_creates_and_shows_a_workflow_run(acme, helper):

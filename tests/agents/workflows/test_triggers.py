@@ -98,16 +98,18 @@ def test_wrong_secrets_unknown_ids_and_old_signatures_get_the_same_response(
     trigger, secret = webhook
     body = b'{"alerts": [{"name": "disk"}]}'
     schedule = create_schedule(administrator, workflow)
-    _, other = save_trigger(administrator, workflow, TriggerSpec(name="other", kind="webhook"))
+    _, other_trigger = save_trigger(
+        administrator, workflow, TriggerSpec(name="other", kind="webhook")
+    )
     expired_at = time.time() - 400
     responses = [
         post_delivery(trigger, body),
         post_delivery(trigger, body, **build_bearer("")),
-        post_delivery(trigger, body, **build_bearer(other)),
+        post_delivery(trigger, body, **build_bearer(other_trigger)),
         post_delivery(trigger, body, **build_bearer(f"{secret}x")),
         post_delivery(trigger, body, Authorization=f"Basic {secret}"),
         post_delivery(trigger, body + b" ", **build_signature(secret, body)),
-        post_delivery(trigger, body, **build_signature(other, body)),
+        post_delivery(trigger, body, **build_signature(other_trigger, body)),
         post_delivery(trigger, body, **build_signature(secret, body, signed_at=expired_at)),
         post_delivery(trigger, body, **build_signature(secret, body, signed_at=time.time() + 400)),
         post_delivery(trigger, body, **{**build_signature(secret, body), TIMESTAMP_HEADER: "soon"}),

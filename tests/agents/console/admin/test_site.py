@@ -125,10 +125,13 @@ def test_a_member_sees_their_own_sessions_only() -> None:
 
 
 def test_a_person_can_switch_the_organization() -> None:
-    acme, other = factories.create_organization("acme"), factories.create_organization("other")
+    acme, other_organization = (
+        factories.create_organization("acme"),
+        factories.create_organization("other"),
+    )
     owner = admin_client.sign_in(acme, Role.OWNER)
-    Membership.objects.create(organization=other, user=owner.user, role=Role.AUDITOR)
-    admin_client.create_web_server(other, "elsewhere")
+    Membership.objects.create(organization=other_organization, user=owner.user, role=Role.AUDITOR)
+    admin_client.create_web_server(other_organization, "elsewhere")
     assert "elsewhere" not in owner.get("mcp_servers_server_changelist")
     owner.post("switch_organization", to="other")
     page = owner.get("mcp_servers_server_changelist")
@@ -144,9 +147,12 @@ def test_a_person_cant_switch_to_another_organization() -> None:
 
 
 def test_a_link_alone_doesnt_switch_the_organization() -> None:
-    acme, other = factories.create_organization("acme"), factories.create_organization("other")
+    acme, other_organization = (
+        factories.create_organization("acme"),
+        factories.create_organization("other"),
+    )
     administrator = admin_client.sign_in(acme, None)
-    administrator.get("switch_organization", to=other.slug)
+    administrator.get("switch_organization", to=other_organization.slug)
     assert "organization" not in administrator.client.session
 
 

@@ -127,9 +127,9 @@ def test_a_model_cant_answer_without_the_key(
     )  # a required argument
     assert get_code(client.call("answer_approval", **arguments, answer_key="x")) == "needs_app"
     key = client.call("list_approvals")["_meta"][KEY]
-    other = token_of(factories.build_administrator(acme))
+    other_token = token_of(factories.build_administrator(acme))
     for stranger in (
-        AppClient(gateway_client, token=other),
+        AppClient(gateway_client, token=other_token),
         AppClient(gateway_client, capabilities={}),
     ):
         result = stranger.call("answer_approval", **arguments, answer_key=key)
@@ -172,8 +172,10 @@ def test_ones_own_call_cant_be_approved_on_the_page(
     with pytest.raises(Forbidden) as caught:
         check_not_own_call(client_of_person, str(persons.pk))
     assert caught.value.code == "own_call"
-    others = factories.create_approval(helper, requested_by_kind="user", requested_by_id="other")
-    check_not_own_call(client_of_person, str(others.pk))
+    other_approval = factories.create_approval(
+        helper, requested_by_kind="user", requested_by_id="other"
+    )
+    check_not_own_call(client_of_person, str(other_approval.pk))
 
 
 @pytest.fixture(scope="module")

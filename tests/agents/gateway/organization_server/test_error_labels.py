@@ -65,15 +65,17 @@ def test_a_client_gets_the_labels_of_each_name_in_a_response_of_the_organization
 def test_a_session_gets_the_labels_of_a_name_in_the_refusal_of_a_call(scene: Scene) -> None:
     caller = scene.world.start_session()
     assert caller.session is not None
-    other = factories.create_agent(scene.world.acme, "other")
+    other_agent = factories.create_agent(scene.world.acme, "other")
     scene.program.read_labeled_data()
     assert scene.rest.patch("agents/other", {"name": "Ann was here"}).status == 200
     scene.world.clear_caller_labels()
     actor = scene.world.administrator.actor
     label_session_with_error(actor, caller.session, Conflict("The agent is busy."))
     assert caller.try_to_send() == ""
-    other.refresh_from_db()
-    label_session_with_error(actor, caller.session, Conflict(f"The agent {other.name!r} is busy."))
+    other_agent.refresh_from_db()
+    label_session_with_error(
+        actor, caller.session, Conflict(f"The agent {other_agent.name!r} is busy.")
+    )
     assert caller.try_to_send() == APPROVAL_REQUIRED
 
 

@@ -155,15 +155,15 @@ def test_a_role_sees_only_its_tools_and_others_are_unknown(
     role: Role, acme: Organization, helper: Agent, client: Client
 ) -> None:
     administrator = factories.build_administrator(acme)
-    other = Client(client.gateway_client, token_of(administrator, role))
-    listed, everything = set(other.tools()), set(client.tools())
+    other_client = Client(client.gateway_client, token_of(administrator, role))
+    listed, everything = set(other_client.tools()), set(client.tools())
     assert listed <= everything
     assert ("create_agent" in listed) == (role in (Role.OWNER, Role.OPERATOR))
     assert ("run_workflow" in listed) == (role in (Role.OWNER, Role.OPERATOR, Role.MEMBER))
     assert ("list_servers" in listed) == (role != Role.MEMBER)
     hidden = sorted(everything - listed)[:3]
     for name in hidden:
-        assert other.call(name).error == {"code": -32602, "message": f"Unknown tool: {name}"}
+        assert other_client.call(name).error == {"code": -32602, "message": f"Unknown tool: {name}"}
 
 
 def test_a_token_for_one_agent_has_no_management_tools(

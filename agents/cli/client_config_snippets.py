@@ -1,7 +1,6 @@
-"""The commands `mcp serve` and `mcp snippet`."""
+"""The command `mcp snippet`."""
 
 import argparse
-import os
 from dataclasses import asdict
 
 from django.conf import settings
@@ -23,8 +22,7 @@ from bonobot.core.cli.command_group import (
     build_table,
     expand_variables,
 )
-from bonobot.core.problems import InvalidInput, NotFound
-from bonobot.core.runtime import get_runtime
+from bonobot.core.problems import NotFound
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Server
 
@@ -89,7 +87,7 @@ def _get_pool_server(cli: CommandContext, name: str) -> Server:
     return server
 
 
-SNIPPET_VERBS = (
+VERBS = (
     CommandVerb(
         "snippet",
         "Print the configuration for an MCP client",
@@ -98,69 +96,6 @@ SNIPPET_VERBS = (
         examples=(
             "mcp snippet --agent helper --client claude-code --token '${TOKEN}'",
             "mcp snippet --server time --client cursor",
-        ),
-    ),
-)
-
-
-BEARER_VARIABLE = "BONOBOT_TOKEN"
-
-
-def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stdio", action="store_true", help="Use standard input and output")
-    parser.add_argument(
-        "--check", action="store_true", help="Print what a client would find, then exit"
-    )
-    target_group = parser.add_mutually_exclusive_group()
-    target_group.add_argument(
-        "--agent", metavar="SLUG", help="Serve the tools, resources, and prompts of this agent"
-    )
-    target_group.add_argument(
-        "--server", metavar="SLUG", help="Serve one server with its original names"
-    )
-
-
-def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
-    if not options.stdio and not options.check:
-        raise InvalidInput(
-            "No transport was specified. Over HTTP, the web process serves MCP at /mcp.",
-            field="--stdio",
-            remedy="Add --stdio, or start the web process: bonobot up",
-        )
-    token = os.environ.get(BEARER_VARIABLE, "")
-    if not token:
-        raise InvalidInput(
-            f"The environment variable `{BEARER_VARIABLE}` isn't set.",
-            field=BEARER_VARIABLE,
-            remedy="Set it to a token. Create one: bonobot tokens create NAME --role ROLE",
-        )
-    # Imported late: the SDK's server takes a second to load.
-    from agents.gateway import transports
-    from agents.gateway.routes import GatewayAddress
-
-    address = GatewayAddress("organization")
-    if options.agent:
-        address = GatewayAddress("agent", options.agent)
-    elif options.server:
-        address = GatewayAddress("server", options.server)
-    if options.check:
-        counts = get_runtime().call(transports.count_declarations, token, address)
-        cli.emit(counts)
-        cli.print_message(", ".join(f"{count} {kind}" for kind, count in counts.items()))
-        return
-    get_runtime().call(transports.serve_stdio, token, address)
-
-
-SERVE_VERBS = (
-    CommandVerb(
-        "serve",
-        "Serve MCP to one client over standard input and output",
-        _serve,
-        arguments=(_add_serve_arguments,),
-        examples=(
-            "mcp serve --stdio --agent helper      # BONOBOT_TOKEN=bnb_… in the environment",
-            "mcp serve --stdio --server github",
-            "mcp serve --check --agent helper",
         ),
     ),
 )
