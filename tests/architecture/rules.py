@@ -13,7 +13,10 @@ from tests.problem_texts import find_concatenations
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("bonobot.core",),
     ("bonobot.ledger",),
-    ("bonobot.accounts", "bonobot.ledger.admin", "bonobot.ledger.api", "bonobot.ledger.cli"),
+    (
+        *("bonobot.accounts", "bonobot.ledger.admin", "bonobot.ledger.api", "bonobot.ledger.cli"),
+        "bonobot.ledger.usage.report",  # it is of what a principal may see
+    ),
     (
         *("bonobot.notifications", "bonobot.oauth_server", "bonobot.jobs", "bonobot.monitoring"),
         *("bonobot.maintenance", "bonobot.processes"),

@@ -14,12 +14,11 @@ from pytest_django import DjangoAssertNumQueries
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.admin import usage as admin_usage
 from bonobot.ledger.models import TOOK, Rollup, RollupCursor
 from bonobot.ledger.usage import build_rollups
-from bonobot.ledger.usage.report import GROUPS, UsageQuery
+from bonobot.ledger.usage.report import GROUPS, UsageQuery, load_usage_report
 from tests import admin_client, factories, large_organization, rest
 
 pytestmark = pytest.mark.django_db
