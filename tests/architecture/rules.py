@@ -93,7 +93,7 @@ DECISIONS = (
         for name in (
             *("active_content", "attack_resemblance", "classifier"),
             *("definition_text", "definitions", "deobfuscation", "findings"),
-            *("hidden_characters", "prompt_injection", "scan_result", "signals"),
+            *("hidden_characters", "prompt_injection", "signals", "tool_results"),
         )
     ),
     *(
