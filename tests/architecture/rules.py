@@ -91,8 +91,7 @@ DECISIONS = (
     *(
         f"mcp_servers.scanning.{name}"
         for name in (
-            *("active_content", "attack_resemblance", "classifier"),
-            *("definition_text", "definitions", "deobfuscation", "findings"),
+            *("active_content", "classifier", "definition_text", "definitions", "deobfuscation"),
             *("hidden_characters", "prompt_injection", "signals", "tool_results"),
         )
     ),
