@@ -107,11 +107,14 @@ def test_a_report_uses_a_fixed_number_of_queries(
 
 
 def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
-    other = factories.create_organization("other")
+    other_organization = factories.create_organization("other")
     large_organization.create_calls(
-        other, factories.create_agent(other), [admin_client.create_web_server(other)], 10
+        other_organization,
+        factories.create_agent(other_organization),
+        [admin_client.create_web_server(other_organization)],
+        10,
     )
-    build_rollups.count_organization(other.pk)
+    build_rollups.count_organization(other_organization.pk)
     administrator, owner = (
         factories.build_administrator(acme),
         factories.create_member(acme, Role.OWNER),
