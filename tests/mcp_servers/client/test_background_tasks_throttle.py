@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, integers
 
-from mcp_servers.client import background_tasks, http_channel
+from mcp_servers.client import background_tasks, http_requests
 from mcp_servers.client.background_tasks import (
     GRACE_S,
     LOOP_SHARE,
@@ -75,7 +75,7 @@ async def test_an_endless_event_stream_doesnt_block_the_loop(
         while True:
             yield events
 
-    monkeypatch.setattr(http_channel, "decode_json", count_event)
+    monkeypatch.setattr(http_requests, "decode_json", count_event)
     async with raw_http_server.RawHttp(lambda request: flood()).listening() as server:
         started_at = time.perf_counter()
         error = await failure(call(connections, http(server.url, era="modern"), "x", timeout_s=1.5))
