@@ -85,7 +85,7 @@ DECISIONS = (
     "mcp_servers.openapi.declared_operations",
     "mcp_servers.openapi.document",
     "mcp_servers.openapi.operations",
-    "mcp_servers.openapi.outline",
+    "mcp_servers.openapi.document_outline",
     "mcp_servers.openapi.requests",
     "mcp_servers.openapi.schema_conversion",
     *(
