@@ -1,4 +1,4 @@
-"""The command group `notices` for notifications and channels."""
+"""The command group `notifications` for notifications and channels."""
 
 import argparse
 from typing import Any
