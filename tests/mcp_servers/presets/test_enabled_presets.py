@@ -20,7 +20,7 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.cli import servers
 from mcp_servers.import_export.import_plan import plan_servers
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.availability import (
+from mcp_servers.presets.enabled_presets import (
     can_use,
     disable_preset,
     enable_preset,
