@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks import scanning_texts
 from mcp_servers.scanning import inspect_result, scan_definition
-from mcp_servers.scanning.scan_result import strip_json_value
+from mcp_servers.scanning.tool_results import strip_json_value
 from tests import corpus
 from tests.mcp_servers.scanning import definition_texts, result_texts
 from tests.mcp_servers.scanning.definition_texts import described, seen, taking, unseen

@@ -112,10 +112,10 @@ def _build_calls(url: str) -> ComparedCalls:
     return ComparedCalls(bare, governed, _build_gateway_call(administrator, agent, numbers))
 
 
-def _build_gateway_call(boss: Principal, agent: Agent, numbers: Iterator[int]) -> Call:
+def _build_gateway_call(administrator: Principal, agent: Agent, numbers: Iterator[int]) -> Call:
     """Return a function that calls the tool through the gateway's ASGI application."""
     gateway = GatewayApplication()
-    _, token = create_token(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
+    _, token = create_token(administrator, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
 
     async def requested() -> None:
         headers, body = modern_request("mcp_web_echo", next(numbers), token)

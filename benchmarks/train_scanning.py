@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks import scanning_texts as texts
 from benchmarks.scanning_texts import Sample
-from mcp_servers.scanning import attack_resemblance, classifier
+from mcp_servers.scanning import classifier, definitions
 from mcp_servers.scanning.classifier import BUCKET_COUNT, LinearModel
 from mcp_servers.scanning.definition_text import read_definition_text
 from mcp_servers.scanning.definitions import scan_by_rules
@@ -179,7 +179,7 @@ def count_repeats(group: str) -> int:
 
 def compute_scores(model: LinearModel, sample: Sample) -> tuple[float, float]:
     """Return the score of a definition alone, and of what of it names a neighbor (or -99)."""
-    reading = attack_resemblance.prepare_definition(sample.payload)
+    reading = definitions.prepare_definition(sample.payload)
     alone = reading.find_best_window(model)
     neighbors = reading.find_best_named_window(
         model, build_other_names_pattern(sample.payload["name"], sample.own)
@@ -199,8 +199,8 @@ class JudgedDefinition(NamedTuple):
         """Tell whether it is held."""
         if not classified:
             return self.rules
-        near = neighbors and self.beside >= attack_resemblance.NAMED_TOOL_THRESHOLD
-        return self.rules or self.alone >= attack_resemblance.ALONE_THRESHOLD or near
+        near = neighbors and self.beside >= definitions.NAMED_TOOL_THRESHOLD
+        return self.rules or self.alone >= definitions.ALONE_THRESHOLD or near
 
 
 def judge(model: LinearModel, sample: Sample) -> JudgedDefinition:
@@ -324,7 +324,7 @@ def main() -> None:
     fields = PACKAGE / "vocabulary.txt"
     known_items = [item for part in read_all() for item in part if not texts.is_single(item.group)]
     fields.write_text(build_vocabulary(known_items), encoding="utf-8")
-    path = PACKAGE / f"{attack_resemblance.MODEL}.weights"
+    path = PACKAGE / f"{definitions.CLASSIFIER_MODEL}.weights"
     path.write_bytes(classifier.pack_model(train()))
     sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
 

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
-from secrets import token_hex
 from time import perf_counter
 from typing import Any
 
@@ -44,7 +43,7 @@ from agents.gateway.transports import GatewayApplication, is_gateway_path  # noq
 from bonobot import urls  # noqa: E402, F401 - loaded at startup
 from bonobot.core.http.response_headers import complete_response_start  # noqa: E402
 from bonobot.core.runtime import Runtime  # noqa: E402
-from bonobot.core.telemetry.logging import request_id  # noqa: E402
+from bonobot.core.telemetry.logging import request_id, set_new_request_id  # noqa: E402
 from bonobot.core.telemetry.metrics import observe_request  # noqa: E402
 from bonobot.monitoring import health, metrics_endpoint  # noqa: E402 - loaded at startup
 
@@ -61,7 +60,6 @@ gateway = GatewayApplication()
 # A request with both headers may be smuggled: a proxy may use the other one for its length.
 LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 REFUSAL_HEADERS = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
-REQUEST_ID_BYTES = 4  # logs for people show the first eight digits of an ID
 AREAS = frozenset({"admin", "api", "oauth", "static"})
 
 
@@ -77,7 +75,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "websocket.close", "code": 1000})
     else:
-        request_id.set(token_hex(REQUEST_ID_BYTES))
+        set_new_request_id()
         response = ResponseSender(send)
         try:
             await route_request(scope, receive, response)

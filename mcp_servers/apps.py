@@ -60,7 +60,7 @@ class McpServersConfig(AppConfig):
         )
         extension_points.set_stderr_sink(LazyFunction("mcp_servers.stderr_log.save_stderr"))
         extension_points.set_change_notification_listeners(
-            LazyFunction("mcp_servers.rediscovery.handle_change_notification"),
+            LazyFunction("mcp_servers.refresh_definitions.handle_change_notification"),
             LazyFunction("mcp_servers.subscriptions.resource_updated.handle_change_notification"),
         )
         extension_points.set_server_versions_loader(

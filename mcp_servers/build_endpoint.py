@@ -10,9 +10,9 @@ from uuid import UUID
 from django.conf import settings
 
 from bonobot.accounts.models import Organization
+from mcp_servers.bundles.archive import BundleFolder
 from mcp_servers.bundles.services import fill_bundle_folder, prepare_bundle_folder
 from mcp_servers.client import sandbox
-from mcp_servers.client.bundle_folder import BundleFolder
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY
 from mcp_servers.client.resource_limits import ProcessLimits

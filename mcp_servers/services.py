@@ -34,7 +34,7 @@ from mcp_servers.models import (
 from mcp_servers.models.servers import save_document
 from mcp_servers.oauth_client.revocation import find_server_account, revoke_grants
 from mcp_servers.oauth_client.types import OAuthAccount
-from mcp_servers.presets.availability import check_enabled
+from mcp_servers.presets.enabled_presets import check_enabled
 from mcp_servers.server_config import ServerColumns, ServerSpec, clean_server_spec
 from mcp_servers.subscriptions import leases
 from mcp_servers.tool_names import check_name, slugify

@@ -10,7 +10,7 @@ from bonobot.core.concurrency_limits import get_concurrency_limit
 from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from mcp_servers import bulk_jobs, rediscovery, stderr_log
+from mcp_servers import bulk_jobs, refresh_definitions, stderr_log
 from mcp_servers.discovery import ServerRemoved, run_discovery
 from mcp_servers.health import check_servers, retention
 from mcp_servers.models import BulkJob
@@ -24,9 +24,10 @@ logger = logging.getLogger(__name__)
 def check_due_servers() -> None:
     """Check all servers that are due, and continue abandoned discoveries and bulk jobs."""
     get_runtime().spawn(check_servers.check_due_servers(), name="health checks")
-    if abandoned_servers := rediscovery.list_abandoned_servers():
+    if abandoned_servers := refresh_definitions.list_abandoned_servers():
         get_runtime().spawn(
-            rediscovery.refresh_abandoned_servers(abandoned_servers), name="abandoned discoveries"
+            refresh_definitions.refresh_abandoned_servers(abandoned_servers),
+            name="abandoned discoveries",
         )
     for job_id in bulk_jobs.list_abandoned_jobs():
         get_runtime().spawn(bulk_jobs.run_bulk_job(job_id), name=f"bulk job {job_id}")

@@ -80,9 +80,9 @@ class Moments:
         @functools.wraps(plain)
         def around(*args: Any, **kwargs: Any) -> Any:
             self.pass_by(f"before {plain.__qualname__}")
-            found = plain(*args, **kwargs)
+            result = plain(*args, **kwargs)
             self.pass_by(f"after {plain.__qualname__}")
-            return found
+            return result
 
         return around
 
@@ -90,9 +90,9 @@ class Moments:
         @functools.wraps(plain)
         async def around(*args: Any, **kwargs: Any) -> Any:
             self.pass_by(f"before {plain.__qualname__}")
-            found = await plain(*args, **kwargs)
+            result = await plain(*args, **kwargs)
             self.pass_by(f"after {plain.__qualname__}")
-            return found
+            return result
 
         return around
 

@@ -101,16 +101,16 @@ def start_loaded(
 def load_web() -> None:
     """Import and compute what a web process needs before its first request."""
     import bonobot.asgi  # noqa: F401 - sets up Django for the import below
-    from bonobot.management import program_modules
+    from bonobot.management import preload_modules
 
-    program_modules.load_web()
+    preload_modules.load_web()
 
 
 def load_worker() -> None:
     """Import what a worker needs before it is ready."""
-    from bonobot.management import program_modules
+    from bonobot.management import preload_modules
 
-    program_modules.load_worker(with_scheduler=False)
+    preload_modules.load_worker(with_scheduler=False)
 
 
 LOADERS: dict[str, Callable[[], None]] = {

@@ -108,7 +108,7 @@ def _find_in_python(source: Source) -> Iterator[Message]:
 
 def _find_in_tasks(sources: Iterable[Source]) -> Iterator[Message]:
     """Yield the descriptions of scheduled tasks, from their docstrings."""
-    modules = ("bonobot.settings.schedules", "bonobot.settings.oauth_server")
+    modules = ("bonobot.settings.scheduled_tasks", "bonobot.settings.oauth_server")
     names = {
         module.target for source in sources if source.module in modules for module in source.strings
     }

@@ -41,7 +41,7 @@ from mcp_servers.client.errors import UpstreamError, build_protocol_error
 from mcp_servers.client.mcp_extensions import is_skill_content
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH
-from mcp_servers.rediscovery import await_refresh_on_error
+from mcp_servers.refresh_definitions import await_refresh_on_error
 
 CANCEL_TIMEOUT_S = 5.0
 MIN_TIMEOUT_S = 0.1  # for a retry shortly before the deadline

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from agents.calls.incomplete_results import MAX_KEY_LENGTH
+from mcp_servers.client.deadlines import PROGRESS_FACTOR
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error
-from mcp_servers.client.jsonrpc import PROGRESS_FACTOR
 
 RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
 CANCEL_TIMEOUT_S = 5.0

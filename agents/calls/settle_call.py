@@ -30,7 +30,7 @@ from mcp_servers.health.server_status import (
     record_call_contact,
     record_call_failure,
 )
-from mcp_servers.rediscovery import request_refresh_on_error
+from mcp_servers.refresh_definitions import request_refresh_on_error
 
 logger = logging.getLogger(__name__)
 

@@ -61,8 +61,8 @@ from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.mcp_extensions import is_for_models
-from mcp_servers.scanning.scan_result import strip_json_value
 from mcp_servers.scanning.services import strip_result
+from mcp_servers.scanning.tool_results import strip_json_value
 
 VIA = "gateway"
 INPUT_REQUIRED = "input_required"

@@ -24,7 +24,7 @@ from agents.sessions.tool_calls import build_holder_key
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.types import Actor
-from mcp_servers.rediscovery import get_refresher
+from mcp_servers.refresh_definitions import get_refresher
 
 logger = logging.getLogger(__name__)
 

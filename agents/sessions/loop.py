@@ -53,7 +53,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.admission import AuditUnavailable
-from mcp_servers.rediscovery import get_refresher
+from mcp_servers.refresh_definitions import get_refresher
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
-from mcp_servers.rediscovery import is_catalog_expired
+from mcp_servers.refresh_definitions import is_catalog_expired
 
 CONNECTED, DISCONNECTED = "server_connected", "server_disconnected"
 # Server names by id, as stored in steps.

@@ -23,7 +23,7 @@ from bonobot.jobs import queues
 from bonobot.processes.process_status import read_running_url
 from bonobot.settings import admin as admin_settings
 from bonobot.settings import email as email_settings
-from bonobot.settings import oauth_server, schedules
+from bonobot.settings import oauth_server, scheduled_tasks
 from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
     ACCOUNT_ADAPTER,
     ACCOUNT_EMAIL_VERIFICATION,
@@ -341,7 +341,7 @@ CELERY_TASK_QUEUES = SimpleLazyObject(queues.build_task_queues)
 CELERY_TASK_DEFAULT_ROUTING_KEY = queues.DEFAULT_QUEUE
 CELERY_TASK_ROUTES = queues.build_task_routes()
 CELERY_BEAT_SCHEDULER = "bonobot.jobs.celery_beat:BonobotScheduler"
-CELERY_BEAT_SCHEDULE = schedules.build_default_schedule(with_oauth=BONOBOT_OAUTH)
+CELERY_BEAT_SCHEDULE = scheduled_tasks.build_default_schedule(with_oauth=BONOBOT_OAUTH)
 
 # Each scheduled task uses at most one thread (`ExclusiveTask`).
 CELERY_WORKER_CONCURRENCY = len(CELERY_BEAT_SCHEDULE) + BONOBOT_WORKER_THREADS

@@ -26,7 +26,7 @@ from mcp_servers.admin.add_servers import ServerDestination, redirect_after_add
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.allowed_folders import FOLDER_KINDS, list_allowed_folders
-from mcp_servers.presets.availability import (
+from mcp_servers.presets.enabled_presets import (
     can_use,
     disable_preset,
     enable_preset,

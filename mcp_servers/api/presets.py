@@ -5,11 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import django_filters
-from drf_spectacular.utils import (
-    OpenApiExample,
-    extend_schema_field,
-    extend_schema_serializer,
-)
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -28,7 +24,7 @@ from mcp_servers.api.serializers import (
 )
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
-from mcp_servers.presets.availability import disable_preset, enable_preset, list_enabled_ids
+from mcp_servers.presets.enabled_presets import disable_preset, enable_preset, list_enabled_ids
 from mcp_servers.presets.services import (
     PresetSpec,
     build_server_spec,

@@ -2,6 +2,8 @@
 
 The sizes that an archive declares are only a hint: files are read in parts, and reading ends at the
 limits.
+
+The unpacked files are compared with their digest at every start of the server.
 """
 
 import hashlib
@@ -13,14 +15,13 @@ import unicodedata
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.client.bundle_folder import hash_tree
 
 MIB = 1024 * 1024
 MAX_ARCHIVE_BYTES = 64 * MIB
@@ -35,6 +36,21 @@ ZIP_START = b"PK\x03\x04"
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 ENCRYPTED = 0x1
 UNIX = 3
+
+
+@dataclass(frozen=True)
+class BundleFolder:
+    """A folder with the files of a bundle; `tree_digest` is that of the approved archive."""
+
+    path: str
+    tree_digest: str
+
+    def is_unchanged(self) -> bool:
+        """Tell whether the folder has exactly the files of the archive. Blocks."""
+        try:
+            return hash_folder(Path(self.path)) == self.tree_digest
+        except (OSError, ValueError):
+            return False
 
 
 def is_bundle(data: bytes) -> bool:
@@ -214,3 +230,36 @@ def _build_size_error(reason: str) -> InvalidInput:
         field="bundle",
         remedy="Leave out development dependencies, or add the server from a package registry.",
     )
+
+
+def hash_tree(files: Iterable[tuple[str, bool, str]]) -> str:
+    """Return the digest of files, given as path, whether it is executable, and SHA-256."""
+    total = hashlib.sha256()
+    for path, executable, digest in sorted(files):
+        total.update(f"{path}\0{'x' if executable else '-'}\0{digest}\n".encode())
+    return total.hexdigest()
+
+
+def hash_folder(root: Path) -> str:
+    """Return the digest of a folder's files; raises `ValueError` for anything else than files."""
+    files = []
+    for folder, names, file_names in os.walk(root, onerror=_raise_error):
+        for name in (*names, *file_names):
+            path = Path(folder, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                continue
+            if not stat.S_ISREG(mode):
+                raise ValueError(name)
+            relative_path = path.relative_to(root).as_posix()
+            files.append((relative_path, bool(mode & stat.S_IXUSR), _hash_file(path)))
+    return hash_tree(files)
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _raise_error(error: OSError) -> None:
+    raise error

@@ -17,7 +17,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.bundles.archive import BundleArchive
+from mcp_servers.bundles.archive import BundleArchive, BundleFolder
 from mcp_servers.bundles.manifest import (
     FOLDER_MARK,
     MAX_MANIFEST_BYTES,
@@ -25,7 +25,6 @@ from mcp_servers.bundles.manifest import (
     build_manifest_error,
     read_manifest,
 )
-from mcp_servers.client.bundle_folder import BundleFolder
 from mcp_servers.models import Server, ServerBundle
 from mcp_servers.tool_names import slugify
 

@@ -18,7 +18,7 @@ from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import NotFound
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Preset
-from mcp_servers.presets.availability import disable_preset, enable_preset
+from mcp_servers.presets.enabled_presets import disable_preset, enable_preset
 
 if TYPE_CHECKING:
     from mcp_servers.presets.catalog import CatalogEntry
@@ -50,7 +50,7 @@ def _handle_presets(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _list_presets(cli: CommandContext, slugs: list[str]) -> None:
-    from mcp_servers.presets.availability import list_enabled_ids
+    from mcp_servers.presets.enabled_presets import list_enabled_ids
 
     presets = Preset.objects.available_to(cli.principal.organization_id)
     if slugs:
@@ -194,7 +194,7 @@ def _get_preset(cli: CommandContext, slug: str) -> Preset:
 
 
 def _describe_preset(cli: CommandContext, preset: Preset) -> dict[str, Any]:
-    from mcp_servers.presets.availability import list_enabled_ids
+    from mcp_servers.presets.enabled_presets import list_enabled_ids
 
     return _serialize_preset(preset, list_enabled_ids(cli.principal.organization_id))
 

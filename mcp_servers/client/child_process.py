@@ -27,7 +27,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.masking import MASK, mask_text
 from bonobot.core.text.untrusted_text import make_visible, strip_terminal_sequences
-from mcp_servers.client.background_tasks import ReadThrottle, TaskSet
+from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.egress_proxy import EgressProxy
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.environment_rules import (
@@ -48,6 +48,7 @@ from mcp_servers.client.errors import (
 from mcp_servers.client.extension_points import StderrSink
 from mcp_servers.client.folder_rules import FolderReplaced, OpenFolders
 from mcp_servers.client.forwarded_ports import find_forwarded_ports, replace_addresses
+from mcp_servers.client.read_throttle import ReadThrottle
 from mcp_servers.client.sandbox import ServerSandboxUnavailable
 
 TRIAL_TIMEOUT_S = 5.0

@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx2
 
 from bonobot.core.text.masking import Masker
-from mcp_servers.client.bundle_folder import BundleFolder
+from mcp_servers.bundles.archive import BundleFolder
 from mcp_servers.client.folder_rules import SYSTEM_ONLY, FolderRule
 from mcp_servers.client.resource_limits import UNLIMITED, ProcessLimits
 from mcp_servers.client.sandbox import NO_SANDBOX, Sandbox, ServerSandbox

@@ -1,47 +1,32 @@
-"""JSON-RPC messages, their limits and request deadlines.
+"""JSON-RPC messages and their limits.
 
 Depth and size are checked before parsing, so a small body can't become a large object. Characters
 that the database and UTF-8 can't store (NUL, lone surrogates) become U+FFFD.
-
-While a server of the handshake era waits for a response from us (from a person or a model), the
-deadline of the request it belongs to is paused. The host limits how long that takes. Progress
-extends a deadline that the caller didn't choose, up to a bound.
 """
 
-import asyncio
 import json
 import math
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from pydantic_core import to_json
 
 from bonobot import __version__
-from bonobot.core.deadlines import Deadline
-from bonobot.core.http.connection_errors import SILENT, TIMED_OUT
-from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.canonical_json import to_compact_json
+from mcp_servers.client.deadlines import RequestDeadline
 from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import (
-    UpstreamError,
     build_protocol_error,
     build_rpc_error,
-    build_timeout_error,
-    build_unreachable_error,
 )
 
 if TYPE_CHECKING:
     from mcp_servers.client.host import Host
 
 
-# Progress extends a request's deadline to at most this many times its length.
-PROGRESS_FACTOR = 10
 MODERN_VERSION = "2026-07-28"
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
@@ -73,90 +58,6 @@ OnLog = Callable[[Mapping[str, Any]], Awaitable[None]]
 LOG_MESSAGE = "notifications/message"
 # Replaces values nested too deeply in a listing; random, so no server can forge it.
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
-
-
-class RequestDeadline(Deadline):
-    """The deadline of a request to a server, as a context manager that raises `UpstreamError`.
-
-    Its error says whether the server saw the request. `extensible` says whether progress extends
-    it.
-    """
-
-    def __init__(
-        self,
-        endpoint: ServerEndpoint,
-        request: "McpRequest",
-        seconds: float,
-        *,
-        extensible: bool = False,
-    ) -> None:
-        super().__init__(seconds)
-        self._endpoint = endpoint
-        self._request = request
-        self._extensible = extensible
-        self._extendable_s = (PROGRESS_FACTOR - 1) * seconds
-        self._pause_count = 0
-        self._remaining_s = 0.0
-        request.deadline = self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the deadline; raises `UpstreamError` if it has passed."""
-        self._pause_count = -1  # pauses that are still open must not move it
-        self._request.deadline = None  # no cycle for the garbage collector
-        is_timeout = isinstance(error, TimeoutError)
-        try:
-            super().__exit__(kind, error, traceback)
-        except TimeoutError:
-            is_timeout = True
-        if is_timeout:
-            raise self._build_error() from None
-
-    def extend(self) -> None:
-        """Restart the deadline after progress, up to the bound."""
-        if not self._extensible or self._pause_count != 0 or self.has_passed:
-            return
-        now = asyncio.get_running_loop().time()
-        gained_s = min(now + self.seconds - self.ends_at, self._extendable_s)
-        if gained_s > 0:
-            self._extendable_s -= gained_s
-            self.move(self.ends_at + gained_s)
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Pause the deadline inside the block."""
-        if self._pause_count < 0 or self.has_passed:
-            yield
-            return
-        now = asyncio.get_running_loop().time
-        if self._pause_count == 0:
-            self._remaining_s = max(0.0, self.ends_at - now())
-            self.move(inf)
-        self._pause_count += 1
-        try:
-            yield
-        finally:
-            if self._pause_count > 0:
-                self._pause_count -= 1
-                if self._pause_count == 0:
-                    self.move(now() + self._remaining_s)
-
-    def _build_error(self) -> UpstreamError:
-        endpoint, request, seconds = self._endpoint, self._request, self.seconds
-        if request.sent:
-            return build_timeout_error(endpoint, request.method, seconds, sent=True)
-        if seconds > endpoint.connect_s and endpoint.transport != "stdio":
-            # Connecting has ended: it has a shorter limit of its own.
-            return build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy)
-        return build_unreachable_error(
-            endpoint,
-            format_message("no connection within {seconds:g} s", seconds=seconds),
-            remedy=TIMED_OUT.remedy,
-        )
 
 
 class UnreadableJson(ValueError):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, quote_text
-from mcp_servers.client.http_channel import validate_header_annotations
+from mcp_servers.client.http_requests import validate_header_annotations
 from mcp_servers.client.jsonrpc import TOO_DEEP, McpRequest
 from mcp_servers.client.mcp_extensions import (
     SKILLS_EXTENSION,

@@ -32,7 +32,7 @@ from mcp_servers.client.errors import (
     build_unreachable_error,
 )
 from mcp_servers.client.host import Host
-from mcp_servers.client.http_channel import (
+from mcp_servers.client.http_requests import (
     BUSY_STATUSES,
     MAX_ERROR_BODY_BYTES,
     TOO_MANY_REQUESTS,

@@ -35,6 +35,7 @@ from mcp_servers.client.change_notifications import (
     build_not_offered_error,
     list_notifying_topics,
 )
+from mcp_servers.client.deadlines import RequestDeadline
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_timeout_error
 from mcp_servers.client.extension_points import (
@@ -44,7 +45,7 @@ from mcp_servers.client.extension_points import (
     find_stderr_sink,
 )
 from mcp_servers.client.host import DiscoveryHost, Host, NullHost
-from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDeadline
+from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
 from mcp_servers.client.openapi import OpenApiUpstream
 from mcp_servers.client.protocol_versions import (

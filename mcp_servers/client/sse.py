@@ -24,7 +24,7 @@ from mcp_servers.client.errors import (
     quote_text,
 )
 from mcp_servers.client.host import Host, build_declared_capabilities
-from mcp_servers.client.http_channel import STREAM_BODY_FACTOR, HttpChannel
+from mcp_servers.client.http_requests import STREAM_BODY_FACTOR, HttpChannel
 from mcp_servers.client.jsonrpc import McpRequest, build_notification
 from mcp_servers.client.protocol_versions import (
     METHOD_NOT_FOUND,

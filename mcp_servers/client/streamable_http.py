@@ -39,7 +39,7 @@ from mcp_servers.client.host import (
     build_declared_capabilities,
     select_request_capabilities,
 )
-from mcp_servers.client.http_channel import (
+from mcp_servers.client.http_requests import (
     NO_REQUEST_ID,
     HttpChannel,
     IdleTracker,

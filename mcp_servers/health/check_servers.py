@@ -25,7 +25,7 @@ from mcp_servers.health.check_delays import compute_check_delay
 from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint
-from mcp_servers.rediscovery import is_catalog_expired
+from mcp_servers.refresh_definitions import is_catalog_expired
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from bonobot.core.http.egress import resolve_for_preview
 from bonobot.core.http.ip_addresses import AddressScope
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
-from mcp_servers.import_export.bundle_entries import fill_bundle_entries
+from mcp_servers.bundles.import_entries import fill_bundle_entries
 from mcp_servers.import_export.entries import ImportEntry
 from mcp_servers.import_export.parse_servers import parse_import
 from mcp_servers.models import Server

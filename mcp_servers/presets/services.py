@@ -20,8 +20,8 @@ from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.audit import update_server_columns
 from mcp_servers.models import Preset, Secret, Server
 from mcp_servers.presets.allowed_folders import resolve_folders
-from mcp_servers.presets.availability import check_enabled
 from mcp_servers.presets.catalog import compute_catalog_digest, fill_preset, load_catalog
+from mcp_servers.presets.enabled_presets import check_enabled
 from mcp_servers.presets.validation import check_preset_columns
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.stdio_validation import check_no_dangerous_variables

@@ -1,10 +1,9 @@
 """Scan untrusted text for hidden characters and instructions; a filter, not a boundary."""
 
-from mcp_servers.scanning.definitions import scan_definition
-from mcp_servers.scanning.findings import ScanFinding
+from mcp_servers.scanning.definitions import ScanFinding, scan_definition
 from mcp_servers.scanning.hidden_characters import HiddenRun, find_hidden_runs
 from mcp_servers.scanning.prompt_injection import find_injections
-from mcp_servers.scanning.scan_result import (
+from mcp_servers.scanning.tool_results import (
     CleanedText,
     InspectedText,
     clean_result,

@@ -5,24 +5,112 @@ for ours; a legitimate tool describes it ("of the assistant to create").
 
 Each definition stores the version of the rules; with an older version, it is rescanned in the
 background (`mcp_servers.scanning.services`).
+
+Where no single rule matches, the classifier's score of the whole definition is compared with a
+threshold that was set on legitimate definitions. A definition that names another tool has a lower
+threshold.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, NamedTuple
 
 from bonobot.core.text.linear_regex import LARGE_MEMORY, LinearPattern
 from bonobot.core.text.untrusted_text import format_path_step, make_visible
-from mcp_servers.scanning.attack_resemblance import find_attack_resemblance
-from mcp_servers.scanning.deobfuscation import fold_text, split_identifier
-from mcp_servers.scanning.findings import ScanFinding, Tier
+from mcp_servers.scanning.classifier import (
+    LinearModel,
+    ScoredWindow,
+    compute_length_penalty,
+    find_heaviest_phrases,
+    find_heaviest_window,
+    read_model,
+)
+from mcp_servers.scanning.definition_text import DefinitionText, read_definition_text
+from mcp_servers.scanning.deobfuscation import (
+    LetterSequence,
+    TextLayer,
+    build_other_names_pattern,
+    extract_layers,
+    extract_letters,
+    find_byte_position,
+    find_original_positions,
+    fold_text,
+    insert_spaces,
+    mark_names,
+    split_identifier,
+)
 from mcp_servers.scanning.hidden_characters import find_hidden_runs
 from mcp_servers.scanning.prompt_injection import (
     DEFINITION_THRESHOLD,
     find_instructions,
     find_name_instructions,
 )
-from mcp_servers.scanning.signals import PATTERN_PARTS
+from mcp_servers.scanning.signals import DEFINITION_SIGNALS, PATTERN_PARTS, SignalHit
+
+RESEMBLANCE_RULE: Final = "resembles_an_attack"
+CLASSIFIER_MODEL: Final = "definitions"
+MOVED_SPACES: Final = "moved_spaces"
+ALONE_THRESHOLD: Final = 1.2
+# For windows that contain the name of another tool.
+NAMED_TOOL_THRESHOLD: Final = 0.2
+# How much higher the text with moved spaces must score than the original.
+MIN_SCORE_GAIN: Final = 1.0
+_MAX_PHRASE_CHARACTERS: Final = 60
+_SURROGATES: Final = dict.fromkeys(range(55296, 57344), "?")
+
+
+class PreparedDefinition(NamedTuple):
+    """A definition's text, letters and signals, and the byte at which its schemas start."""
+
+    source: DefinitionText
+    text: str
+    folded: str
+    letters: LetterSequence
+    hits: list[SignalHit]
+    schema_start: int
+
+    def find_best_window(self, model: LinearModel) -> ScoredWindow | None:
+        """Return the window that resembles an attack most."""
+        best_window = find_heaviest_window(
+            model, self.letters, self.hits, schema_start=self.schema_start
+        )
+        return _lower_score(model, self.letters, best_window)
+
+    def find_best_named_window(
+        self, model: LinearModel, names: LinearPattern | None
+    ) -> ScoredWindow | None:
+        """Return the best window that names another tool; None if it names none."""
+        marked = mark_names(self.letters, names) if names else self.letters
+        if marked is self.letters:
+            return None
+        best_window = find_heaviest_window(model, marked, self.hits, require_mark=True)
+        return _lower_score(model, marked, best_window)
+
+
+Tier = Literal["hard", "soft"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFinding:
+    """A finding: hard (never callable) or soft (waits for review).
+
+    `path` is a JSON path (`… (key)` for a key), `start` and `end` are character positions in that
+    string, `excerpt` makes hidden characters visible.
+    """
+
+    tier: Tier
+    rule: str
+    path: str
+    excerpt: str
+    start: int = 0
+    end: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the stored form."""
+        return asdict(self)
+
 
 # A description with fewer letters doesn't count.
 MIN_DESCRIPTION_LETTERS: Final = 12
@@ -61,6 +149,142 @@ _SESSION_NOUN: Final = LinearPattern(
     LARGE_MEMORY,
 )
 _OTHER_OWNER: Final = re.compile(r" ?(?:of|from|in|to|for|by|on) (?:the|an?|this|your|each|which) ")
+
+
+def _lower_score(
+    model: LinearModel, letters: LetterSequence, best_window: ScoredWindow | None
+) -> ScoredWindow | None:
+    """Return a window with its score lowered for the length of the text."""
+    if best_window is None:
+        return None
+    penalty = compute_length_penalty(len(letters.raw), model.size)
+    return best_window._replace(score=best_window.score - penalty)
+
+
+def prepare_definition(payload: Any) -> PreparedDefinition:
+    """Return a definition prepared for scoring."""
+    source = read_definition_text(payload)
+    text = source.text.translate(_SURROGATES)
+    folded = fold_text(text)
+    letters = extract_letters(folded)
+    leading_text = fold_text(text[: source.schema_start])
+    return PreparedDefinition(
+        source,
+        text,
+        folded,
+        letters,
+        DEFINITION_SIGNALS.find_signals(folded),
+        find_byte_position(letters, len(leading_text)),
+    )
+
+
+def find_attack_resemblance(
+    payload: Any, *, own_names: Collection[str] = (), peer_names: Collection[str] = ()
+) -> Iterator[ScanFinding]:
+    """Yield one finding if a definition resembles an attack; about 2 ms per KiB."""
+    model, prepared = read_model(CLASSIFIER_MODEL), prepare_definition(payload)
+    best_window = prepared.find_best_window(model)
+    if best_window and best_window.score >= ALONE_THRESHOLD:
+        yield _build_finding(prepared, model, prepared.letters, best_window)
+        return
+    names = (
+        build_other_names_pattern(payload.get("name"), own_names, peer_names)
+        if isinstance(payload, dict)
+        else None
+    )
+    named_window = prepared.find_best_named_window(model, names)
+    if names and named_window and named_window.score >= NAMED_TOOL_THRESHOLD:
+        yield _build_finding(prepared, model, mark_names(prepared.letters, names), named_window)
+        return
+    plain_score = best_window.score if best_window else 0.0
+    yield from _find_in_layers(prepared, model, plain_score)
+
+
+def _find_in_layers(
+    prepared: PreparedDefinition, model: LinearModel, plain_score: float
+) -> Iterator[ScanFinding]:
+    """Yield one finding if a decoded layer resembles an attack."""
+    for layer in _iterate_layers(prepared.text):
+        folded = fold_text(layer.text)
+        letters = extract_letters(folded)
+        best_window = _lower_score(
+            model,
+            letters,
+            find_heaviest_window(model, letters, DEFINITION_SIGNALS.find_signals(folded)),
+        )
+        if best_window is None or not _is_above_threshold(layer, best_window.score, plain_score):
+            continue
+        phrases = _format_phrases(model, letters, best_window, folded, layer.text)
+        path, start = prepared.source.locate(layer.start)
+        excerpt = f"{format_probability(best_window.score)} ({layer.rule}): {phrases}"
+        yield ScanFinding(
+            "soft", RESEMBLANCE_RULE, path, excerpt, start, start + layer.end - layer.start
+        )
+        return
+
+
+def _iterate_layers(text: str) -> Iterator[TextLayer]:
+    """Yield other readings of a text: decoded, and with spaces restored."""
+    yield from extract_layers(text)
+    spaced_text = insert_spaces(text)
+    if spaced_text is not None:
+        yield TextLayer(MOVED_SPACES, spaced_text, 0, len(text))
+
+
+def _is_above_threshold(layer: TextLayer, layer_score: float, plain_score: float) -> bool:
+    """Tell whether a layer's score is above its threshold."""
+    if layer.rule != MOVED_SPACES:
+        return layer_score >= ALONE_THRESHOLD
+    if layer_score < plain_score + MIN_SCORE_GAIN:
+        return False
+    return layer_score >= ALONE_THRESHOLD or (
+        layer_score >= NAMED_TOOL_THRESHOLD and bool(find_instructions(layer.text))
+    )
+
+
+def _build_finding(
+    prepared: PreparedDefinition,
+    model: LinearModel,
+    letters: LetterSequence,
+    best_window: ScoredWindow,
+) -> ScanFinding:
+    folded, text, window = prepared.folded, prepared.text, best_window.window
+    phrases = find_heaviest_phrases(model, letters, window, folded)
+    first_phrase = (
+        phrases[0]
+        if phrases
+        else (letters.positions[window.start], letters.positions[window.end - 1] + 1)
+    )
+    text_start, text_end = find_original_positions(
+        text, first_phrase[0], max(first_phrase[1] - 1, first_phrase[0])
+    )
+    path, start = prepared.source.locate(text_start)
+    excerpt = (
+        f"{format_probability(best_window.score)}: "
+        f"{_format_phrases(model, letters, best_window, folded, text)}"
+    )
+    return ScanFinding(
+        "soft", RESEMBLANCE_RULE, path, excerpt, start, start + text_end + 1 - text_start
+    )
+
+
+def format_probability(value: float) -> str:
+    """Return a score as a probability, by the training texts."""
+    return f"{100 / (1 + math.exp(-max(min(value, 20.0), -20.0))):.0f} %"
+
+
+def _format_phrases(
+    model: LinearModel, letters: LetterSequence, best_window: ScoredWindow, folded: str, text: str
+) -> str:
+    """Return the heaviest phrases as written, and the rules of the window."""
+    phrases: list[str] = []
+    for start, end in find_heaviest_phrases(model, letters, best_window.window, folded):
+        text_start, text_end = find_original_positions(text, start, max(end - 1, start))
+        phrases.append(
+            f"»{make_visible(text[text_start : text_end + 1].strip(), _MAX_PHRASE_CHARACTERS)}«"
+        )
+    rules = sorted({rule for rule, _ in best_window.window.rules})
+    return ", ".join(phrases) + (f" ({', '.join(rules)})" if rules else "")
 
 
 def scan_parameter_names(payload: Any) -> Iterator[tuple[str, str]]:

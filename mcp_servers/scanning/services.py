@@ -26,7 +26,7 @@ from mcp_servers.audit import record_server_change
 from mcp_servers.health import outages
 from mcp_servers.models import Definition, Server
 from mcp_servers.scanning.definitions import RULES_VERSION, scan_definition
-from mcp_servers.scanning.scan_result import StrippedValue, strip_json_value
+from mcp_servers.scanning.tool_results import StrippedValue, strip_json_value
 
 MAX_PEER_NAMES = 5_000
 MAX_INLINE_CHARACTERS = 16_384

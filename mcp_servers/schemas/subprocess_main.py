@@ -38,7 +38,7 @@ def _handle_request(request: dict[str, Any]) -> dict[str, Any]:
             return {"verdict": verdict.verdict, "reason": verdict.reason}
         if request["task"] == "outline":
             # Few children need this import; without it, the others start in half the time.
-            from mcp_servers.openapi.outline import build_outline
+            from mcp_servers.openapi.document_outline import build_outline
 
             return {
                 "outline": build_outline(

@@ -146,7 +146,7 @@ async def classify_schemas(schemas: Sequence[Any]) -> list[SchemaVerdict]:
 def build_outline_in_child(
     text: str, *, document_url: str = "", operation_keys: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """Return the outline of an OpenAPI document (`mcp_servers.openapi.outline`).
+    """Return the outline of an OpenAPI document (`mcp_servers.openapi.document_outline`).
 
     Blocks for up to 30 s: never call it on the loop. Raises `InvalidInput` for a document that
     can't be parsed, or not in time, and `ServiceUnavailable` (`validation_busy`).

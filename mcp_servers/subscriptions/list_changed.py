@@ -27,7 +27,7 @@ from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client.access_tokens import is_per_person
-from mcp_servers.rediscovery import get_refresher
+from mcp_servers.refresh_definitions import get_refresher
 from mcp_servers.subscriptions import leases
 
 logger = logging.getLogger(__name__)

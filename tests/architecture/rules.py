@@ -13,7 +13,10 @@ from tests.problem_texts import find_concatenations
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("bonobot.core",),
     ("bonobot.ledger",),
-    ("bonobot.accounts", "bonobot.ledger.admin", "bonobot.ledger.api", "bonobot.ledger.cli"),
+    (
+        *("bonobot.accounts", "bonobot.ledger.admin", "bonobot.ledger.api", "bonobot.ledger.cli"),
+        "bonobot.ledger.usage.report",  # it is of what a principal may see
+    ),
     (
         *("bonobot.notifications", "bonobot.oauth_server", "bonobot.jobs", "bonobot.monitoring"),
         *("bonobot.maintenance", "bonobot.processes"),
@@ -82,15 +85,14 @@ DECISIONS = (
     "mcp_servers.openapi.declared_operations",
     "mcp_servers.openapi.document",
     "mcp_servers.openapi.operations",
-    "mcp_servers.openapi.outline",
+    "mcp_servers.openapi.document_outline",
     "mcp_servers.openapi.requests",
     "mcp_servers.openapi.schema_conversion",
     *(
         f"mcp_servers.scanning.{name}"
         for name in (
-            *("active_content", "attack_resemblance", "classifier"),
-            *("definition_text", "definitions", "deobfuscation", "findings"),
-            *("hidden_characters", "prompt_injection", "scan_result", "signals"),
+            *("active_content", "classifier", "definition_text", "definitions", "deobfuscation"),
+            *("hidden_characters", "prompt_injection", "signals", "tool_results"),
         )
     ),
     *(

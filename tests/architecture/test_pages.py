@@ -62,7 +62,7 @@ def test_files_and_names_in_pages_for_contributors_exist(page: Path) -> None:
 
 
 def _find_files(name: str) -> Iterator[Path]:
-    """Yield the file; a short path such as `admin/channels.py` is relative to a package."""
+    """Yield the file; a short path such as `admin.py` is relative to a package."""
     if (ROOT / name).exists():
         yield ROOT / name
     else:

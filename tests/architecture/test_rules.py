@@ -112,7 +112,7 @@ def test_a_decision_module_with_effects_is_detected(text: str) -> None:
 
 def test_a_pure_decision_module_passes() -> None:
     decision = Source(
-        "mcp_servers.scanning.findings",
+        "mcp_servers.scanning.definitions",
         "import re\nfrom dataclasses import dataclass\nfrom bonobot.core.problems import Problem",
     )
     problems = Source("bonobot.core.problems", "from collections.abc import Mapping")

@@ -34,9 +34,12 @@ def organizations(
 ) -> Iterator[Organizations]:
     """Fill two organizations; return them and the IDs of the objects of the second one."""
     with share_rows(django_db_blocker):
-        acme, other = factories.create_organization("acme"), factories.create_organization("other")
+        acme, other_organization = (
+            factories.create_organization("acme"),
+            factories.create_organization("other"),
+        )
         create_objects(acme)
-        yield acme, other, create_objects(other)
+        yield acme, other_organization, create_objects(other_organization)
 
 
 @pytest.mark.parametrize("role", list(Role))

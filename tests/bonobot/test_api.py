@@ -93,9 +93,9 @@ def test_a_person_signs_in_by_session_and_writes_with_the_csrf_token(acme):
 
 
 def test_a_person_in_two_organizations_chooses_one_by_the_header(acme):
-    other = factories.create_organization("other")
+    other_organization = factories.create_organization("other")
     user = User.objects.create_user("ann", password="pw-for-tests")
-    for organization in (acme, other):
+    for organization in (acme, other_organization):
         Membership.objects.create(organization=organization, user=user, role=Role.OWNER)
         factories.create_agent(organization, f"agent-of-{organization.slug}")
     client = RestClient(user=user)
@@ -126,11 +126,14 @@ def test_a_person_without_an_organization_is_refused(acme):
 
 
 def test_a_token_for_one_agent_reads_and_runs_that_agent_only(acme):
-    own_agent, other = factories.create_agent(acme, "mine"), factories.create_agent(acme, "other")
+    own_agent, other_agent = (
+        factories.create_agent(acme, "mine"),
+        factories.create_agent(acme, "other"),
+    )
     client = rest.as_role(acme, Role.OWNER, agent=own_agent)
     assert [agent["slug"] for agent in client.get("agents").json["results"]] == ["mine"]
     assert client.get(f"agents/{own_agent.pk}/tools").status == 200
-    assert client.get(f"agents/{other.pk}").status == 404
+    assert client.get(f"agents/{other_agent.pk}").status == 404
     for path in ("mcp-servers", "audit", "tokens", "model-endpoints", "members"):
         assert client.get(path).json["rule"] == "token:agent"
     assert client.patch(f"agents/{own_agent.pk}", {"name": "x"}).json["rule"] == "token:agent"

@@ -111,8 +111,8 @@ def test_names_of_all_kinds_are_in_some_response(
     shared_organization: LabeledOrganization,
 ) -> None:
     with roll_back():
-        found = {name for route in READS for name in shared_organization.find_names(route)}
-    assert found == {*NAMES}
+        names = {name for route in READS for name in shared_organization.find_names(route)}
+    assert names == {*NAMES}
 
 
 def list_bodies(route: str, method: str) -> list[Any]:

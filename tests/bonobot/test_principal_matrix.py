@@ -672,5 +672,5 @@ def test_no_page_shows_a_member_agents_without_access(example: FilledOrganizatio
             leaks += [f"{word} by {name}" for word in words if word in text]
     assert not leaks, "\n".join(leaks)
     for word in words:
-        found = command_palette.search_palette(case.principal, Navigation(), word)
-        assert [entry.title for entry in found] == []
+        entries = command_palette.search_palette(case.principal, Navigation(), word)
+        assert [entry.title for entry in entries] == []

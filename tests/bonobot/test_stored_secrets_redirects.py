@@ -193,13 +193,13 @@ def test_a_server_that_replaces_a_deleted_one_gets_none_of_its_secrets() -> None
         create_server(administrator, spec)
     assert refusal.value.code == "missing_value"
     without_headers = {"url": "https://elsewhere.example.net/mcp"}
-    other = create_server(
+    other_server = create_server(
         administrator,
         ServerSpec(name="web", transport_type="http", endpoint_config=without_headers),
     )
     with pytest.raises(Problem):
         restore_deletion(administrator, deletion)
-    assert not other.secrets.exists()
+    assert not other_server.secrets.exists()
     assert count_secrets_elsewhere() == 0
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
-from mcp_servers import rediscovery
+from mcp_servers import refresh_definitions
 from mcp_servers.client import change_notifications
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.rediscovery import get_refresher
+from mcp_servers.refresh_definitions import get_refresher
 from tests import factories
 from tests.mcp_servers.raw_list_changed_server import ListChangedServer
 
@@ -25,8 +25,8 @@ def acme(transactional_db: None) -> Organization:
 @pytest.fixture
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the delays of refreshes and reopened streams."""
-    monkeypatch.setattr(rediscovery, "INTERVAL", timedelta(seconds=0.05))
-    monkeypatch.setattr(rediscovery, "PAUSE_FACTOR", 0)
+    monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=0.05))
+    monkeypatch.setattr(refresh_definitions, "PAUSE_FACTOR", 0)
     monkeypatch.setattr(change_notifications, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(change_notifications, "MAX_PAUSE_S", 0.1)
 

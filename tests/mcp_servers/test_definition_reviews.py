@@ -78,12 +78,12 @@ def test_refused_definitions_cant_be_approved(reviewer, server):
 
 
 def test_a_definition_of_another_server_is_skipped(acme, reviewer, server):
-    other = Server.objects.create(
+    other_server = Server.objects.create(
         organization=acme, scope_id=acme.pk, name="t", slug="t", transport_type="http"
     )
     one = server.definitions.get(name="one")
     with pytest.raises(Conflict):
-        approve_definitions(reviewer, other, {one.pk: one.digest})
+        approve_definitions(reviewer, other_server, {one.pk: one.digest})
     assert server.definitions.get(name="one").state == "pending"
 
 

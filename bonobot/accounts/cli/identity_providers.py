@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from bonobot.accounts.cli.token_signers import (
+from bonobot.accounts.cli.external_issuers import (
     ISSUER_URL_HELP,
     AddArgument,
     build_flag_arguments,
@@ -13,12 +13,7 @@ from bonobot.accounts.cli.token_signers import (
     show_list,
 )
 from bonobot.accounts.models import Provider
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandVerb,
-    expand_variables,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, expand_variables
 
 TEXT_FIELDS = ("client_id", "role", "role_claim")
 FLAG_HELP = {

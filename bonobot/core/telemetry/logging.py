@@ -10,6 +10,7 @@ import sys
 import time
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
+from secrets import token_hex
 from typing import Any
 
 from bonobot.core.text import masking
@@ -23,6 +24,7 @@ MAX_TRACEBACK = 32_768
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 session_id: ContextVar[str] = ContextVar("session_id", default="")
 call_id: ContextVar[str] = ContextVar("call_id", default="")
+REQUEST_ID_BYTES = 4  # logs for people show the first eight digits of an ID
 _CONTEXT = {"request": request_id, "session": session_id, "call": call_id}
 
 # Attributes of every record, and those that repeat the message (Django's request, Celery's task
@@ -67,6 +69,11 @@ def build_logging_config(*, level: str, style: str) -> dict[str, Any]:
         # Anyone can send a wrong Host header: no traceback needed.
         | {"django.security.DisallowedHost": {"filters": ["brief"]}},
     }
+
+
+def set_new_request_id() -> None:
+    """Give the log records of the current context a new request ID."""
+    request_id.set(token_hex(REQUEST_ID_BYTES))
 
 
 class LogContext:

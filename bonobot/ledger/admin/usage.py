@@ -19,7 +19,6 @@ from bonobot.accounts.admin_base.svg_charts import Chart, ChartColumn, ChartValu
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.templatetags.display import dollars, thousands
-from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.i18n.localization import format_day
 from bonobot.core.problems import Problem
 from bonobot.ledger.api.usage import build_csv_response
@@ -32,6 +31,7 @@ from bonobot.ledger.usage.report import (
     UsageReport,
     UsageReportEntry,
     build_filters,
+    load_usage_report,
 )
 
 MAX_LINES_SHOWN = 200  # lines; only exports and reports by day have more

@@ -14,12 +14,11 @@ from rest_framework.response import Response
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView
 from bonobot.accounts.roles import Action
-from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.ledger.audit.export import MEDIA_TYPES
 from bonobot.ledger.models import Rollup
-from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport
+from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport, load_usage_report
 
 
 class UsageFilter(StrictFilterSet):

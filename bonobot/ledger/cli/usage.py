@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
-from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.cli.command_group import (
     Argument,
     CommandContext,
@@ -16,7 +15,13 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.usage import build_rollups
-from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport, UsageReportEntry
+from bonobot.ledger.usage.report import (
+    GROUPS,
+    UsageQuery,
+    UsageReport,
+    UsageReportEntry,
+    load_usage_report,
+)
 
 SINCE_HELP = "Start of the period, such as 2026-11-01 or 7d (default: 30d)"
 UNTIL_HELP = "End of the period, in the same format"

@@ -1,6 +1,8 @@
 """Usage reports by organization, agent, server, tool, model or day.
 
 A report covers whole days of UTC, or whole hours if it starts within the last three days.
+
+A principal sees the reports of its organization, a platform administrator of all.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +14,9 @@ from uuid import UUID
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.export import escape_formula, format_csv
@@ -215,3 +220,26 @@ def _parse_uuid(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def load_usage_report(
+    principal: Principal,
+    query: UsageQuery,
+    now: datetime | None = None,
+    *,
+    max_lines: int = query_rollups.MAX_LINES,
+) -> UsageReport:
+    """Return a report of the principal's organization; raises `Forbidden`, `InvalidInput`.
+
+    It has at most `max_lines` lines, those with the most calls. Platform administrators see all
+    organizations, others their own.
+    """
+    principal.require(Action.VIEW_AUDIT)
+    return build_usage_report(
+        principal.organization_id,
+        query,
+        now,
+        all_organizations=principal.platform_admin,
+        load_organization_names=lambda: dict(Organization.objects.values_list("pk", "name")),
+        limit=max_lines,
+    )

@@ -21,7 +21,7 @@ from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Problem, ServiceUnavailable
 from bonobot.ledger.writer import writer_thread
 from bonobot.management.command_groups import COMMAND_HELPS
-from bonobot.management.program_modules import load_programs
+from bonobot.management.preload_modules import load_programs
 from bonobot.monitoring import database_state, health
 from bonobot.processes.forked_process import can_fork
 from bonobot.processes.memory_arenas import limit_memory_arenas

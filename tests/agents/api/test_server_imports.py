@@ -13,7 +13,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.availability import enable_preset
+from mcp_servers.presets.enabled_presets import enable_preset
 from mcp_servers.tasks import check_due_servers
 from tests import admin_client, factories, rest
 from tests.agents.registry_server import build_entry

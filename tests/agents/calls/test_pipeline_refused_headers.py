@@ -9,10 +9,10 @@ from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers import rediscovery
+from mcp_servers import refresh_definitions
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.rediscovery import get_refresher
+from mcp_servers.refresh_definitions import get_refresher
 from tests import factories
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp, RecordedRequest
@@ -125,4 +125,4 @@ def test_an_endlessly_refused_call_is_sent_at_most_twice(
     assert call(acme, server).code == "upstream_error"  # the next refresh isn't due yet
     assert server_with_headers.calls() == 3
     assert server_with_headers.http.methods().count("tools/list") == 2
-    assert rediscovery.INTERVAL.total_seconds() >= 10
+    assert refresh_definitions.INTERVAL.total_seconds() >= 10

@@ -9,11 +9,11 @@ from agents.models import Agent
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
-from mcp_servers import rediscovery
+from mcp_servers import refresh_definitions
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.health.check_servers import check_server
 from mcp_servers.models import Launcher, Server
-from mcp_servers.rediscovery import get_refresher
+from mcp_servers.refresh_definitions import get_refresher
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
@@ -39,7 +39,7 @@ CAPABILITY_TOOLS = (
 @pytest.fixture(autouse=True)
 def refresh_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refresh changed catalogs at once."""
-    monkeypatch.setattr(rediscovery, "INTERVAL", timedelta(seconds=0.05))
+    monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=0.05))
 
 
 @pytest.fixture

@@ -197,8 +197,8 @@ def test_an_invalid_link_is_refused(acme: Organization, text: str) -> None:
 
 def test_an_invitation_doesnt_reveal_whether_an_account_exists(acme: Organization) -> None:
     """The response is identical with and without an account."""
-    other = factories.create_organization("other")
-    member = factories.create_member(other, Role.OWNER, "bert")
+    other_organization = factories.create_organization("other")
+    member = factories.create_member(other_organization, Role.OWNER, "bert")
     User.objects.filter(pk=member.id).update(email="known@example.com")
     client = rest.as_role(acme, Role.OWNER)
     responses = [

@@ -138,9 +138,9 @@ def test_a_confirmation_link_is_valid_once_for_one_account(anna: User, acme: Org
     client = sign_in()
     link = request_email_change(client)
     factories.create_member(acme, Role.OWNER, "bert")
-    other = Client()
-    other.post(reverse("admin:login"), {"username": "bert", "password": PASSWORD})
-    assert b"link_invalid" in other.get(link).content
+    other_client = Client()
+    other_client.post(reverse("admin:login"), {"username": "bert", "password": PASSWORD})
+    assert b"link_invalid" in other_client.get(link).content
     client.post(link)
     assert client.get(link).status_code == 404
     assert client.get(link[:-3] + "xx/").status_code == 404
@@ -185,9 +185,9 @@ def test_rest_returns_and_updates_the_profile(anna: User) -> None:
     assert response.json()["person"]["language"] == "de"
     strange = client.patch("/api/me", {"email": EMAIL}, content_type="application/json")
     assert strange.status_code == 400
-    other = sign_in()
+    other_client = sign_in()
     assert client.delete("/api/me/sessions").json() == {"ended": 1}
-    assert other.get("/api/me").status_code in (401, 403)
+    assert other_client.get("/api/me").status_code in (401, 403)
     assert client.get("/api/me").status_code == 200
 
 
@@ -233,11 +233,11 @@ def test_times_follow_the_persons_time_zone_and_reports_use_utc(
     assert 'title="2026-01-02 00:30:00 CET"' in content
     assert at.isoformat() in content  # machine-readable
     assert read_first_day(client.get(usage)) == before
-    other = Client()
+    other_client = Client()
     assert (
         localization.format_datetime(at) == "2026-01-01 23:30 UTC"
     )  # the time zone doesn't leak into the next request of this thread
-    assert other.get(reverse("admin:login")).status_code == 200
+    assert other_client.get(reverse("admin:login")).status_code == 200
 
 
 def read_first_day(answer: Any) -> str:

@@ -110,10 +110,10 @@ def test_the_secrets_of_a_second_factor_are_encrypted(anna: User) -> None:
 
 
 def test_setting_up_a_second_factor_ends_the_other_sessions(anna: User) -> None:
-    other, own = sign_in(), sign_in()
+    other_client, own = sign_in(), sign_in()
     set_up_codes(own)
     assert is_signed_in(own)
-    assert not is_signed_in(other)
+    assert not is_signed_in(other_client)
 
 
 def test_people_are_redirected_to_the_setup_if_a_second_factor_is_required(
@@ -155,8 +155,8 @@ def test_an_owner_resets_a_lost_second_factor(acme: Organization, anna: User) ->
 def test_an_owner_cant_reset_the_factor_of_a_member_of_other_organizations(
     acme: Organization, anna: User
 ) -> None:
-    other = factories.create_organization("other")
-    Membership.objects.create(organization=other, user=anna, role=Role.MEMBER)
+    other_organization = factories.create_organization("other")
+    Membership.objects.create(organization=other_organization, user=anna, role=Role.MEMBER)
     owner = factories.create_member(acme, Role.OWNER, "bert")
     with pytest.raises(Forbidden):
         reset_second_factor(owner, anna)

@@ -110,9 +110,9 @@ def without_user(key: SecurityKey, request_options: dict[str, Any]) -> str:
 
 
 def with_other_key(key: SecurityKey, request_options: dict[str, Any]) -> str:
-    other = SecurityKey()
-    other.id = key.id
-    return other.answer(request_options)
+    other_key = SecurityKey()
+    other_key.id = key.id
+    return other_key.answer(request_options)
 
 
 def with_unknown_key(key: SecurityKey, request_options: dict[str, Any]) -> str:
@@ -146,9 +146,9 @@ def test_assertions_for_another_origin_or_challenge_are_refused(
 def test_a_challenge_is_bound_to_one_browser(anna: User) -> None:
     key = SecurityKey()
     add_key(key)
-    other, client = sign_in(), sign_in()
+    other_client, client = sign_in(), sign_in()
     read_options(client, ASK)
-    assert not post_assertion(client, key.answer(read_options(other, ASK)))
+    assert not post_assertion(client, key.answer(read_options(other_client, ASK)))
 
 
 def test_a_passkey_of_another_account_is_refused(anna: User) -> None:

@@ -21,8 +21,11 @@ def acme() -> Organization:
 
 
 def test_an_owner_cant_reach_other_files_by_changing_the_slug(acme: Organization) -> None:
-    other, folder = factories.create_organization("other"), get_organization_folder(acme.pk)
-    acme.slug = str(other.pk)
+    other_organization, folder = (
+        factories.create_organization("other"),
+        get_organization_folder(acme.pk),
+    )
+    acme.slug = str(other_organization.pk)
     with pytest.raises(InvalidInput) as raised:
         save_organization(factories.build_administrator(acme), acme, adding=False)
     assert (raised.value.code, raised.value.field) == ("slug_fixed", "slug")

@@ -291,9 +291,9 @@ def test_a_used_authenticator_code_is_refused_on_another_device_as_long_as_it_is
         assert is_signed_in(first)
         traveller.shift(seconds)
         clear_cache()
-        other = sign_in()
-        other.post(reverse("mfa_authenticate"), {"code": f"{code[:3]} {code[3:]}"})
-        assert not is_signed_in(other)
+        other_client = sign_in()
+        other_client.post(reverse("mfa_authenticate"), {"code": f"{code[:3]} {code[3:]}"})
+        assert not is_signed_in(other_client)
 
 
 GUESSES: dict[str, Callable[[int], str]] = {

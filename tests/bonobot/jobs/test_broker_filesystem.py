@@ -40,12 +40,14 @@ def test_messages_are_received_in_order(channel: broker.FilesystemBrokerChannel)
 
 
 def test_two_consumers_receive_each_message_once(channel: broker.FilesystemBrokerChannel) -> None:
-    other = channel.connection.create_channel(channel.connection)
+    other_channel = channel.connection.create_channel(channel.connection)
     for number in range(6):
         channel._put("sessions", MESSAGE | {"n": number})
-    received = [consumer._get("sessions")["n"] for _ in range(3) for consumer in (channel, other)]
+    received = [
+        consumer._get("sessions")["n"] for _ in range(3) for consumer in (channel, other_channel)
+    ]
     assert sorted(received) == list(range(6))
-    for consumer in (channel, other):
+    for consumer in (channel, other_channel):
         with pytest.raises(Empty):
             consumer._get("sessions")
 

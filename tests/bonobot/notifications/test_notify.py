@@ -113,8 +113,8 @@ def test_hidden_characters_of_servers_are_made_visible(acme, pager):
 
 
 def test_other_organizations_arent_notified(acme, pager):
-    other = factories.create_organization("other")
-    assert notify_outage(other) == 0
+    other_organization = factories.create_organization("other")
+    assert notify_outage(other_organization) == 0
     assert list_listening_organizations("server_down", "server_up") == {acme.pk}
 
 

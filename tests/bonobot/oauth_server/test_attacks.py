@@ -207,9 +207,9 @@ def test_a_refresh_token_gets_no_more_scopes_than_were_granted(ide: OAuthClient)
 
 
 def test_a_stolen_refresh_token_is_refused_for_another_client(ide: OAuthClient, olga: User) -> None:
-    tokens, other = ide.authorize(), OAuthClient(olga)
-    assert error(other.refresh(tokens["refresh_token"])) == "invalid_grant"
-    assert error(other.exchange(ide.code())) == "invalid_grant"
+    tokens, other_client = ide.authorize(), OAuthClient(olga)
+    assert error(other_client.refresh(tokens["refresh_token"])) == "invalid_grant"
+    assert error(other_client.exchange(ide.code())) == "invalid_grant"
 
 
 def test_tokens_are_issued_only_to_post_requests_and_never_cached(ide: OAuthClient) -> None:

@@ -118,12 +118,14 @@ CREDENTIALS = {"another client": "other:", "a secret": ":x", "nobody": "nobody:n
 def test_credentials_in_the_header_dont_replace_the_client_of_a_code(
     ide: OAuthClient, olga: User, name: str
 ) -> None:
-    other = OAuthClient(olga)
-    text = CREDENTIALS[name].replace("other", other.id)
+    other_client = OAuthClient(olga)
+    text = CREDENTIALS[name].replace("other", other_client.id)
     header = f"Basic {b64encode(text.encode()).decode()}"
     code = ide.code()
-    other.client.defaults["HTTP_AUTHORIZATION"] = header
-    response = other.exchange(code, client_id=ide.id if name != "a secret" else other.id)
+    other_client.client.defaults["HTTP_AUTHORIZATION"] = header
+    response = other_client.exchange(
+        code, client_id=ide.id if name != "a secret" else other_client.id
+    )
     tokens = response.json()
     assert response.status_code in (400, 401) or (tokens.get("access_token") and name != "a secret")
     for grant in Token.objects.exclude(digest=""):

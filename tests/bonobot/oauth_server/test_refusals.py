@@ -347,8 +347,10 @@ def test_a_consent_cant_grant_agents_of_another_organization(olga: User, helper:
     factories.create_agent(factories.create_organization("globex"), "secret")
     oauth_client = OAuthClient(olga)
     assert oauth_client.open_consent(resource=f"{ORIGIN}/mcp/agents/secret").status_code == 400
-    other = factories.create_organization("initech")
-    stranger = OAuthClient(User.objects.get(pk=factories.create_member(other, Role.OWNER).id))
+    other_organization = factories.create_organization("initech")
+    stranger = OAuthClient(
+        User.objects.get(pk=factories.create_member(other_organization, Role.OWNER).id)
+    )
     assert stranger.open_consent().status_code == 400
 
 

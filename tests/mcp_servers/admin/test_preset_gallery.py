@@ -8,7 +8,7 @@ import pytest
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.availability import enable_preset
+from mcp_servers.presets.enabled_presets import enable_preset
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db

@@ -146,10 +146,12 @@ def test_one_definition_is_disabled(acme, server, path):
 
 
 def test_a_definition_of_another_server_isnt_found(acme, reviewer, server, path):
-    other = Server.objects.create(
+    other_server = Server.objects.create(
         organization=acme, scope_id=acme.pk, name="t", slug="t", transport_type="http"
     )
-    response = reviewer.get(f"mcp-servers/{other.pk}/definitions/{get_definition(server).pk}")
+    response = reviewer.get(
+        f"mcp-servers/{other_server.pk}/definitions/{get_definition(server).pk}"
+    )
     assert (response.status, response.json["field"]) == (404, "definition_id")
 
 

@@ -112,7 +112,7 @@ def test_the_selection_can_be_changed_with_the_stored_document(operator):
 
 
 def test_an_api_of_another_organization_isnt_found(operator):
-    other = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
+    other_client = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
     created = operator.post("mcp-servers", body("listPets")).json
-    assert other.patch(f"mcp-servers/{created['id']}", {"name": "x"}).status == 404
-    assert json.dumps(TEXT)[:40] not in other.get("mcp-servers").text
+    assert other_client.patch(f"mcp-servers/{created['id']}", {"name": "x"}).status == 404
+    assert json.dumps(TEXT)[:40] not in other_client.get("mcp-servers").text

@@ -38,13 +38,13 @@ def test_the_pool_is_exported_without_its_secrets(acme):
 
 def test_an_export_can_be_imported_elsewhere_with_its_values(acme):
     exported = rest.as_role(acme, Role.OPERATOR).get("mcp-servers/export").json
-    other = factories.create_organization("other")
-    client = rest.as_role(other, Role.OPERATOR)
+    other_organization = factories.create_organization("other")
+    client = rest.as_role(other_organization, Role.OPERATOR)
     values = {"DOCS_TOKEN": "one", "DOCS_X_TEAM": "two"}
     body = {"text": json.dumps(exported), "apply": True, "fill": values}
     response = client.post("mcp-servers/import", body)
     assert response.json["entries"][0]["action"] == "added", response.json
-    server = Server.objects.get(organization=other)
+    server = Server.objects.get(organization=other_organization)
     assert {s.name: s.value.open() for s in server.secrets.all()} == {
         "token": "one",
         "X-Team": "two",

@@ -10,8 +10,7 @@ import pytest
 
 from bonobot.core.problems import InvalidInput
 from mcp_servers.bundles import archive as bundle_archive
-from mcp_servers.bundles.archive import BundleArchive
-from mcp_servers.client.bundle_folder import BundleFolder, hash_folder
+from mcp_servers.bundles.archive import BundleArchive, BundleFolder, hash_folder
 from tests.bundle_files import build_bundle
 
 

@@ -142,12 +142,14 @@ def test_only_platform_administrators_import_bundles(acme: Organization) -> None
 
 def test_another_organization_cant_use_a_bundle(acme: Organization) -> None:
     text = store_bundle(factories.build_administrator(acme), build_bundle())
-    other = factories.build_administrator(factories.create_organization("other"))
-    [entry] = plan_import(other, text, ImportChoices()).as_dict()["entries"]
+    administrator = factories.build_administrator(factories.create_organization("other"))
+    [entry] = plan_import(administrator, text, ImportChoices()).as_dict()["entries"]
     assert (entry["problems"][0]["code"], entry["action"]) == ("unknown_bundle", "invalid")
     config = {"command": "python3", "args": [], "bundle": ServerBundle.objects.get().digest}
     with pytest.raises(Problem) as caught:
-        create_server(other, ServerSpec(name="x", transport_type="stdio", endpoint_config=config))
+        create_server(
+            administrator, ServerSpec(name="x", transport_type="stdio", endpoint_config=config)
+        )
     assert (caught.value.code, caught.value.field) == ("unknown_bundle", "endpoint_config.bundle")
 
 

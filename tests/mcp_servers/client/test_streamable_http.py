@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
-from mcp_servers.client import jsonrpc
+from mcp_servers.client import deadlines, jsonrpc
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, text_of
 from tests.servers import raw_http_server
@@ -79,7 +79,7 @@ async def test_progress_extends_the_deadline_that_the_caller_did_not_choose_up_t
         handled.set()
 
     async def measure(factor: int, **more: float) -> float:
-        monkeypatch.setattr(jsonrpc, "PROGRESS_FACTOR", factor)
+        monkeypatch.setattr(deadlines, "PROGRESS_FACTOR", factor)
         started_at = asyncio.get_running_loop().time()
         endpoint = http(server.url, era="modern", read_s=1)
         error = await failure(call(connections, endpoint, "x", on_progress=on_progress, **more))

@@ -24,7 +24,7 @@ from mcp_servers.health.check_servers import (
 )
 from mcp_servers.health.server_status import record_failure
 from mcp_servers.models import HealthCheck, Server
-from mcp_servers.rediscovery import get_discovery_lifetime
+from mcp_servers.refresh_definitions import get_discovery_lifetime
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, set_server_enabled
 from mcp_servers.subscriptions import leases

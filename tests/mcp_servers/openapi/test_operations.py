@@ -6,8 +6,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcp_servers.openapi.document import parse_document
+from mcp_servers.openapi.document_outline import build_outline, list_base_urls, list_sign_ins
 from mcp_servers.openapi.operations import PLAN_META_KEY, iterate_operations
-from mcp_servers.openapi.outline import build_outline, list_base_urls, list_sign_ins
 from mcp_servers.scanning import scan_definition
 from mcp_servers.schemas import classify_schema
 from tests.mcp_servers.openapi.documents import PETS, parameter, text

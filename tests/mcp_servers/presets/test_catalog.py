@@ -22,7 +22,7 @@ from mcp_servers.presets.catalog import (
 )
 from mcp_servers.presets.logos import LOGOS
 from mcp_servers.scanning import scan_definition
-from mcp_servers.scanning.attack_resemblance import RULE as RESEMBLES
+from mcp_servers.scanning.definitions import RESEMBLANCE_RULE
 
 LAUNCHERS = {"npx", "uvx"}
 ICONS = Path("bonobot/static/bonobot/presets/icons.svg")
@@ -84,7 +84,7 @@ def test_no_entry_contains_hidden_characters() -> None:
         (entry.slug, finding)
         for entry in load_catalog()
         for finding in scan_definition(entry.to_columns())
-        if finding.rule != RESEMBLES
+        if finding.rule != RESEMBLANCE_RULE
     ] == []
 
 

@@ -60,6 +60,6 @@ def test_only_roles_that_can_set_a_command_can_save_one(acme: Organization) -> N
 
 
 def test_a_server_of_another_organization_isnt_found(acme: Organization) -> None:
-    other = Organization.objects.create(name="Other", slug="other")
+    other_organization = Organization.objects.create(name="Other", slug="other")
     with pytest.raises(NotFound):
-        save_as_preset(build_cli_principal(other), create_stdio_server(acme), "Theirs")
+        save_as_preset(build_cli_principal(other_organization), create_stdio_server(acme), "Theirs")

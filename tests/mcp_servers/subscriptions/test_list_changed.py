@@ -10,7 +10,7 @@ from django.utils import timezone
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.queries import load_policy_generation
-from mcp_servers import rediscovery
+from mcp_servers import refresh_definitions
 from mcp_servers.api.serializers import build_spec
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import ChangeSubscription, Server
@@ -85,7 +85,7 @@ def test_a_change_notified_by_a_real_server_is_pending_review(acme, changing_url
 
 
 def test_a_flood_of_notifications_causes_one_read_at_a_time(serve, start_watcher, monkeypatch):
-    monkeypatch.setattr(rediscovery, "INTERVAL", timedelta(seconds=30))
+    monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=30))
 
     async def flood(request):
         yield raw_http_server.STREAM + acknowledgement(request)

@@ -71,8 +71,8 @@ def test_undo_after_ten_minutes_says_what_to_do(client: Client, acme: Organizati
 
 
 def test_the_list_has_what_the_user_can_restore(client: Client, acme: Organization) -> None:
-    other = factories.create_organization("other")
-    for organization, slug in ((acme, "mine"), (other, "theirs")):
+    other_organization = factories.create_organization("other")
+    for organization, slug in ((acme, "mine"), (other_organization, "theirs")):
         agent = factories.create_agent(organization, slug)
         delete_agent(factories.build_administrator(organization), agent)
     sign_in(client, acme, Role.OPERATOR)

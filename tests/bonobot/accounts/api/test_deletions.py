@@ -30,10 +30,13 @@ def test_a_deleted_agent_is_listed_and_restored_once() -> None:
 
 
 def test_what_another_organization_deleted_does_not_exist() -> None:
-    acme, other = factories.create_organization(), factories.create_organization("other")
+    acme, other_organization = (
+        factories.create_organization(),
+        factories.create_organization("other"),
+    )
     deletion = delete_agent(factories.build_administrator(acme), factories.create_agent(acme))
     assert deletion is not None
-    client = as_role(other, Role.OWNER)
+    client = as_role(other_organization, Role.OWNER)
 
     for deletion_id in (deletion.pk, uuid4(), "x"):
         refused = client.post(f"deletions/{deletion_id}/restore")

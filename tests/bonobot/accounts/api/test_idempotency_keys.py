@@ -74,9 +74,9 @@ def test_the_order_of_fields_doesnt_change_the_body(owner):
 
 
 def test_keys_of_different_people_are_independent(acme, owner):
-    other = rest.as_role(acme, Role.OPERATOR)
+    other_client = rest.as_role(acme, Role.OPERATOR)
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
-    assert other.post("agents", {"name": "Two"}, Idempotency_Key=KEY).status == 201
+    assert other_client.post("agents", {"name": "Two"}, Idempotency_Key=KEY).status == 201
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a b"])

@@ -64,10 +64,10 @@ def test_an_update_of_observed_fields_keeps_the_generation(server):
 
 
 def test_a_write_doesnt_affect_other_organizations(server):
-    other = Organization.objects.create(name="Other", slug="other")
-    before = load_policy_generation(other.pk)
+    other_organization = Organization.objects.create(name="Other", slug="other")
+    before = load_policy_generation(other_organization.pk)
     server.save()
-    assert load_policy_generation(other.pk) == before
+    assert load_policy_generation(other_organization.pk) == before
 
 
 @pytest.mark.parametrize("key", [uuid.UUID(int=1), "not-a-uuid", "", None])
@@ -78,6 +78,6 @@ def test_a_missing_row_raises_not_found(organization, key):
 
 
 def test_a_row_of_another_organization_raises_not_found(server):
-    other = Organization.objects.create(name="Other", slug="other")
+    other_organization = Organization.objects.create(name="Other", slug="other")
     with pytest.raises(NotFound):
-        Server.objects.get_or_404(other.pk, pk=server.pk)
+        Server.objects.get_or_404(other_organization.pk, pk=server.pk)

@@ -143,8 +143,8 @@ def test_an_account_of_another_organization_with_the_address_isnt_used(
     acme: Organization, url: str
 ) -> None:
     """The provider of an organization can name any address; no other organization believes it."""
-    other = factories.create_organization("other")
-    evil = create_provider(other, url, creates=True)
+    other_organization = factories.create_organization("other")
+    evil = create_provider(other_organization, url, creates=True)
     sign_in(Client(), evil, CLAIMED)
     prepared = User.objects.get(email=CLAIMED)
     provider, client = create_provider(acme, url, creates=True, client_id="bonobot"), Client()

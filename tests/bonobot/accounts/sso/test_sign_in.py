@@ -187,11 +187,11 @@ def test_a_sign_in_is_valid_once_in_one_browser_for_minutes(login: Provider) -> 
 def test_a_response_at_the_callback_of_another_organization_is_refused(
     login: Provider, url: str
 ) -> None:
-    other = factories.create_organization("other")
+    other_organization = factories.create_organization("other")
     client = Client()
     page = client.post(reverse("account_sso", args=[login.pk]))
     callback = authorize(login.url, read_authorization_request(client, page), ANNA)
-    moved = callback.replace(str(login.organization_id), str(other.pk))
+    moved = callback.replace(str(login.organization_id), str(other_organization.pk))
     assert client.get(moved).status_code == 404
     assert not is_signed_in(client)
 
@@ -207,8 +207,8 @@ def test_an_account_of_another_organization_isnt_matched_by_its_address(
     acme: Organization, url: str
 ) -> None:
     user = create_person(acme)
-    other = factories.create_organization("other")
-    Membership.objects.create(organization=other, user=user, role=Role.OWNER)
+    other_organization = factories.create_organization("other")
+    Membership.objects.create(organization=other_organization, user=user, role=Role.OWNER)
     login, client = create_provider(acme, url, creates=True), sign_in_with_password("anna")
     assert read_code(sign_in(Client(), login)) == "sso_link_first"
     page = open_link_page(client, login)
@@ -220,8 +220,8 @@ def test_an_account_of_another_organization_isnt_matched_by_its_address(
 def test_a_person_links_and_unlinks_their_own_account(acme: Organization, url: str) -> None:
     user, login = create_person(acme), create_provider(acme, url)
     create_person(acme, name="bert")
-    client, other = sign_in_with_password("anna"), sign_in_with_password("bert")
-    for browser, expected in ((client, ""), (other, "sso_taken")):
+    client, other_client = sign_in_with_password("anna"), sign_in_with_password("bert")
+    for browser, expected in ((client, ""), (other_client, "sso_taken")):
         assert (
             reverse("account_reauthenticate")
             in browser.get(reverse("admin:profile_link", args=[login.pk]))["Location"]
@@ -234,18 +234,18 @@ def test_a_person_links_and_unlinks_their_own_account(acme: Organization, url: s
             == expected
         )
     identity = Identity.objects.get(user=user)
-    other.post(reverse("admin:profile_unlink", args=[identity.pk]))
+    other_client.post(reverse("admin:profile_unlink", args=[identity.pk]))
     assert Identity.objects.filter(pk=identity.pk).exists()
     client.post(reverse("admin:profile_unlink", args=[identity.pk]))
     assert not Identity.objects.exists()
 
 
 def test_a_session_of_one_provider_cant_link_another(login: Provider, url: str) -> None:
-    other = factories.create_organization("other")
-    other_login, client = create_provider(other, url), Client()
+    other_organization = factories.create_organization("other")
+    other_login, client = create_provider(other_organization, url), Client()
     sign_in(client, login)
     Membership.objects.create(
-        organization=other, user=User.objects.get(email=ANNA), role=Role.OWNER
+        organization=other_organization, user=User.objects.get(email=ANNA), role=Role.OWNER
     )
     assert client.post(reverse("admin:profile_link", args=[other_login.pk])).status_code == 404
     assert client.post(reverse("admin:profile_link", args=[login.pk])).status_code == 200
@@ -277,10 +277,10 @@ def test_a_provider_cant_grant_platform_administration(login: Provider) -> None:
 
 
 def test_a_session_reaches_only_the_organization_of_its_provider(login: Provider) -> None:
-    client, other = Client(), factories.create_organization("other")
+    client, other_organization = Client(), factories.create_organization("other")
     sign_in(client, login)
     Membership.objects.create(
-        organization=other, user=User.objects.get(email=ANNA), role=Role.OWNER
+        organization=other_organization, user=User.objects.get(email=ANNA), role=Role.OWNER
     )
     headers = {"Bonobot-Organization": "other"}
     assert client.get("/api/me").status_code == 200

@@ -181,9 +181,9 @@ def test_a_client_cant_be_authorized_for_rest(
 
 
 def test_a_person_can_revoke_only_their_own_grants(acme: Organization, olga: User) -> None:
-    own_token, other = create_grant(olga, acme), factories.create_member(acme, Role.MEMBER)
+    own_token, other_member = create_grant(olga, acme), factories.create_member(acme, Role.MEMBER)
     with pytest.raises(Forbidden):
-        tokens.revoke_token(other, own_token)
+        tokens.revoke_token(other_member, own_token)
     tokens.revoke_token(build_user_principal(olga, acme), own_token)
     assert not Token.objects.active().exists()
 

@@ -80,8 +80,8 @@ def test_an_expression_cannot_put_plain_text_into_the_column(row: Row, expressio
 
 def test_ciphertext_that_is_entered_is_treated_as_plain_text(row: Row) -> None:
     stolen = read_column(row)
-    other = Row.objects.create(organization_id=SECOND, secret=stolen)
-    assert reload(other).secret.open() == stolen
+    other_row = Row.objects.create(organization_id=SECOND, secret=stolen)
+    assert reload(other_row).secret.open() == stolen
 
 
 def test_the_mask_is_never_stored_as_a_secret(row: Row) -> None:

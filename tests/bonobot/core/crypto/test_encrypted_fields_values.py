@@ -129,9 +129,9 @@ def assert_unreadable(row: Row, name: str = "secret") -> None:
 
 
 def test_an_encrypted_value_moved_to_another_row_doesnt_decrypt(row: Row) -> None:
-    other = Row.objects.create(organization_id=FIRST, secret="other")
-    write_column(other, read_column(row))
-    assert_unreadable(other)
+    other_row = Row.objects.create(organization_id=FIRST, secret="other")
+    write_column(other_row, read_column(row))
+    assert_unreadable(other_row)
 
 
 def test_the_secret_of_a_row_moved_to_another_organization_doesnt_decrypt(row: Row) -> None:
@@ -173,9 +173,9 @@ def test_a_row_with_a_changed_organization_or_key_isnt_saved_if_its_secret_would
 
 
 def test_a_secret_assigned_from_another_row_is_encrypted_for_its_new_row(row: Row) -> None:
-    other = Row.objects.create(organization_id=SECOND, secret=reload(row).secret)
-    assert read_column(other) != read_column(row)
-    assert reload(other).secret.open() == SECRET
+    other_row = Row.objects.create(organization_id=SECOND, secret=reload(row).secret)
+    assert read_column(other_row) != read_column(row)
+    assert reload(other_row).secret.open() == SECRET
 
 
 def test_values_cant_be_decrypted_without_their_row(row: Row) -> None:

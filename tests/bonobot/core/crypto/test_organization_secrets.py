@@ -58,8 +58,8 @@ def test_all_encrypted_secrets_of_an_organization_are_masked(acme):
 def test_secrets_of_another_organization_arent_masked(acme):
     store_secret(acme, CANARY)
     load_masker(acme.pk)
-    other = factories.create_organization("other")
-    assert CANARY in load_masker(other.pk).mask_known(f"a {CANARY} b")
+    other_organization = factories.create_organization("other")
+    assert CANARY in load_masker(other_organization.pk).mask_known(f"a {CANARY} b")
 
 
 def test_a_secret_is_masked_as_soon_as_it_is_written(acme):

@@ -55,9 +55,9 @@ def test_a_secret_that_others_set_is_kept(agent: Agent) -> None:
     endpoint = agent.model_endpoint
     row = ModelEndpoint.objects.get(pk=endpoint.pk)
     assert not row.api_key  # reading isn't a change
-    other = ModelEndpoint.objects.get(pk=endpoint.pk)
-    other.api_key = "theirs"  # type: ignore[assignment]  # the field encrypts it
-    other.save()
+    other_copy = ModelEndpoint.objects.get(pk=endpoint.pk)
+    other_copy.api_key = "theirs"  # type: ignore[assignment]  # the field encrypts it
+    other_copy.save()
     row.name = "Ours"
     row.save()
     stored = ModelEndpoint.objects.get(pk=endpoint.pk)

@@ -14,12 +14,11 @@ from pytest_django import DjangoAssertNumQueries
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.admin import usage as admin_usage
 from bonobot.ledger.models import TOOK, Rollup, RollupCursor
 from bonobot.ledger.usage import build_rollups
-from bonobot.ledger.usage.report import GROUPS, UsageQuery
+from bonobot.ledger.usage.report import GROUPS, UsageQuery, load_usage_report
 from tests import admin_client, factories, large_organization, rest
 
 pytestmark = pytest.mark.django_db
@@ -108,11 +107,14 @@ def test_a_report_uses_a_fixed_number_of_queries(
 
 
 def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
-    other = factories.create_organization("other")
+    other_organization = factories.create_organization("other")
     large_organization.create_calls(
-        other, factories.create_agent(other), [admin_client.create_web_server(other)], 10
+        other_organization,
+        factories.create_agent(other_organization),
+        [admin_client.create_web_server(other_organization)],
+        10,
     )
-    build_rollups.count_organization(other.pk)
+    build_rollups.count_organization(other_organization.pk)
     administrator, owner = (
         factories.build_administrator(acme),
         factories.create_member(acme, Role.OWNER),

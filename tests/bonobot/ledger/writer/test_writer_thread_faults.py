@@ -46,17 +46,17 @@ def lock_database(transactional_db: None) -> Callable[[], AbstractContextManager
 
     @contextmanager
     def hold() -> Iterator[None]:
-        other = committer.open_database()
-        other.connection.inc_thread_sharing()  # released in another thread by async tests
-        other.begin()
-        if not other.is_sqlite:
-            other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
-            other.execute("LOCK TABLE ledger_head IN EXCLUSIVE MODE")
+        other_database = committer.open_database()
+        other_database.connection.inc_thread_sharing()  # released in another thread by async tests
+        other_database.begin()
+        if not other_database.is_sqlite:
+            other_database.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            other_database.execute("LOCK TABLE ledger_head IN EXCLUSIVE MODE")
         try:
             yield
         finally:
-            other.commit()
-            other.connection.close()
+            other_database.commit()
+            other_database.connection.close()
 
     return hold
 

@@ -108,13 +108,13 @@ def test_a_transaction_waits_for_its_turn_as_long_as_for_the_lock(
 
 
 def test_a_transaction_that_cant_begin_releases_its_turn(database: DatabaseWrapper) -> None:
-    other = DatabaseWrapper(database.settings_dict, "other")
+    other_database = DatabaseWrapper(database.settings_dict, "other")
     with database.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout = 50")
-    with other.cursor() as cursor:
+    with other_database.cursor() as cursor:
         cursor.execute("BEGIN IMMEDIATE")  # as another process would
     with pytest.raises(OperationalError, match="locked"):
         begin(database)
-    other.close()
+    other_database.close()
     assert get_write_queue().acquire(timeout_s=0)
     get_write_queue().release()

@@ -8,10 +8,10 @@ from django.utils import timezone
 from agents.calls import pipeline
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers import rediscovery
+from mcp_servers import refresh_definitions
 from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.models import ChangeSubscription, Server
-from mcp_servers.rediscovery import (
+from mcp_servers.refresh_definitions import (
     get_refresher,
     handle_change_notification,
     refresh_abandoned_servers,
@@ -103,7 +103,7 @@ def test_a_call_waits_until_a_notified_change_was_read(serve, monkeypatch):
     ChangeSubscription.objects.update(refresh_after=timezone.now() + timedelta(hours=1))
     get_runtime().call(notify_and_wait)  # not due yet, so calls don't wait for it
     assert discoveries(server) == 2
-    monkeypatch.setattr(rediscovery, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(refresh_definitions, "MAX_WAIT_S", 0.01)
 
     async def wait_until_timeout():
         get_refresher()._requests[server.pk].settled.clear()

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, integers
 
-from mcp_servers.client import background_tasks, http_channel
-from mcp_servers.client.background_tasks import (
+from mcp_servers.client import http_requests, read_throttle
+from mcp_servers.client.jsonrpc import decode_json
+from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.client.read_throttle import (
     GRACE_S,
     LOOP_SHARE,
     MAX_PAUSE_S,
@@ -17,8 +19,6 @@ from mcp_servers.client.background_tasks import (
     STREAM_SHARE,
     ReadThrottle,
 )
-from mcp_servers.client.jsonrpc import decode_json
-from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, faulty_stdio, http, text_of
 from tests.servers import raw_http_server
 
@@ -49,8 +49,8 @@ async def test_a_child_over_its_share_is_read_later(
     assert child._process is not None
     pipe = child._process.get_pipe_transport(1)
     assert isinstance(pipe, asyncio.ReadTransport)
-    monkeypatch.setattr(background_tasks, "GRACE_S", 0.0)
-    monkeypatch.setattr(background_tasks, "LOOP_SHARE", 0.001)
+    monkeypatch.setattr(read_throttle, "GRACE_S", 0.0)
+    monkeypatch.setattr(read_throttle, "LOOP_SHARE", 0.001)
     assert text_of(await call(connections, endpoint, "echo", a=1)) == '{"a": 1}'
     assert not pipe.is_reading()
     assert text_of(await call(connections, endpoint, "echo", a=2)) == '{"a": 2}'
@@ -75,7 +75,7 @@ async def test_an_endless_event_stream_doesnt_block_the_loop(
         while True:
             yield events
 
-    monkeypatch.setattr(http_channel, "decode_json", count_event)
+    monkeypatch.setattr(http_requests, "decode_json", count_event)
     async with raw_http_server.RawHttp(lambda request: flood()).listening() as server:
         started_at = time.perf_counter()
         error = await failure(call(connections, http(server.url, era="modern"), "x", timeout_s=1.5))

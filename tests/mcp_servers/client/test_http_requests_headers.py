@@ -13,8 +13,8 @@ from mcp.shared.inbound import (
     x_mcp_header_map,
 )
 
-from mcp_servers.client.http_channel import build_routing_headers, validate_header_annotations
-from mcp_servers.client.http_channel import encode_header_value as encoded
+from mcp_servers.client.http_requests import build_routing_headers, validate_header_annotations
+from mcp_servers.client.http_requests import encode_header_value as encoded
 from mcp_servers.client.jsonrpc import McpRequest
 
 STRING = {"type": "string"}

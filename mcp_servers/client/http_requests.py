@@ -33,7 +33,6 @@ from bonobot.core.http.persistent_client import HttpExchange, PersistentClient, 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import ObjectIdentityCache
 from bonobot.core.records import record
-from mcp_servers.client.background_tasks import STREAM_SHARE, ReadThrottle
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import (
     UpstreamError,
@@ -55,6 +54,7 @@ from mcp_servers.client.jsonrpc import (
     encode_message,
     is_response,
 )
+from mcp_servers.client.read_throttle import STREAM_SHARE, ReadThrottle
 
 STREAM_BODY_FACTOR = 16  # maximum size of a stream, in bodies
 MAX_ERROR_BODY_BYTES = 64 * 1024

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.scanning.scan_result import strip_json_value
+from mcp_servers.scanning.tool_results import strip_json_value
 
 HIDES = "pay\u200bload\U000e0041"
 CLEAN = "payload"

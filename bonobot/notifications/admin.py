@@ -1,17 +1,18 @@
-"""Notification channels in the admin."""
+"""Notification channels and the outbox of notifications in the admin."""
 
 from typing import Any
 
 from django import forms
 from django.conf import settings
 from django.contrib import messages
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import Model, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base import (
     ObjectRequest,
@@ -21,13 +22,15 @@ from bonobot.accounts.admin_base import (
 )
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import render_badge
+from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.core.admin.theme import (
     Checkbox,
+    MultipleChoicesDropdownFilter,
     SecretInput,
     Select,
     Textarea,
     TextInput,
+    action,
     display,
     register,
 )
@@ -35,6 +38,7 @@ from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.notifications import delivery
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
@@ -44,6 +48,80 @@ MAX_NOTIFICATIONS_SHOWN = 20
 # The badge tones of states.
 STATE_TONES = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
 EVENT_TITLES = {code: _(event.title) for code, event in EVENTS.items()}
+
+
+@register(Notification)
+class NotificationAdmin(TabbedAdmin):
+    """The active organization's notifications of the last 30 days."""
+
+    needs_to_view = (Action.VIEW_AUDIT,)
+    needs_to_change = Action.MANAGE_NOTICES
+    list_display = (
+        "event_title",
+        "subject_label",
+        "channel_name",
+        "state_badge",
+        "attempts",
+        "last_error",
+        "created",
+    )
+    list_filter = (("state", MultipleChoicesDropdownFilter), "severity", "channel")
+    search_fields = ("subject_name", "text", "error")
+    list_select_related = ("channel",)
+    actions = ("retry_chosen",)
+    change_list_template = "admin/notifications/list.html"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False: events create notifications."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False: old notifications are pruned automatically."""
+        return False
+
+    @display(description=_("event"), ordering="event")
+    def event_title(self, notification: Notification) -> str:
+        """Return the event's title."""
+        return str(EVENT_TITLES[notification.event])
+
+    @display(description=_("affected object"), ordering="subject_name")
+    def subject_label(self, notification: Notification) -> str:
+        return notification.about
+
+    @display(description=_("channel"), ordering="channel__name")
+    def channel_name(self, notification: Notification) -> str:
+        return notification.channel.name
+
+    @display(description=_("status"), ordering="state")
+    def state_badge(self, notification: Notification) -> Any:
+        """Return the state as a badge."""
+        return render_state_badge(notification.state)
+
+    @display(description=_("error"))
+    def last_error(self, notification: Notification) -> str:
+        """Return the error of the last attempt."""
+        return localize_text(notification.error)[:80] or "–"
+
+    @display(description=_("time"), ordering="created_at")
+    def created(self, notification: Notification) -> Any:
+        return ago(notification.created_at)
+
+    @action(description=_("Resend"), permissions=["change"])
+    def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notification]) -> None:
+        """Retry the selected notifications immediately; skip those that were sent."""
+        retried = 0
+        for notification in queryset:
+            try:
+                delivery.retry_notification(self.get_principal(request), notification)
+            except Problem as problem:
+                if problem.code != "nothing_to_retry":
+                    raise
+            else:
+                retried += 1
+        text = ngettext(
+            "%(n)d notification will be resent.", "%(n)d notifications will be resent.", retried
+        )
+        messages.success(request, text % {"n": retried})
 
 
 def _build_secret_field(label: Any, help_text: Any) -> forms.CharField:
@@ -284,3 +362,23 @@ def render_state_badge(state: str) -> Any:
     """Return a notification's state as a badge."""
     # Capitalized: the word "pending" alone means a pending review.
     return render_badge(STATE_TONES[state], capfirst(Notification.State(state).label))
+
+
+@NotificationAdmin.add_page("change", _("Notification"), required_actions=Action.VIEW_AUDIT)
+def show_notification(visit: ObjectRequest) -> HttpResponseBase:
+    """Show a notification with its channel and state."""
+    notification: Notification = visit.object
+    return visit.render_tab(
+        "notifications/notification.html",
+        notification=notification,
+        heading=EVENT_TITLES[notification.event],
+        severity=notification.get_severity_display(),
+        state=render_state_badge(notification.state),
+        can_resend=notification.state in (Notification.State.WAITING, Notification.State.FAILED),
+    )
+
+
+@NotificationAdmin.add_object_action("retry", required_actions=Action.MANAGE_NOTICES)
+def retry_notification(visit: ObjectRequest) -> None:
+    delivery.retry_notification(visit.principal, visit.object)
+    messages.success(visit.request, _t("The notification will be resent within seconds."))

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from bonobot.core.deadlines import Deadline
+from mcp_servers.client.deadlines import Deadline
 
 
 async def test_a_block_is_canceled_when_its_deadline_passes() -> None:

@@ -20,7 +20,7 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.cli import servers
 from mcp_servers.import_export.import_plan import plan_servers
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.availability import (
+from mcp_servers.presets.enabled_presets import (
     can_use,
     disable_preset,
     enable_preset,
@@ -132,12 +132,12 @@ def test_adding_a_server_with_a_preset_is_checked_too(acme: Organization, preset
 
 
 def test_a_preset_is_enabled_for_one_organization(acme: Organization, preset: Preset) -> None:
-    other = factories.create_organization("other")
+    other_organization = factories.create_organization("other")
     enable_preset(factories.build_administrator(acme), preset)
     assert can_use(factories.create_member(acme, Role.OPERATOR), preset)
-    assert not can_use(factories.create_member(other, Role.OPERATOR), preset)
+    assert not can_use(factories.create_member(other_organization, Role.OPERATOR), preset)
     assert preset.pk in list_enabled_ids(acme.pk)
-    assert preset.pk not in list_enabled_ids(other.pk)
+    assert preset.pk not in list_enabled_ids(other_organization.pk)
 
 
 def test_disabling_a_preset_refuses_new_servers_and_keeps_existing_ones(
@@ -227,8 +227,8 @@ def test_rest_returns_whether_presets_are_enabled(acme: Organization, operator: 
     administrator = rest.as_administrator()
     assert administrator.post("presets/time/enable").json["enabled"] is True
     assert states()["time"] is True
-    other = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
-    assert other.get("presets/time").json["enabled"] is False
+    other_client = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
+    assert other_client.get("presets/time").json["enabled"] is False
     assert (
         administrator.post("presets/time/disable", Bonobot_Organization="acme").json["enabled"]
         is False
@@ -383,7 +383,7 @@ def test_imports_and_configuration_files_refuse_commands(acme: Organization) -> 
 
 
 def test_the_migration_enables_presets_in_use(acme: Organization, preset: Preset) -> None:
-    administrator, other = (
+    administrator, other_organization = (
         factories.build_administrator(acme),
         factories.create_organization("other"),
     )
@@ -403,4 +403,4 @@ def test_the_migration_enables_presets_in_use(acme: Organization, preset: Preset
     for _ in range(2):
         code(apps, SimpleNamespace(connection=connection))
     assert list(Preset.objects.filter(enabled_for=acme)) == [preset]
-    assert not Preset.objects.filter(enabled_for=other).exists()
+    assert not Preset.objects.filter(enabled_for=other_organization).exists()
