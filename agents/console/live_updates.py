@@ -18,7 +18,7 @@ from uuid import UUID
 from django.db.models import Count, Max
 
 from agents.console.pending_counts import load_pending_counts
-from agents.models import Approval, ElicitationRequest, Session
+from agents.models import AccessRequest, Approval, ElicitationRequest, Session
 from agents.wakeups import build_pages_topic
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -57,6 +57,11 @@ def _read_approvals(organization_id: UUID) -> str:
 def _read_elicitations(organization_id: UUID) -> str:
     rows = ElicitationRequest.objects.for_organization(organization_id).pending()
     return _hash_rows(rows.order_by("-created_at").values_list("pk", flat=True)[:MAX_ROWS])
+
+
+def _read_access_requests(organization_id: UUID) -> str:
+    rows = AccessRequest.objects.for_organization(organization_id).order_by("-created_at")
+    return _hash_rows(rows.values_list("pk", "state")[:MAX_ROWS])
 
 
 def _read_audit(organization_id: UUID) -> str:
@@ -109,6 +114,7 @@ TOPICS: Mapping[str, LiveTopic] = {
     COUNTS: LiveTopic(_read_counts),
     "approvals": LiveTopic(_read_approvals, Action.RUN_AGENTS),
     "elicitations": LiveTopic(_read_elicitations, Action.RUN_AGENTS),
+    "access_requests": LiveTopic(_read_access_requests, Action.RUN_AGENTS),
     "audit": LiveTopic(_read_audit, Action.VIEW_AUDIT, AUDIT_POLL_S),
     "servers": LiveTopic(_read_servers, Action.RUN_AGENTS),
     "sessions": LiveTopic(_read_sessions, Action.RUN_AGENTS),

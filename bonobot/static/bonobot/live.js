@@ -12,6 +12,7 @@
     "model-server": "servers",
     "model-session": "sessions",
     "model-elicitationrequest": "elicitations",
+    "model-accessrequest": "access_requests",
   };
   const queryAll = (selector, root = document) => [...root.querySelectorAll(selector)];
   const versions = new Map();

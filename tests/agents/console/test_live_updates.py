@@ -8,6 +8,11 @@ from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
 from django.test import AsyncClient
 
+from agents.access_requests import (
+    AccessRequestSpec,
+    answer_access_request,
+    create_access_request,
+)
 from agents.approvals.services import create_approval, resolve_approval
 from agents.console import live_updates
 from agents.models import Agent, Approval
@@ -40,6 +45,22 @@ def test_a_version_changes_only_when_its_rows_change(acme: Organization, helper:
     answered = live_updates.read_versions(acme.pk, names)
     assert answered["approvals"] == before["approvals"]
     assert answered["audit"] != before["audit"]
+
+
+@pytest.mark.django_db
+def test_the_answer_to_an_access_request_changes_its_list(
+    acme: Organization, helper: Agent
+) -> None:
+    requester = factories.create_member(acme, Role.MEMBER)
+    spec = AccessRequestSpec(kind="agent", target=helper.name, reason="I plan meetings.")
+    access_request = create_access_request(requester, spec)
+    names = live_updates.TOPICS.keys()
+    asked = live_updates.read_versions(acme.pk, names)
+    answer_access_request(factories.build_administrator(acme), access_request, "deny", "Not now.")
+    answered = live_updates.read_versions(acme.pk, names)
+    assert {name for name in names if asked[name] != answered[name]} == {
+        *("access_requests", "audit", "counts"),
+    }
 
 
 @pytest.mark.django_db

@@ -331,6 +331,10 @@ def test_a_failed_connection_links_to_the_field_to_correct(
             server_details, "discover_servers", lambda *_, failed=failed, **__: [failed]
         )
         page = browser.post("mcp_servers_server_connect", server.pk)
+        connect_url = admin_client.build_url("mcp_servers_server_connect", server.pk)
+        short = browser.send(f"{connect_url}?page=added", {})
+        assert "bb-note" not in short
+        assert f'data-part="state-{server.pk}"' in short
         assert admin_client.find_links(
             page, admin_client.build_url(f"mcp_servers_server_{tab}", server.pk)
         )
