@@ -382,7 +382,7 @@ def _render_matrix(
         counts=_list_counts(groups),
         total=len(tools),
         has_servers=bool(snapshot.servers),
-        disabled=sum(not tool.facts.granted for tool in snapshot.tools.values()),
+        disabled_tool_count=sum(not tool.facts.granted for tool in snapshot.tools.values()),
         match_count=len(found_tools),
         q=search_text,
         is_complete=is_complete and not search_text,

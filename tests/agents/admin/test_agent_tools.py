@@ -81,6 +81,15 @@ def test_tools_of_disabled_toolsets_are_counted_instead_of_listed(
     assert "No servers attached" not in page
 
 
+def test_an_agent_can_be_disabled_from_its_tools(
+    helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    page = operator.get("agents_agent_servers", helper.pk)
+    switch = page[page.index('class="bb-switch"') :].split(">")[0]
+    assert 'aria-checked="true"' in switch
+    assert "disabled" not in switch
+
+
 def test_an_agent_without_servers_is_offered_some(
     acme: Organization, server: Server, operator: admin_client.AdminClient
 ) -> None:
