@@ -6,13 +6,14 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.db import connection
-from django.db.models import DateTimeField, Field, UUIDField, Value
+from django.db.models import DateTimeField, UUIDField
 from django.http import HttpRequest
 from django.utils import timezone
 
 from agents.models import AccessRequest, Approval, ElicitationRequest, Session
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
+from bonobot.core.db.prepared_queries import QueryParameter, fill_parameters
 from bonobot.core.process_cache import compute_once
 from mcp_servers.models import Definition
 
@@ -49,14 +50,6 @@ def count_pending(request: HttpRequest) -> PendingCounts:
     return counts
 
 
-class QueryParameter(Value):
-    """Represent a value that is filled in each time a compiled query is executed."""
-
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """Return a placeholder and, as its parameter, this object."""
-        return "%s", [self]
-
-
 ORGANIZATION = QueryParameter("organization", output_field=UUIDField())
 NOW = QueryParameter("now", output_field=DateTimeField())
 
@@ -65,19 +58,9 @@ def load_pending_counts(organization_id: UUID) -> PendingCounts:
     """Return the counts of an organization (one query)."""
     sql, parameters = _compile_counts()
     values: dict[Any, Any] = {ORGANIZATION.value: organization_id, NOW.value: timezone.now()}
-    prepared = [
-        _prepare(parameter.output_field, values[parameter.value])
-        if isinstance(parameter, QueryParameter)
-        else parameter
-        for parameter in parameters
-    ]
     with connection.cursor() as cursor:
-        cursor.execute(sql, prepared)
+        cursor.execute(sql, fill_parameters(parameters, values))
         return PendingCounts(**dict(cursor.fetchall()))
-
-
-def _prepare(field: "Field[Any, Any]", value: Any) -> Any:
-    return field.get_db_prep_value(value, connection)
 
 
 @compute_once  # to compile it takes longer than to execute it, and every page shows the counts

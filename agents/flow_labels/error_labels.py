@@ -10,13 +10,14 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db.models import CharField, F, JSONField, Model, Q, TextField
+from django.db.models import CharField, F, JSONField, Model, Q, TextField, UUIDField
 
 from agents.flow_labels.session_labels import LabelOrigin, add_session_labels
 from agents.flow_labels.text_labels import LABELED_MODELS, add_token_labels
 from agents.models import Approval, Budget, Note, Recording, Session, ToolPolicy, ToolRule
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import Actor
@@ -53,14 +54,31 @@ def label_session_with_error(actor: Actor, session: Session, problem: Problem) -
     add_session_labels(actor, session, quoted)
 
 
+_ORGANIZATION = QueryParameter("organization", output_field=UUIDField())
+_PREFIX = QueryParameter("prefix", output_field=CharField())
+_LABELED_TEXTS = PreparedQuery(
+    lambda: (
+        FlowCell.objects.filter(organization_id=_ORGANIZATION, pk__startswith=_PREFIX)
+        .exclude(labels=0)
+        .values_list("pk", "labels")
+    )
+)
+_LABELED_NOTES = PreparedQuery(
+    lambda: (
+        Note.objects.filter(organization=_ORGANIZATION)
+        .exclude(labels=0)
+        .values_list("labels", "title")
+    )
+)
+
+
 def _find_quoted_labels(organization_id: UUID, response: Any) -> int:
     """Return the labels of the texts that a response quotes.
 
     Two queries, and one for each kind of labeled object if the organization has any.
     """
     prefix = build_flow_key(organization_id, "text", "")
-    cells = FlowCell.objects.filter(organization_id=organization_id)
-    labeled = cells.filter(pk__startswith=prefix).exclude(labels=0).values_list("pk", "labels")
+    labeled = _LABELED_TEXTS.fetch(organization=organization_id, prefix=prefix)
     labels_by_id = {key.removeprefix(prefix): bits & HELD_LABELS for key, bits in labeled}
     notes = list(_query_labeled_notes(organization_id))
     if not labels_by_id and not notes:
@@ -74,8 +92,7 @@ def _find_quoted_labels(organization_id: UUID, response: Any) -> int:
 
 
 def _query_labeled_notes(organization_id: UUID) -> Iterator[tuple[int, str]]:
-    notes = Note.objects.filter(organization=organization_id).exclude(labels=0)
-    for labels, title in notes.values_list("labels", "title"):
+    for labels, title in _LABELED_NOTES.fetch(organization=organization_id):
         yield labels & HELD_LABELS, title
 
 

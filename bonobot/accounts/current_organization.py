@@ -17,6 +17,7 @@ from django.http import HttpRequest
 from bonobot.accounts.models import Organization, OrganizationQuerySet, Provider, Token, User
 from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
 from bonobot.accounts.second_factor import check_second_factor, has_second_factor
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound
 from bonobot.core.text.untrusted_text import make_visible
@@ -105,6 +106,14 @@ def check_sign_in_requirements(request: Any, organization: Organization) -> None
         check_second_factor(user, organization)
 
 
+# The oldest one, of those that a password session can use if there are any.
+_PREFERRED_ORGANIZATION = PreparedQuery(
+    lambda: Organization.objects.filter(
+        memberships__user=QueryParameter("user", output_field=User._meta.pk)
+    ).order_by("single_sign_on", "created_at")[:1]
+)
+
+
 def resolve_organization(request: HttpRequest) -> Organization:
     """Return the current organization of a signed-in user.
 
@@ -117,18 +126,12 @@ def resolve_organization(request: HttpRequest) -> Organization:
             return organization
         raise _build_unknown_organization_error(slug)
     slug = request.session.get(ORGANIZATION_SESSION_KEY)
-    remembered_organization = reachable.filter(slug=slug).first() if slug else None
-    # Prefer organizations that a password session can use.
-    has_no_preference = user.is_superuser or get_sso_session(request) is not None
-    selected = (
-        remembered_organization
-        # The oldest, so that a new one doesn't become the current one.
-        or (
-            reachable.order_by("created_at")
-            if has_no_preference
-            else reachable.order_by("single_sign_on", "created_at")
-        ).first()
-    )
+    selected = reachable.filter(slug=slug).first() if slug else None
+    # The oldest, so that a new one doesn't become the current one.
+    if selected is None and (user.is_superuser or get_sso_session(request) is not None):
+        selected = reachable.order_by("created_at").first()
+    elif selected is None:
+        selected = _PREFERRED_ORGANIZATION.fetch_first(user=user.pk)
     if selected is None:
         raise Forbidden(
             "You aren't a member of any organization yet.",

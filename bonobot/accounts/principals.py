@@ -8,6 +8,8 @@ import getpass
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.db.models import UUIDField
+
 from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.roles import (
     Action,
@@ -18,6 +20,7 @@ from bonobot.accounts.roles import (
     list_scopes_with_action,
     may,
 )
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden
 from bonobot.ledger.types import Actor, ActorKind
@@ -91,9 +94,19 @@ class Principal:
         return Actor(kind=self.kind, id=self.id, label=self.label)
 
 
+_MEMBERSHIP = PreparedQuery(
+    lambda: Membership.objects.filter(
+        user=QueryParameter("user", output_field=User._meta.pk),
+        organization=QueryParameter("organization", output_field=UUIDField()),
+    ).order_by()[:1]
+)
+
+
 def build_user_principal(user: User, organization: Organization) -> Principal:
     """Return the principal of a signed-in user; raises `Forbidden` for non-members."""
-    membership = Membership.objects.filter(user=user, organization=organization).first()
+    membership: Membership | None = _MEMBERSHIP.fetch_first(
+        user=user.pk, organization=organization.pk
+    )
     if membership is None and not user.is_superuser:
         raise Forbidden(
             format_message(

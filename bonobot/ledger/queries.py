@@ -4,8 +4,10 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from uuid import UUID
 
+from django.db.models import UUIDField
 from django.db.models.functions import Right
 
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.ledger.budgets import BudgetBalance, Period, format_period
 from bonobot.ledger.models import AuditRow, BudgetCell, Head
 from bonobot.ledger.models.audit import AuditQuerySet
@@ -40,16 +42,21 @@ def delete_old_cells(before: datetime) -> int:
     return deleted
 
 
+_GENERATION = PreparedQuery(
+    lambda: Head.objects.filter(
+        pk=QueryParameter("organization", output_field=UUIDField())
+    ).values_list("generation")
+)
+
+
 def load_policy_generation(organization_id: UUID) -> int:
     """Return the current policy generation (one query).
 
     Read it before the rows of a snapshot, so that a concurrent change makes the snapshot stale,
     never wrong.
     """
-    generation = (
-        Head.objects.filter(pk=organization_id).values_list("generation", flat=True).first()
-    )
-    return generation or 0
+    row = _GENERATION.fetch_first(organization=organization_id)
+    return row[0] if row else 0
 
 
 def load_policy_generations(organization_ids: Collection[UUID]) -> dict[UUID, int]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from django.core import signing
+from django.db.models import UUIDField
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.html import format_html
@@ -21,6 +22,7 @@ from bonobot.accounts.admin_base.form_versions import run_after_render
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.core.db import object_version
 from bonobot.core.db.object_version import VersionConflict
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.action_titles import format_action
@@ -44,13 +46,20 @@ def read_list_version(request: HttpRequest) -> str:
     return version
 
 
+_LATEST_ENTRY = PreparedQuery(
+    lambda: Head.objects.filter(
+        organization_id=QueryParameter("organization", output_field=UUIDField())
+    ).values_list("seq")
+)
+
+
 def _read_audit_position(request: HttpRequest) -> str:
     try:
         organization_id = resolve_principal(request).organization_id
     except Problem:
         return ""  # no organization yet
-    head = Head.objects.filter(organization_id=organization_id).first()
-    return signing.dumps([str(organization_id), head.seq if head else 0], salt=VERSION_SALT)
+    row = _LATEST_ENTRY.fetch_first(organization=organization_id)
+    return signing.dumps([str(organization_id), row[0] if row else 0], salt=VERSION_SALT)
 
 
 def insert_list_version(response: HttpResponseBase, version: str) -> HttpResponseBase:

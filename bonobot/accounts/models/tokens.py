@@ -1,6 +1,6 @@
 """Token: a credential for one organization, issued or granted by a user."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models.lookups import In
@@ -12,8 +12,8 @@ from bonobot.accounts.models.organizations import Membership, User
 from bonobot.accounts.roles import ROLE_CHOICES, Role, list_roles_within
 
 
-def _build_unexpired_filter() -> models.Q:
-    return models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=timezone.now())
+def _build_unexpired_filter(now: Any = None) -> models.Q:
+    return models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=now or timezone.now())
 
 
 class TokenQuerySet(GovernedQuerySet):
@@ -26,9 +26,12 @@ class TokenQuerySet(GovernedQuerySet):
         )
         return self.active().filter(is_fresh)
 
-    def usable_issued(self) -> "TokenQuerySet":
-        """Keep usable tokens that were issued, not granted: a much cheaper query."""
-        return self.filter(_build_unexpired_filter(), user=None, revoked_at=None)
+    def usable_issued(self, now: Any = None) -> "TokenQuerySet":
+        """Keep usable tokens that were issued, not granted: a much cheaper query.
+
+        `now` can be the parameter of a prepared query.
+        """
+        return self.filter(_build_unexpired_filter(now), user=None, revoked_at=None)
 
     def active(self) -> "TokenQuerySet":
         """Keep those neither revoked nor expired; grants only while their user may give them.

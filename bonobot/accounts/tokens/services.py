@@ -20,6 +20,7 @@ from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from django.conf import settings
+from django.db.models import CharField, DateTimeField
 from django.utils import timezone
 
 from bonobot.accounts.models import Invitation, Organization, Token, User
@@ -27,6 +28,7 @@ from bonobot.accounts.principals import Principal, build_token_principal, build_
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within
 from bonobot.accounts.tokens import constraints
 from bonobot.accounts.tokens.constraints import clean_constraints, is_in_networks, parse_networks
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
@@ -144,15 +146,26 @@ def revoke_token(principal: Principal, token: Token) -> None:
         Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
 
 
+_ISSUED_TOKEN = PreparedQuery(
+    lambda: (
+        Token.objects.usable_issued(QueryParameter("now", output_field=DateTimeField()))
+        .filter(key=QueryParameter("key", output_field=CharField()), resource="")
+        .order_by()[:1]
+    )
+)
+
+
 def authenticate_token(text: str, address: str = "") -> Token:
     """Return the usable token with this text, used from `address`; raises `InvalidToken`.
 
     Tokens for one resource of the gateway are refused (RFC 8707).
     """
     key, secret = parse_token(text)
-    is_grant = text.startswith(f"{GRANT_PREFIX}_")
-    candidates = Token.objects.usable() if is_grant else Token.objects.usable_issued()
-    token = candidates.filter(key=key, resource="").first() if key else None
+    token: Token | None = None
+    if key and text.startswith(f"{GRANT_PREFIX}_"):
+        token = Token.objects.usable().filter(key=key, resource="").first()
+    elif key:
+        token = _ISSUED_TOKEN.fetch_first(key=key, now=timezone.now())
     if token is None or not is_matching_secret(token, secret):
         raise build_invalid_token_error()
     check_client_address(token, address)

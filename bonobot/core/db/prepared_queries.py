@@ -1,0 +1,83 @@
+"""Queries that each connection compiles once, for those that most requests make.
+
+Django builds and compiles a query anew each time, which takes several times as long as SQLite
+needs to execute it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connection
+from django.db.models import Field, QuerySet, Value
+
+
+class QueryParameter(Value):
+    """Represent a value that is filled in each time a compiled query is executed."""
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """Return a placeholder and, as its parameter, this object."""
+        return "%s", [self]
+
+
+def fill_parameters(parameters: Any, values: dict[str, Any]) -> list[Any]:
+    """Return the parameters of a compiled query, with the values of those that have a name."""
+    return [
+        _prepare(parameter.output_field, values[parameter.value])
+        if isinstance(parameter, QueryParameter)
+        else parameter
+        for parameter in parameters
+    ]
+
+
+def _prepare(field: "Field[Any, Any]", value: Any) -> Any:
+    return field.get_db_prep_value(value, connection)
+
+
+class PreparedQuery:
+    """A query with parameters, for rows of one model or for tuples of their values.
+
+    It has neither related rows nor annotations. `build` is called once for each connection.
+    """
+
+    def __init__(self, build: Callable[[], QuerySet[Any, Any]]) -> None:
+        self._build = build
+
+    def fetch(self, **values: Any) -> list[Any]:
+        """Return the rows for these values of the parameters (one query)."""
+        kept: dict[PreparedQuery, _CompiledQuery] = connection.__dict__.setdefault(
+            "_prepared_queries", {}
+        )
+        compiled = kept.get(self)
+        if compiled is None:
+            compiled = kept[self] = _CompiledQuery(self._build())
+        return compiled.fetch(values)
+
+    def fetch_first(self, **values: Any) -> Any:
+        """Return the first row, or None."""
+        return next(iter(self.fetch(**values)), None)
+
+
+class _CompiledQuery:
+    """A compiled query of one connection."""
+
+    def __init__(self, rows: QuerySet[Any, Any]) -> None:
+        self._compiler: Any = rows.query.get_compiler(connection=connection)
+        self._sql, self._parameters = self._compiler.as_sql()
+        selected = [selection[0] for selection in self._compiler.select]
+        self._converters = self._compiler.get_converters(selected)
+        self._model, self._names = None, [column.target.attname for column in selected]
+        if self._compiler.klass_info and rows.query.default_cols:
+            self._model = rows.model
+
+    def fetch(self, values: dict[str, Any]) -> list[Any]:
+        """Execute the query and convert its rows."""
+        with connection.cursor() as cursor:
+            cursor.execute(self._sql, fill_parameters(self._parameters, values))
+            rows = cursor.fetchall()
+        if not rows:
+            return []
+        if self._converters:
+            rows = self._compiler.apply_converters(rows, self._converters)
+        if self._model is None:
+            return [tuple(row) for row in rows]
+        return [self._model.from_db(connection.alias, self._names, row) for row in rows]

@@ -1,0 +1,81 @@
+"""Prepared queries return what the ORM returns, for the values of each call."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models import CharField, DateTimeField, UUIDField
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from agents.models import Agent
+from bonobot.accounts.models import Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import create_token
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+ORGANIZATION = QueryParameter("organization", output_field=UUIDField())
+PREFIX = QueryParameter("prefix", output_field=CharField())
+
+
+def test_rows_are_those_of_the_orm_for_each_value() -> None:
+    query = PreparedQuery(lambda: Agent.objects.filter(organization=ORGANIZATION).order_by("name"))
+    for slug in ("acme", "other"):
+        organization = factories.create_organization(slug)
+        for name in ("two", "one"):
+            factories.create_agent(organization, name)
+        expected = list(Agent.objects.filter(organization=organization).order_by("name"))
+        for _ in range(2):  # compiled, and from the cache
+            rows = query.fetch(organization=organization.pk)
+            assert [get_values(row) for row in rows] == [get_values(row) for row in expected]
+            assert not rows[0]._state.adding
+            assert rows[0].list_changed_fields() == []
+
+
+def get_values(row: Agent) -> dict[str, Any]:
+    return {name: value for name, value in row.__dict__.items() if name != "_state"}
+
+
+def test_a_fetch_is_one_query_and_the_first_row_or_none() -> None:
+    acme = factories.create_organization()
+    query = PreparedQuery(lambda: Agent.objects.filter(organization=ORGANIZATION)[:1])
+    assert query.fetch_first(organization=acme.pk) is None
+    agent = factories.create_agent(acme)
+    with CaptureQueriesContext(connection) as caught:
+        assert query.fetch_first(organization=acme.pk) == agent
+    assert len(caught) == 1
+
+
+def test_values_are_converted_and_escaped() -> None:
+    acme = factories.create_organization()
+    for slug in ("a_b", "axb", "c"):
+        factories.create_agent(acme, slug)
+    query = PreparedQuery(
+        lambda: (
+            Agent.objects.filter(slug__startswith=PREFIX).order_by("slug").values_list("pk", "slug")
+        )
+    )
+    for prefix, slugs in (("a", ["a_b", "axb"]), ("a_", ["a_b"]), ("%", []), ("", ["a_b", "axb"])):
+        rows = query.fetch(prefix=prefix)
+        expected = Agent.objects.filter(slug__startswith=prefix).order_by("slug")
+        assert rows == list(expected.values_list("pk", "slug"))
+        assert [slug for _pk, slug in rows][: len(slugs)] == slugs
+
+
+def test_a_time_is_that_of_the_call() -> None:
+    acme = factories.create_organization()
+    now = timezone.now()
+    create_token(
+        factories.build_administrator(acme),
+        name="t",
+        role=Role.OWNER,
+        expires_at=now + timedelta(hours=1),
+    )
+    moment = QueryParameter("moment", output_field=DateTimeField())
+    query = PreparedQuery(lambda: Token.objects.usable_issued(moment))
+    assert [token.name for token in query.fetch(moment=now)] == ["t"]
+    assert query.fetch(moment=now + timedelta(hours=2)) == []
