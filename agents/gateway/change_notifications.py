@@ -23,9 +23,9 @@ from agents.gateway.client_request import (
     build_notification,
 )
 from agents.gateway.client_sessions import GatewaySession
-from agents.gateway.connection_subscriptions import WatchedResource
 from agents.gateway.handlers import Kind
 from agents.gateway.resource_subscriptions import (
+    WatchedResource,
     collect_changed_uris,
     filter_readable_uris,
     unwatch_resources,

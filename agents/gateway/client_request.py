@@ -23,6 +23,7 @@ from mcp_servers.client.jsonrpc import (
 )
 from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
+VIA = "gateway"
 LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 MAX_CLIENT_NAME_LENGTH = 120

@@ -34,11 +34,11 @@ from agents.gateway.catalog import (
     rename_resources,
 )
 from agents.gateway.client_request import (
+    VIA,
     GatewayRequest,
     build_invalid_params_error,
     list_supported_requests,
 )
-from agents.gateway.connection_subscriptions import get_connection_subscriptions
 from agents.gateway.errors import (
     build_failure_result,
     build_mcp_error,
@@ -54,6 +54,7 @@ from agents.gateway.mcp_host import (
 )
 from agents.gateway.protocol_versions import translate_input_request
 from agents.gateway.request_state import decrypt_state, encrypt_state
+from agents.gateway.resource_subscriptions import get_connection_subscriptions
 from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
 from agents.skills import find_skill_name
 from bonobot.core.problems import NotFound, Problem
@@ -64,7 +65,6 @@ from mcp_servers.client.mcp_extensions import is_for_models
 from mcp_servers.scanning.services import strip_result
 from mcp_servers.scanning.tool_results import strip_json_value
 
-VIA = "gateway"
 INPUT_REQUIRED = "input_required"
 # Codes of outcomes that aren't the call's result.
 INCOMPLETE_CODES = (INPUT_REQUIRED, request_state.TASK)

@@ -31,10 +31,9 @@ from agents.calls.types import CallRequest, RelayOptions
 from agents.gateway import approvals
 from agents.gateway.approvals import DEFERRED_CALL_KEY, build_deferred_task
 from agents.gateway.catalog import get_catalog, rename_resources
-from agents.gateway.client_request import GatewayRequest, list_supported_requests
+from agents.gateway.client_request import VIA, GatewayRequest, list_supported_requests
 from agents.gateway.errors import build_mcp_error, build_refusal_result, build_unknown_name_error
 from agents.gateway.handlers import (
-    VIA,
     UpstreamRequest,
     build_call_result,
     can_server_ask,

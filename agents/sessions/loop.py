@@ -24,21 +24,20 @@ from agents.sessions import step_store
 from agents.sessions.answer_notices import build_answer_notice
 from agents.sessions.child_sessions import cancel_children
 from agents.sessions.compaction import compact_after_overflow, compact_history
-from agents.sessions.connect_servers import RunConnections
+from agents.sessions.connect_servers import (
+    DISCONNECTED,
+    NO_RESPONSE,
+    RunConnections,
+    UnavailableServer,
+    compare_servers,
+    list_connected_servers,
+)
 from agents.sessions.extension_points import get_workflow_executor
 from agents.sessions.history import SessionHistory, load_history
 from agents.sessions.leases import LeaseLost, SessionLease, release_session
 from agents.sessions.output_schemas import check_final_answer
 from agents.sessions.recovery import close_pending_steps, recover_calls
-from agents.sessions.run_context import (
-    DISCONNECTED,
-    NO_RESPONSE,
-    RunContext,
-    UnavailableServer,
-    compare_servers,
-    list_connected_servers,
-    load_run_context,
-)
+from agents.sessions.run_context import RunContext, load_run_context
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from agents.sessions.tool_calls import (
     SessionCaller,

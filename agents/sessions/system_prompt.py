@@ -12,8 +12,8 @@ from agents.llm import interface as llm_interface
 from agents.llm.interface import ToolSpec
 from agents.llm.tool_schemas import simplify_schema
 from agents.llm.xml_tool_calls import DISABLED_TOOLS_PREFIX, escape_tags
+from agents.sessions.connect_servers import UnavailableServer
 from agents.sessions.output_schemas import OutputSchema, build_output_instructions
-from agents.sessions.run_context import UnavailableServer
 from bonobot.core.i18n.messages import format_count
 from mcp_servers.scanning.definition_text import strip_markup
 

@@ -21,9 +21,9 @@ from agents.model_endpoints.request_budget import (
 )
 from agents.models import Step
 from agents.sessions import step_store
+from agents.sessions.connect_servers import list_connected_servers
 from agents.sessions.leases import LeaseLost, SessionLease
 from agents.sessions.partial_output import ModelTextReporter
-from agents.sessions.run_context import list_connected_servers
 from bonobot.accounts.principals import Principal
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.db.transactions import get_transaction_batcher

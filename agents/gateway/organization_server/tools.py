@@ -18,8 +18,7 @@ from django.conf import settings
 from agents.budgets.limits import build_charge, build_global_charge
 from agents.calls.redaction import build_audited_arguments, redact_value
 from agents.calls.types import OutcomeUnrecorded
-from agents.gateway.client_request import GatewayRequest
-from agents.gateway.handlers import VIA
+from agents.gateway.client_request import VIA, GatewayRequest
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.gateway.connection_subscriptions import OVERLAP_S, WatchedResource
+from agents.gateway.resource_subscriptions import OVERLAP_S, WatchedResource
 from agents.models import Agent
 from agents.services import attach_server
 from bonobot.accounts.models import Organization

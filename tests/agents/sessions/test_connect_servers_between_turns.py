@@ -8,7 +8,7 @@ from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Session, Step
 from agents.services import attach_server, set_attachment_enabled
 from agents.sessions import services as sessions
-from agents.sessions.run_context import compare_servers
+from agents.sessions.connect_servers import compare_servers
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import approve_definitions
