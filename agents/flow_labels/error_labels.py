@@ -20,7 +20,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import Actor
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import build_flow_key
 from mcp_servers.flow_labels.token_labels import HELD_LABELS
 from mcp_servers.models import Definition
 
