@@ -12,8 +12,7 @@ from uuid import UUID
 
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.types import FlowLabelEffect, Store
-from mcp_servers.flow_labels import FlowLabel, encode_labels
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import FlowLabel, build_flow_key, encode_labels
 from mcp_servers.flow_labels.store_labels import StoreUse
 from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S
 

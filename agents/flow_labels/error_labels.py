@@ -21,7 +21,7 @@ from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import Actor
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import build_flow_key
 from mcp_servers.flow_labels.token_labels import HELD_LABELS
 from mcp_servers.models import Definition
 

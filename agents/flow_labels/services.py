@@ -23,8 +23,7 @@ from bonobot.ledger.admission import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.audit.admin_changes import describe_row, record_change, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
-from mcp_servers.flow_labels import FlowLabel, decode_labels
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import FlowLabel, build_flow_key, decode_labels
 from mcp_servers.flow_labels.store_labels import require_seen_labels
 from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S, require_no_held_labels
 

@@ -24,8 +24,7 @@ from bonobot.ledger.admission import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import Actor, FlowLabelEffect
-from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import FlowLabel, build_flow_key, decode_labels, encode_labels
 from mcp_servers.flow_labels.token_labels import IDLE_S
 
 

@@ -46,14 +46,7 @@ from agents.models import (
     WorkflowRun,
     WorkflowVersion,
 )
-from bonobot.accounts.models import (
-    Deletion,
-    Invitation,
-    Issuer,
-    Organization,
-    Provider,
-    Token,
-)
+from bonobot.accounts.models import Deletion, Invitation, Issuer, Organization, Provider, Token
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.audit.admin_changes import AdminChange
 from bonobot.ledger.audit.export import ExportedAuditLog
@@ -61,8 +54,7 @@ from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import Actor
 from bonobot.ledger.usage.report import UsageReport
 from bonobot.notifications.models import Notification, NotificationChannel
-from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import FlowLabel, build_flow_key, decode_labels, encode_labels
 from mcp_servers.flow_labels.store_labels import StoredData, get_store_labels
 from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S, load_token_labels
 from mcp_servers.models import Definition, Preset, Server

@@ -14,13 +14,8 @@ from agents.calls.types import RelayOptions
 from agents.gateway.authentication import AuthenticatedClient
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.jsonrpc import (
-    CAPABILITIES_KEY,
-    CLIENT_KEY,
-    HANDSHAKE_VERSIONS,
-    LOG_MESSAGE,
-    RESERVED_META_KEYS,
-)
+from mcp_servers.client.jsonrpc import CAPABILITIES_KEY, CLIENT_KEY, LOG_MESSAGE, RESERVED_META_KEYS
+from mcp_servers.client.protocol_versions import HANDSHAKE_VERSIONS
 from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 VIA = "gateway"

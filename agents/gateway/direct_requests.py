@@ -34,7 +34,8 @@ from agents.gateway.request_bodies import Receive, Send, parse_object
 from bonobot.core.records import record
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_compact_json
-from mcp_servers.client.jsonrpc import MODERN_VERSION, encode_message
+from mcp_servers.client.jsonrpc import encode_message
+from mcp_servers.client.protocol_versions import MODERN_VERSION
 
 # Methods whose result may have pages of declarations.
 LISTS = frozenset({"tools/list"})

@@ -35,8 +35,7 @@ from bonobot import __version__
 from bonobot.core.api.exception_handler import to_problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import mcp_operations, tracing
-from mcp_servers.client.jsonrpc import MODERN_VERSION
-from mcp_servers.client.protocol_versions import SERVER_INFO, omit_tasks_extension
+from mcp_servers.client.protocol_versions import MODERN_VERSION, SERVER_INFO, omit_tasks_extension
 
 SERVER_NAME = "bonobot"
 # How long a client may cache a list; listening clients are notified of changes at once.

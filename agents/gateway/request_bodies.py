@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS, VERSION_KEY
-from mcp_servers.client.protocol_versions import HEADER_MISMATCH
+from mcp_servers.client.jsonrpc import VERSION_KEY
+from mcp_servers.client.protocol_versions import HANDSHAKE_VERSIONS, HEADER_MISMATCH
 
 VERSION_HEADER = b"mcp-protocol-version"
 # The SDK's limit, with which it rejects larger bodies.

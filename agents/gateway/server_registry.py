@@ -61,7 +61,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.api.parsers import JSONContentNegotiation
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.queries import load_policy_generation
-from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS, MODERN_VERSION
+from mcp_servers.client.protocol_versions import HANDSHAKE_VERSIONS, MODERN_VERSION
 from mcp_servers.models import Definition, Server
 
 SERVER_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"

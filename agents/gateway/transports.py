@@ -55,7 +55,7 @@ from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.core.http import cors
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS
+from mcp_servers.client.protocol_versions import HANDSHAKE_VERSIONS
 
 MAX_TOKEN_LENGTH = 8_192
 NO_STORE_HEADERS = [(b"cache-control", b"no-store")]

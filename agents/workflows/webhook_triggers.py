@@ -25,8 +25,7 @@ from bonobot.core.problems import Conflict, InternalError, InvalidInput, Problem
 from bonobot.ledger.admission import Refusal
 from bonobot.ledger.types import Actor, Admission, FlowLabelEffect, Opening, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers.flow_labels import FlowLabel, encode_labels
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import FlowLabel, build_flow_key, encode_labels
 
 # Timestamps are accepted within the tolerance in the past and in the future.
 SIGNATURE_MEMORY_S = 2 * TOLERANCE_S

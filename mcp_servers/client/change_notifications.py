@@ -27,13 +27,8 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_timeout_error
 from mcp_servers.client.extension_points import change_notification_listeners, log_listeners
 from mcp_servers.client.http_requests import HttpChannel, OnMessage, build_routing_headers
-from mcp_servers.client.jsonrpc import (
-    McpRequest,
-    build_modern_meta,
-    build_request_message,
-    parse_result,
-)
-from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND
+from mcp_servers.client.jsonrpc import McpRequest, build_request_message, parse_result
+from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND, build_modern_meta
 
 Topic = Literal["tools", "prompts", "resources"]
 

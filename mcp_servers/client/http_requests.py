@@ -47,13 +47,13 @@ from mcp_servers.client.errors import (
     quote_text,
 )
 from mcp_servers.client.jsonrpc import (
-    MODERN_VERSION,
     McpRequest,
     UnreadableJson,
     decode_json,
     encode_message,
     is_response,
 )
+from mcp_servers.client.protocol_versions import MODERN_VERSION
 from mcp_servers.client.read_throttle import STREAM_SHARE, ReadThrottle
 
 STREAM_BODY_FACTOR = 16  # maximum size of a stream, in bodies

@@ -18,17 +18,12 @@ from bonobot import __version__
 from bonobot.core.text.canonical_json import to_compact_json
 from mcp_servers.client.deadlines import RequestDeadline
 from mcp_servers.client.endpoint import Era, ServerEndpoint
-from mcp_servers.client.errors import (
-    build_protocol_error,
-    build_rpc_error,
-)
+from mcp_servers.client.errors import build_protocol_error, build_rpc_error
 
 if TYPE_CHECKING:
     from mcp_servers.client.host import Host
 
 
-MODERN_VERSION = "2026-07-28"
-HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
@@ -178,15 +173,6 @@ def build_notification(method: str, params: Mapping[str, Any] | None = None) -> 
     """Return a JSON-RPC notification."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     return message | {"params": dict(params)} if params else message
-
-
-def build_modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `_meta` fields of every request of the modern era."""
-    return {
-        VERSION_KEY: MODERN_VERSION,
-        CLIENT_KEY: CLIENT_INFO,
-        CAPABILITIES_KEY: dict(capabilities),
-    }
 
 
 def is_response(message: Any, request_id: int) -> TypeGuard[dict[str, Any]]:

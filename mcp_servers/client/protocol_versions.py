@@ -22,14 +22,16 @@ from mcp_servers.client.endpoint import WIRE_FIELD, Era, ServerEndpoint, Wire
 from mcp_servers.client.errors import UpstreamError, build_protocol_error
 from mcp_servers.client.jsonrpc import (
     CALL_METHODS,
+    CAPABILITIES_KEY,
     CLIENT_INFO,
-    HANDSHAKE_VERSIONS,
-    MODERN_VERSION,
+    CLIENT_KEY,
     TASKS_EXTENSION,
+    VERSION_KEY,
     McpRequest,
-    build_modern_meta,
 )
 
+MODERN_VERSION = "2026-07-28"
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
@@ -341,3 +343,12 @@ def _build_key(request: McpRequest) -> CallKey:
 
 def _compute_definition_digest(request: McpRequest) -> str:
     return compute_digest(to_canonical_json(request.declaration or {}))
+
+
+def build_modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `_meta` fields of every request of the modern era."""
+    return {
+        VERSION_KEY: MODERN_VERSION,
+        CLIENT_KEY: CLIENT_INFO,
+        CAPABILITIES_KEY: dict(capabilities),
+    }

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from bonobot.core.telemetry.mcp_operations import McpOperation, observe_operation
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.jsonrpc import MODERN_VERSION
+from mcp_servers.client.protocol_versions import MODERN_VERSION
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 

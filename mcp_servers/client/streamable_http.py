@@ -48,7 +48,6 @@ from mcp_servers.client.http_requests import (
 )
 from mcp_servers.client.jsonrpc import (
     McpRequest,
-    build_modern_meta,
     build_notification,
     build_request_message,
     deliver_notification,
@@ -61,6 +60,7 @@ from mcp_servers.client.protocol_versions import (
     OTHER_ERA_STATUSES,
     HandshakeResult,
     build_initialize_request,
+    build_modern_meta,
     check_handshake_allowed,
     fetch_discover_result,
     is_handshake_refused,

@@ -5,14 +5,19 @@ flow label, but never remove one, and alone don't make a tool idempotent.
 """
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import lru_cache, reduce
+from typing import Literal
+from uuid import UUID
 
 from bonobot.ledger.types import FlowLabel
 
-__all__ = ["LABEL_BITS", "FlowLabel", "decode_labels", "encode_labels"]
+__all__ = ["LABEL_BITS", "FlowLabel", "build_flow_key", "decode_labels", "encode_labels"]
 
 # The labels that a session keeps after a call.
 LABEL_BITS = {FlowLabel.PRIVATE_DATA: 1, FlowLabel.UNTRUSTED_CONTENT: 2, FlowLabel.SENDS_OUT: 4}
+
+# A `text` is a name, a configuration or instructions.
+HolderKind = Literal["session", "agent", "token", "server", "text"]
 
 
 def encode_labels(labels: Iterable[str]) -> int:
@@ -24,3 +29,9 @@ def encode_labels(labels: Iterable[str]) -> int:
 
 def decode_labels(label_bits: int) -> tuple[FlowLabel, ...]:
     return tuple(label for label, bit in LABEL_BITS.items() if label_bits & bit)
+
+
+@lru_cache(maxsize=4096)
+def build_flow_key(organization_id: UUID | str, kind: HolderKind, row_id: UUID | str) -> str:
+    """Return the ledger key of the labels that a row holds."""
+    return f"flow:{organization_id}:{kind}:{row_id}"

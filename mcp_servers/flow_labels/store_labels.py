@@ -23,8 +23,7 @@ from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
-from mcp_servers.flow_labels import FlowLabel, decode_labels
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import FlowLabel, build_flow_key, decode_labels
 from mcp_servers.flow_labels.suggested_labels import (
     READ_DATA_LABELS,
     LabelContext,

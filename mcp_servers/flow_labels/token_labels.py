@@ -11,8 +11,7 @@ from bonobot.core.problems import Forbidden
 from bonobot.ledger.admission import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import FlowLabelEffect
-from mcp_servers.flow_labels import FlowLabel, encode_labels
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import FlowLabel, build_flow_key, encode_labels
 
 IDLE_S = 24 * 3600
 HELD_LABELS = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT))

@@ -16,7 +16,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.ledger.models import FlowCell
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import build_flow_key
 from mcp_servers.flow_labels.token_labels import HELD_LABELS, load_token_labels
 from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS, fill_path

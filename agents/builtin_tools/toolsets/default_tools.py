@@ -11,8 +11,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, FlowCell
-from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import FlowLabel, build_flow_key, decode_labels, encode_labels
 from mcp_servers.flow_labels.token_labels import HELD_LABELS
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 

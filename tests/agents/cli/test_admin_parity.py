@@ -5,7 +5,7 @@ import pytest
 from agents.models import Agent, SessionApproval
 from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow, FlowCell
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import build_flow_key
 from mcp_servers.models import Launcher, Preset
 from mcp_servers.presets.services import load_presets
 from tests import factories

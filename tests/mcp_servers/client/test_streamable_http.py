@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
-from mcp_servers.client import deadlines, jsonrpc
+from mcp_servers.client import deadlines, protocol_versions
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, text_of
 from tests.servers import raw_http_server
@@ -19,8 +19,8 @@ Events = AsyncIterator[bytes]
 
 
 def test_the_supported_versions_are_those_of_the_sdk():
-    assert jsonrpc.MODERN_VERSION == LATEST_MODERN_VERSION
-    assert jsonrpc.HANDSHAKE_VERSIONS == HANDSHAKE_PROTOCOL_VERSIONS
+    assert protocol_versions.MODERN_VERSION == LATEST_MODERN_VERSION
+    assert protocol_versions.HANDSHAKE_VERSIONS == HANDSHAKE_PROTOCOL_VERSIONS
 
 
 # --- the modern era, with the SDK's server
@@ -250,7 +250,7 @@ async def test_a_wrong_stored_handshake_era_is_detected_again(
     def respond(request: RecordedRequest) -> bytes:
         if request.method == "initialize":
             return raw_http_server.error(
-                request, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
+                request, -32022, 400, {"supported": [protocol_versions.MODERN_VERSION]}
             )
         return raw_http_server.text(request)
 
@@ -297,7 +297,7 @@ async def test_a_server_that_refuses_a_version_it_lists_is_asked_again(
     def respond(request: RecordedRequest) -> bytes:
         if len(server.asked) == 1:
             return raw_http_server.error(
-                request, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
+                request, -32022, 400, {"supported": [protocol_versions.MODERN_VERSION]}
             )
         return raw_http_server.discovery(request)
 

@@ -14,7 +14,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Conflict
 from bonobot.ledger.models import FlowCell
-from mcp_servers.flow_labels.label_cells import build_flow_key
+from mcp_servers.flow_labels import build_flow_key
 from mcp_servers.flow_labels.token_labels import HELD_LABELS, load_token_labels
 from tests import factories
 from tests.agents.gateway.organization_server.conftest import Client, Scene
