@@ -96,4 +96,4 @@ class ToolRule(GovernedModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.effect} {self.source}:{self.pattern}"
+        return f"{self.effect} {self.source}:{self.pattern or 'default'}"

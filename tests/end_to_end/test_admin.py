@@ -311,7 +311,7 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
     send_message(owner, '/mcp_workshop_wait {"seconds": 300}')
     expect(owner.locator("details.bb-call")).to_contain_text("running", timeout=PATIENCE_MS)
-    expect(state).to_contain_text(re.compile(r"Running\s+wait\s+\d+ s"))
+    expect(state).to_contain_text(re.compile(r"running\s+wait\s+\d+ s"))
     composer, files = owner.locator("[data-chat-dock] .bb-composer"), owner.evaluate_handle(FILES)
     composer.dispatch_event("drop", {"dataTransfer": files})
     expect(composer.locator("[data-file-list]")).to_contain_text("a.txt")

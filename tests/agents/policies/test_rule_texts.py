@@ -6,6 +6,7 @@ import pytest
 from django.template import Context, Template
 from django.utils import translation
 
+from agents.models import ToolRule
 from agents.policies.decisions import (
     AgentServerScope,
     EffectivePolicy,
@@ -69,3 +70,8 @@ def test_the_filter_shows_the_sentence_with_names_as_code():
     assert (
         template.render(context) == "A rule of the policy denies the tool <code>&lt;b&gt;</code>."
     )
+
+
+def test_a_rule_for_the_other_tools_of_a_server_is_named_like_its_decisions() -> None:
+    assert str(ToolRule(effect="allow", source="mcp", pattern="")) == "allow mcp:default"
+    assert str(ToolRule(effect="ask", source="mcp", pattern="send_*")) == "ask mcp:send_*"

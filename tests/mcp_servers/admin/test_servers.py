@@ -253,6 +253,7 @@ def test_deleting_asks_first_and_lists_what_is_deleted_too(
     assert "Helper → web" in page
     assert "1 definition" in page
     assert "Delete web?" in page
+    assert "Also deleted 1 attached server" in page
     assert "tool name" not in page  # what people never see as an object isn't listed
     assert Server.objects.count() == 1
     run_action(browser, "remove_chosen", server, confirmed="1")
