@@ -51,7 +51,6 @@ AUDIT = "/admin/ledger/auditrow/"
 COUNT = "mcp_workshop_count"
 REASON = "Not today: <b>ask</b> again tomorrow."
 FILES = "d = new DataTransfer(); d.items.add(new File(['x'], 'a.txt')); d"
-PASTE = "(form, d) => form.dispatchEvent(new ClipboardEvent('paste', {clipboardData: d}))"
 FORM = {"method": "elicitation/create", "params": factories.FORM}
 # Servers that tests register, and their files beside `WORKSHOP`.
 PROGRAMS = {"asker": "client_request_server.py", "workshop": "tool_server.py"}
@@ -316,13 +315,6 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     composer.dispatch_event("drop", {"dataTransfer": files})
     expect(composer.locator("[data-file-list]")).to_contain_text("a.txt")
     composer.get_by_role("button", name="Remove file").click()
-    copied_table = owner.evaluate_handle(f"{FILES}.setData('text/plain', 'x'); d")
-    composer.evaluate(PASTE, copied_table)
-    expect(composer.locator("[data-file-list]")).to_contain_text("a.txt")
-    composer.get_by_role("button", name="Remove file").click()
-    copied_table.evaluate("d => d.setData('text/html', '<b>x</b>')")
-    composer.evaluate(PASTE, copied_table)
-    expect(composer.locator("[data-file-list]")).to_be_empty()
     state.get_by_role("button", name="Stop").click()
     expect(state).to_contain_text("canceled", timeout=PATIENCE_MS)
     canceled = Session.objects.filter(organization=acme).latest("created_at")

@@ -18,6 +18,8 @@ from tests.browser import open_context
 from tests.end_to_end.accounts import create_member, sign_in
 from tests.wait import eventually
 
+FILE = "d = new DataTransfer(); d.items.add(new File(['x'], 'a.png')); d"
+PASTE = "(form, d) => form.dispatchEvent(new ClipboardEvent('paste', {clipboardData: d}))"
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
@@ -57,6 +59,26 @@ def leave_page(page: Page) -> None:
     page.locator("#nav-sidebar").get_by_role("link", name="Sessions", exact=True).click(
         no_wait_after=True
     )
+
+
+def test_a_pasted_file_is_attached_but_not_the_picture_of_a_pasted_text(
+    olga: Page, acme: Organization
+) -> None:
+    olga.goto(f"/admin/agents/agent/{factories.create_agent(acme).pk}/change/")
+    composer = olga.locator(".bb-composer")
+    files = composer.locator("[data-file-list]")
+    copied = olga.evaluate_handle(FILE)
+    composer.evaluate(PASTE, copied)
+    expect(files).to_contain_text("a.png")
+    composer.get_by_role("button", name="Remove file").click()
+    # As of a file manager: the file and its name.
+    copied.evaluate("d => d.setData('text/plain', 'a.png')")
+    composer.evaluate(PASTE, copied)
+    expect(files).to_contain_text("a.png")
+    composer.get_by_role("button", name="Remove file").click()
+    copied.evaluate("d => d.setData('text/html', '<table></table>')")
+    composer.evaluate(PASTE, copied)
+    expect(files).to_be_empty()
 
 
 @pytest.mark.parametrize("form", ["ours", "the theme's"])
