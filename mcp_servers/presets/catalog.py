@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.core.i18n.localization import localize_text
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.process_cache import compute_once
 from mcp_servers.import_export.entries import restore_secrets
@@ -98,14 +99,20 @@ def parse_catalog(text: str) -> tuple[CatalogEntry, ...]:
     """Return the entries of a catalog; raises `InvalidCatalog` with the first error."""
     try:
         document = json.loads(text)
-    except ValueError as error:
-        raise InvalidCatalog(f"The catalog isn't valid JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidCatalog(
+            format_message("The catalog isn't valid JSON: {error}", error=str(error))
+        ) from error
     schema = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
     if (violation := find_violation(schema, document)) is not None:
         preset = re.match(r"\$\.presets\[(\d+)\]\.", violation.field)
-        slug = f" ({document['presets'][int(preset[1])].get('slug', '?')})" if preset else ""
         raise InvalidCatalog(
-            f"The catalog isn't valid at `{violation.field}`{slug}: {violation.detail}",
+            format_message(
+                "The catalog isn't valid at `{location}` (preset {slug!r}): {detail}",
+                location=violation.field,
+                slug=document["presets"][int(preset[1])].get("slug") if preset else "",
+                detail=violation.detail,
+            ),
             field=violation.field,
             remedy="Correct the entry in `mcp_servers/presets/catalog.json`.",
         )

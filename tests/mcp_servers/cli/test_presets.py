@@ -78,7 +78,7 @@ def test_an_invalid_catalog_is_an_error_and_not_a_traceback(bonobot, monkeypatch
     load_catalog.cache_clear()  # an exception isn't cached
     result = bonobot("mcp", "presets", option, "--json")
     assert (result.status, result.error["code"]) == (1, "invalid_catalog")
-    assert "(time)" in result.error["detail"]
+    assert "(preset 'time')" in result.error["detail"]
 
 
 @pytest.mark.parametrize("option", [(), ("--check",)])

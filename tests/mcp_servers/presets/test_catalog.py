@@ -175,7 +175,7 @@ def test_an_invalid_catalog_is_reported_with_its_location(
     with pytest.raises(InvalidCatalog, match="isn't valid at") as caught:
         parse_catalog(json.dumps(document))
     assert caught.value.field.startswith(location)
-    assert f"({document['presets'][0]['slug']})" in str(caught.value)
+    assert f"(preset {document['presets'][0]['slug']!r})" in str(caught.value)
 
 
 def test_a_catalog_that_is_not_json_is_reported() -> None:
