@@ -274,6 +274,10 @@ USE_TZ = True
 
 STATIC_URL = "/static/"
 STATIC_ROOT = BONOBOT_VAR / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "bonobot.core.http.static_storage.StaticFilesStorage"},
+}
 SERVESTATIC_USE_FINDERS = True  # directly from the packages, without collectstatic
 SERVESTATIC_MAX_AGE = 600
 SERVESTATIC_ALLOW_ALL_ORIGINS = False

@@ -135,10 +135,15 @@ def write_and_check_labels(organization: LabeledOrganization, route: str, method
     count = 0
     for body in list_bodies(route, method):
         with roll_back():
-            for row_id in filter(is_uuid, {*organization.ids.values()}):
-                key = build_flow_key(organization.acme.pk, "text", row_id)
-                fields = {"organization_id": organization.acme.pk, "labels": HELD_LABELS}
-                FlowCell.objects.get_or_create(key=key, defaults=fields)
+            cells = [
+                FlowCell(
+                    key=build_flow_key(organization.acme.pk, "text", row_id),
+                    organization_id=organization.acme.pk,
+                    labels=HELD_LABELS,
+                )
+                for row_id in filter(is_uuid, {*organization.ids.values()})
+            ]
+            FlowCell.objects.bulk_create(cells, ignore_conflicts=True)
             headers = {"If-Match": '"outdated"'} if method == "DELETE" else {}
             path = fill_path(route, organization.ids)
             response = organization.client.send(method, path, body, **headers)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -500,6 +501,11 @@ def typed_amount(value: int, unit: str) -> str:
 @register.simple_tag
 def icon(name: str, css_class: str = "") -> SafeString:
     """Return a symbol of the icon font, which screen readers skip."""
+    return _render_icon(str(name), str(css_class))
+
+
+@lru_cache(maxsize=512)  # a page has thirty of the same few
+def _render_icon(name: str, css_class: str) -> SafeString:
     names = f"material-symbols-outlined {css_class}".rstrip()
     return format_html('<span class="{}" aria-hidden="true">{}</span>', names, name)
 

@@ -4,7 +4,9 @@ Django's `save` writes every column, which reverts concurrent changes and recrea
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, ClassVar, Self
+from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, IntegrityError, models
@@ -16,6 +18,8 @@ from bonobot.core.text.canonical_json import to_sorted_json
 
 # Django's message when `update_fields` matched no row.
 NO_ROWS_MESSAGE = "did not affect any rows"
+# Types whose values can't be changed in place, so they are their own marks.
+_SIMPLE_TYPES = frozenset({bool, datetime, float, int, str, type(None), UUID})
 
 
 class SavesChangedFields(models.Model):
@@ -80,15 +84,17 @@ class SavesChangedFields(models.Model):
 
     def _remember_values(self, names: Iterable[str] | None = None) -> None:
         selected = None if names is None else set(names)
+        values = self.__dict__
         marks = {
-            field.attname: self._build_mark(self.__dict__[field.attname])
+            name: value if type(value) in _SIMPLE_TYPES else self._build_mark(value)
             for field in self._meta.concrete_fields
-            if field.attname in self.__dict__
-            and (selected is None or field.attname in selected or field.name in selected)
+            if (name := field.attname) in values
+            and (selected is None or name in selected or field.name in selected)
+            for value in (values[name],)
         }
         if selected is None:
             self._as_read = marks
-        elif "_as_read" in self.__dict__:
+        elif "_as_read" in values:
             self._as_read |= marks
 
     def _build_mark(self, value: Any) -> Any:

@@ -63,5 +63,6 @@ def _remove_state(row: Any) -> Any:
     return {name: row[name] for name in row if name != "_state"} if isinstance(row, dict) else row
 
 
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="Django's backend is used")
 def test_the_connection_uses_the_compiler() -> None:
     assert connection.ops.compiler("SQLCompiler") is compiler.SQLCompiler

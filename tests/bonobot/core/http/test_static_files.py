@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from django.contrib.staticfiles.storage import StaticFilesStorage, staticfiles_storage
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.test import RequestFactory
@@ -59,3 +60,9 @@ def test_a_changed_file_is_sent_with_its_own_length(
 def test_a_removed_file_is_unknown(middleware: StaticFilesMiddleware, file: Path) -> None:
     file.unlink()
     assert fetch(middleware)[0].status_code == 404
+
+
+def test_the_url_of_a_file_is_that_of_djangos_storage() -> None:
+    for _ in range(2):  # computed, and kept
+        url = staticfiles_storage.url("bonobot/a b.css")
+        assert url == StaticFilesStorage().url("bonobot/a b.css") == "/static/bonobot/a%20b.css"
