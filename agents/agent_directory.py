@@ -11,7 +11,7 @@ from mcp_servers.models import Server
 
 
 class ModelAgentDirectory:
-    """Implement the agent directory of `bonobot.accounts.agent_directory`."""
+    """Implement the agent directory of `bonobot.accounts.extension_points`."""
 
     def find_visible_id(self, principal: Principal, name: str) -> UUID:
         """Return the id of the visible agent with this id or slug; raises `NotFound`."""

@@ -17,8 +17,11 @@ class AgentsConfig(AppConfig):
         from agents.builtin_tools.extension_points import register_tool_source
         from agents.sessions.extension_points import register_workflow_executor
         from bonobot.accounts.account_emails import EmailKind, register_email_kind
-        from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.extension_points import register_join_hook, register_token_snippets
+        from bonobot.accounts.extension_points import (
+            register_agent_directory,
+            register_join_hook,
+            register_token_snippets,
+        )
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.extension_points import register_readiness_part, register_row_gauges
         from bonobot.oauth_server.protected_resources import (

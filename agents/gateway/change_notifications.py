@@ -23,7 +23,7 @@ from agents.gateway.client_request import (
     build_notification,
 )
 from agents.gateway.client_sessions import GatewaySession
-from agents.gateway.handlers import Kind
+from agents.gateway.forwarded_requests import Kind
 from agents.gateway.resource_subscriptions import (
     WatchedResource,
     collect_changed_uris,

@@ -30,7 +30,7 @@ from agents.gateway.client_request import (
     get_client_profile,
     negotiate_version,
 )
-from agents.gateway.handlers import Kind
+from agents.gateway.forwarded_requests import Kind
 from agents.gateway.log_messages import LogForwarder
 from agents.gateway.mcp_host import MAX_CONNECTIONS
 from agents.gateway.resource_subscriptions import (

@@ -25,7 +25,7 @@ from agents.gateway.client_request import (
 )
 from agents.gateway.client_sessions import GatewaySessionStore, build_modern_request
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error, has_problem
-from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
+from agents.gateway.forwarded_requests import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
 from agents.gateway.organization_server.handlers import OrganizationHandlers
 from agents.gateway.protocol_versions import translate_declaration, translate_result

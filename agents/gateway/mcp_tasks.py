@@ -33,7 +33,7 @@ from agents.gateway.approvals import DEFERRED_CALL_KEY, build_deferred_task
 from agents.gateway.catalog import get_catalog, rename_resources
 from agents.gateway.client_request import VIA, GatewayRequest, list_supported_requests
 from agents.gateway.errors import build_mcp_error, build_refusal_result, build_unknown_name_error
-from agents.gateway.handlers import (
+from agents.gateway.forwarded_requests import (
     UpstreamRequest,
     build_call_result,
     can_server_ask,

@@ -20,7 +20,7 @@ from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import Declaration, DeclarationList
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.errors import build_refusal_result, build_unknown_name_error
-from agents.gateway.handlers import (
+from agents.gateway.forwarded_requests import (
     Kind,
     UpstreamHandlers,
     UpstreamRequest,

@@ -37,7 +37,7 @@ from agents.gateway.client_sessions import SESSION_ID_HEADER
 from agents.gateway.direct_requests import DirectResponder, is_direct_candidate
 from agents.gateway.dispatcher import GatewayDispatcher
 from agents.gateway.errors import build_problem_headers
-from agents.gateway.handlers import Kind
+from agents.gateway.forwarded_requests import Kind
 from agents.gateway.organization_server.management_tools import prepare_management_tools
 from agents.gateway.request_bodies import (
     VERSION_HEADER,

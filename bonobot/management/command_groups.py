@@ -119,7 +119,7 @@ COMMAND_GROUPS = {
             ),
             "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
             "agents.cli.session_imports:VERBS": "import-session",
-            "agents.cli.tools:WORKSPACE_VERBS": "tools workspace",
+            "agents.cli.builtin_tools:WORKSPACE_VERBS": "tools workspace",
             "agents.cli.sessions:VERBS": "sessions cancel release",
             "agents.cli.sessions:SESSION_APPROVAL_VERBS": (
                 "session-approvals revoke-session-approval"
@@ -271,7 +271,7 @@ COMMAND_GROUPS = {
     "tools": GroupEntry(
         "List tools, and add servers and toggle them",
         {
-            "agents.cli.tools:VERBS": "list",
+            "agents.cli.builtin_tools:VERBS": "list",
             "mcp_servers.cli.tool_servers:VERBS": "add-mcp remove-mcp toggle-mcp list-mcp test-mcp",
         },
         reads="list list-mcp",

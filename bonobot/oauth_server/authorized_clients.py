@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from oauth2_provider.models import Application
 
-from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.extension_points import get_agent_directory
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within, may

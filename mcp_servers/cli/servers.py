@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.extension_points import get_agent_directory
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import (
     Argument,

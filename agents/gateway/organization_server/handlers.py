@@ -11,7 +11,7 @@ from agents.gateway.catalog import Declaration, build_skills_capability
 from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.errors import build_refusal_result as as_result
-from agents.gateway.handlers import LARGE_RESULT_SIZE, EndpointInfo, Kind
+from agents.gateway.forwarded_requests import LARGE_RESULT_SIZE, EndpointInfo, Kind
 from agents.gateway.organization_server.app_pages import build_answer_key
 from agents.gateway.organization_server.chat_tools import build_chat_tools, list_session_tools
 from agents.gateway.organization_server.management_tools import (

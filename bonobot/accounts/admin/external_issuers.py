@@ -9,7 +9,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin.identity_providers import RoleMappingForm, TokenSignerAdmin
-from bonobot.accounts.agent_directory import list_agent_choices
+from bonobot.accounts.extension_points import list_agent_choices
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer

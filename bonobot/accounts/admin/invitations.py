@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST
 from bonobot.accounts import invitations
 from bonobot.accounts.admin_base.responses import format_problem, render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
-from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.extension_points import get_agent_directory
 from bonobot.accounts.invitations import SentInvitation
 from bonobot.accounts.models import Invitation
 from bonobot.accounts.principals import Principal

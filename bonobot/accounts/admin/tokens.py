@@ -18,8 +18,7 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
-from bonobot.accounts.agent_directory import list_agent_choices
-from bonobot.accounts.extension_points import build_token_snippets
+from bonobot.accounts.extension_points import build_token_snippets, list_agent_choices
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import SCOPE_DESCRIPTIONS, Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, render_badge

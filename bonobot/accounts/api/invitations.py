@@ -6,9 +6,9 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from bonobot.accounts.agent_directory import find_visible_agent_ids
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
+from bonobot.accounts.extension_points import find_visible_agent_ids
 from bonobot.accounts.invitations import (
     MAX_AGENTS,
     SentInvitation,

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from bonobot.accounts.agent_directory import find_agent_ids
+from bonobot.accounts.extension_points import find_agent_ids
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer, Provider

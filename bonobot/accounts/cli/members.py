@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
-from bonobot.accounts.agent_directory import find_agent_ids
+from bonobot.accounts.extension_points import find_agent_ids
 from bonobot.accounts.models import Invitation, Membership
 from bonobot.accounts.roles import Role
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from bonobot.accounts.agent_directory import find_agent_ids
+from bonobot.accounts.extension_points import find_agent_ids
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import create_token, revoke_token, update_token

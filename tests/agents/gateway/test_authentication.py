@@ -4,7 +4,7 @@ import pytest
 from django.db import OperationalError, transaction
 
 from agents.gateway.authentication import authenticate_client
-from agents.gateway.handlers import UpstreamHandlers
+from agents.gateway.forwarded_requests import UpstreamHandlers
 from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
 from bonobot.accounts.models import Organization

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.gateway import approvals
-from agents.gateway import handlers as gateway_handlers
+from agents.gateway import approvals, forwarded_requests
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from tests.agents.gateway.conftest import GatewayClient
@@ -56,7 +55,7 @@ def test_a_client_that_answers_with_an_error_ends_the_call(
 def test_a_server_with_endless_requests_is_stopped(
     upstream: Upstream, gateway_client: GatewayClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_handlers, "MAX_ROUNDS", 1)
+    monkeypatch.setattr(forwarded_requests, "MAX_ROUNDS", 1)
     session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     session.answer(stream.next() or {}, result={"action": "decline"})

@@ -3,7 +3,7 @@
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.extension_points import get_agent_directory
 from bonobot.core.extension_points import ExtensionList, ExtensionPoint, LazyFunction
 
 
