@@ -27,8 +27,13 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_timeout_error
 from mcp_servers.client.extension_points import change_notification_listeners, log_listeners
 from mcp_servers.client.http_requests import HttpChannel, OnMessage, build_routing_headers
-from mcp_servers.client.jsonrpc import McpRequest, build_request_message, parse_result
-from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND, build_modern_meta
+from mcp_servers.client.jsonrpc import (
+    McpRequest,
+    build_modern_meta,
+    build_request_message,
+    parse_result,
+)
+from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND, MODERN_VERSION
 
 Topic = Literal["tools", "prompts", "resources"]
 
@@ -240,7 +245,9 @@ async def receive_list_changes(
                 on_notification(notification)
         await asyncio.sleep(FRAME_PAUSE_S)
 
-    message = build_request_message(request_id, request, build_modern_meta(capabilities))
+    message = build_request_message(
+        request_id, request, build_modern_meta(MODERN_VERSION, capabilities)
+    )
     response = await channel.send_request(
         request, message, build_routing_headers(request), handle_message
     )

@@ -175,6 +175,15 @@ def build_notification(method: str, params: Mapping[str, Any] | None = None) -> 
     return message | {"params": dict(params)} if params else message
 
 
+def build_modern_meta(version: str, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `_meta` fields of every request of a version of the modern era."""
+    return {
+        VERSION_KEY: version,
+        CLIENT_KEY: CLIENT_INFO,
+        CAPABILITIES_KEY: dict(capabilities),
+    }
+
+
 def is_response(message: Any, request_id: int) -> TypeGuard[dict[str, Any]]:
     """Return whether `message` is the response to `request_id`; "1" is not 1."""
     return (

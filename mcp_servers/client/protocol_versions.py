@@ -22,12 +22,10 @@ from mcp_servers.client.endpoint import WIRE_FIELD, Era, ServerEndpoint, Wire
 from mcp_servers.client.errors import UpstreamError, build_protocol_error
 from mcp_servers.client.jsonrpc import (
     CALL_METHODS,
-    CAPABILITIES_KEY,
     CLIENT_INFO,
-    CLIENT_KEY,
     TASKS_EXTENSION,
-    VERSION_KEY,
     McpRequest,
+    build_modern_meta,
 )
 
 MODERN_VERSION = "2026-07-28"
@@ -100,7 +98,7 @@ class ModernCalls:
 
 def build_request_meta(era: Era, capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `_meta` of a request of this era."""
-    return build_modern_meta(capabilities) if era == "modern" else {}
+    return build_modern_meta(MODERN_VERSION, capabilities) if era == "modern" else {}
 
 
 def build_discover_request() -> McpRequest:
@@ -343,12 +341,3 @@ def _build_key(request: McpRequest) -> CallKey:
 
 def _compute_definition_digest(request: McpRequest) -> str:
     return compute_digest(to_canonical_json(request.declaration or {}))
-
-
-def build_modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `_meta` fields of every request of the modern era."""
-    return {
-        VERSION_KEY: MODERN_VERSION,
-        CLIENT_KEY: CLIENT_INFO,
-        CAPABILITIES_KEY: dict(capabilities),
-    }

@@ -48,6 +48,7 @@ from mcp_servers.client.http_requests import (
 )
 from mcp_servers.client.jsonrpc import (
     McpRequest,
+    build_modern_meta,
     build_notification,
     build_request_message,
     deliver_notification,
@@ -57,10 +58,10 @@ from mcp_servers.client.jsonrpc import (
 )
 from mcp_servers.client.protocol_versions import (
     METHOD_NOT_FOUND,
+    MODERN_VERSION,
     OTHER_ERA_STATUSES,
     HandshakeResult,
     build_initialize_request,
-    build_modern_meta,
     check_handshake_allowed,
     fetch_discover_result,
     is_handshake_refused,
@@ -506,7 +507,9 @@ class HttpUpstream(IdleTracker):
 
     async def _send_modern_request(self, request: McpRequest, host: Host) -> dict[str, Any]:
         request_id, request.era = next(self._request_ids), "modern"
-        meta = build_modern_meta(select_request_capabilities(self.endpoint, request, host))
+        meta = build_modern_meta(
+            MODERN_VERSION, select_request_capabilities(self.endpoint, request, host)
+        )
         message = build_request_message(request_id, request, meta)
 
         async def handle_message(notification: dict[str, Any]) -> None:
@@ -522,7 +525,7 @@ class HttpUpstream(IdleTracker):
     async def _receive_frames(self, request: McpRequest, on_frame: OnFrame) -> None:
         """Open a stream of a modern server and pass on its frames until it ends."""
         request_id = next(self._request_ids)
-        meta = build_modern_meta(build_declared_capabilities(self.endpoint))
+        meta = build_modern_meta(MODERN_VERSION, build_declared_capabilities(self.endpoint))
 
         async def handle_message(message: dict[str, Any]) -> None:
             if change_notifications.is_subscription_frame(message, request_id):
