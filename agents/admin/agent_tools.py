@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -512,5 +512,10 @@ def _filter_attachable(agent: Agent) -> QuerySet[Server]:
 
 
 def _list_attachable_servers(agent: Agent) -> list[Server]:
-    """Return servers of the pool with their number of tools as `tool_total` (two queries)."""
-    return add_tool_counts(list(_filter_attachable(agent).order_by("name")[:MAX_ATTACHABLE]))
+    """Return servers of the pool with their number of tools as `tool_total` (two queries).
+
+    Those without known definitions are last.
+    """
+    is_unknown = ExpressionWrapper(Q(discovered_at=None), output_field=BooleanField())
+    servers = _filter_attachable(agent).alias(is_unknown=is_unknown).order_by("is_unknown", "name")
+    return add_tool_counts(list(servers[:MAX_ATTACHABLE]))

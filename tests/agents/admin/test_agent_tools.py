@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agents.agent_tools.services import save_settings
 from agents.agent_tools.settings import Setting, ToolKey
@@ -97,6 +98,22 @@ def test_an_agent_without_servers_is_offered_some(
     text = admin_client.get_text(page)
     assert "No servers attached Attach a server so that this agent can call its tools." in text
     assert page.count('class="bb-menu bb-attach-menu"') == 1
+
+
+def test_servers_whose_tools_are_known_are_offered_first(
+    acme: Organization, server: Server, operator: admin_client.AdminClient
+) -> None:
+    admin_client.create_web_server(acme, "another")
+    page = admin_client.get_text(
+        operator.get("agents_agent_servers", factories.create_agent(acme).pk)
+    )
+    assert page.index("another") < page.index(server.name, page.index("Attach server"))
+    Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now())
+    Server.objects.exclude(pk=server.pk).update(discovered_at=None)
+    page = admin_client.get_text(
+        operator.get("agents_agent_servers", factories.create_agent(acme, "second").pk)
+    )
+    assert page.index("another") > page.index(server.name, page.index("Attach server"))
 
 
 def test_a_tool_that_is_allowed_can_be_called_at_once(
