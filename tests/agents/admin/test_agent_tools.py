@@ -109,11 +109,14 @@ def test_servers_whose_tools_are_known_are_offered_first(
     )
     assert page.index("another") < page.index(server.name, page.index("Attach server"))
     Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now())
-    Server.objects.exclude(pk=server.pk).update(discovered_at=None)
+    Server.objects.exclude(pk=server.pk).update(
+        discovered_at=None, status="error", status_code="server_unreachable"
+    )
     page = admin_client.get_text(
         operator.get("agents_agent_servers", factories.create_agent(acme, "second").pk)
     )
     assert page.index("another") > page.index(server.name, page.index("Attach server"))
+    assert "another Failed" in page
 
 
 def test_a_tool_that_is_allowed_can_be_called_at_once(
