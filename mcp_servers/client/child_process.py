@@ -27,7 +27,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.masking import MASK, mask_text
 from bonobot.core.text.untrusted_text import make_visible, strip_terminal_sequences
-from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.client.egress_proxy import EgressProxy
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.environment_rules import (

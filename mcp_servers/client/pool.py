@@ -23,7 +23,7 @@ from django.conf import settings
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.telemetry import tracing
 from mcp_servers.client import change_notifications
-from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.client.change_notifications import (
     LISTEN,
     DesiredSubscriptions,

@@ -14,7 +14,7 @@ import httpx2
 from bonobot.core.http.egress import BodyAllowance
 from bonobot.core.http.persistent_client import PersistentClient
 from bonobot.core.i18n.messages import format_message
-from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.client.change_notifications import OnNotification
 from mcp_servers.client.endpoint import ServerEndpoint, Wire
 from mcp_servers.client.errors import (

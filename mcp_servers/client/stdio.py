@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from bonobot.core.i18n.messages import format_message
-from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
     OnFrame,

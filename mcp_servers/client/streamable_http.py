@@ -16,7 +16,7 @@ from httpx2 import LocalProtocolError
 
 from bonobot.core.http.persistent_client import PersistentClient
 from mcp_servers.client import change_notifications
-from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
     LogNotification,

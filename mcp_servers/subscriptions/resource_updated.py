@@ -30,7 +30,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.ledger.queries import load_policy_generations
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.client.change_notifications import (
     SUBSCRIBE,
     ChangeNotification,

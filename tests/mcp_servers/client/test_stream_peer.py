@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.client.child_process import OverlongLine
 from mcp_servers.client.errors import UpstreamError, build_unreachable_error
 from mcp_servers.client.host import NullHost
