@@ -16,7 +16,6 @@ from httpx2 import LocalProtocolError
 
 from bonobot.core.http.persistent_client import PersistentClient
 from mcp_servers.client import change_notifications
-from mcp_servers.client.task_set import TaskSet
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
     LogNotification,
@@ -70,6 +69,7 @@ from mcp_servers.client.protocol_versions import (
     parse_initialize_result,
 )
 from mcp_servers.client.sse import SseSession
+from mcp_servers.client.task_set import TaskSet
 
 BEST_EFFORT_TIMEOUT_S = 2.0  # of messages whose failures are ignored
 PING_TIMEOUT_S = 2.0  # of a session that was idle
