@@ -19,6 +19,8 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.text.pdf_files import PDF_TYPE
 
+# Images that pages show; the types that models are given are recognized by their first bytes.
+SHOWN_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 MAX_RESULT_IMAGES = 8
 MAX_IMAGE_BYTES = 4 * 1024 * 1024  # bytes; providers accept less than 5 MiB
 # The latest images of a conversation go to the model; older ones are left out.

@@ -27,10 +27,10 @@ from bonobot.core.concurrency_limits import get_concurrency_limit
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.ledger.types import Actor
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH, INVALID_PARAMS
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.discovery import run_discovery
 from mcp_servers.models import ChangeSubscription, Server
 from mcp_servers.subscriptions.queries import load_change_notification_status

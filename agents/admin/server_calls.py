@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.calls import pipeline
 from agents.calls.result_text import decode_text_blob
 from agents.calls.types import Method
+from agents.images import SHOWN_TYPES
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.current_organization import read_client_name
 from bonobot.accounts.roles import Action
@@ -38,7 +39,6 @@ MAX_OPTIONS = 200
 MAX_ONE_LINE_LENGTH = 200
 FIELD_PREFIX = "arg-"
 # Media types that are shown as images; other binary content is only named.
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 DEFINITION_CHOICES = (
     (
         "resources",
@@ -286,7 +286,7 @@ class ContentPart:
     @property
     def is_image(self) -> bool:
         """Return whether it can be shown as an image."""
-        return bool(self.data) and self.media_type in IMAGE_TYPES
+        return bool(self.data) and self.media_type in SHOWN_TYPES
 
 
 @ServerAdmin.add_page("try_definition", required_actions=Action.CALL_TOOLS)

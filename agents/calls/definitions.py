@@ -21,6 +21,7 @@ from mcp_servers.flow_labels.suggested_labels import LabelContext
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth_client.access_tokens import is_per_person
 from mcp_servers.schemas import SchemaVerdict
+from mcp_servers.schemas.prompt_arguments import build_prompt_schema
 from mcp_servers.uri_templates import list_variables
 
 
@@ -100,21 +101,7 @@ class SnapshotDefinition:
     @property
     def argument_schema(self) -> dict[str, Any]:
         """The JSON Schema of a prompt's declared arguments, all of them strings."""
-        declared = self.declaration.get("arguments") or ()
-        return {
-            "type": "object",
-            "properties": {
-                argument["name"]: {
-                    "type": "string",
-                    "description": str(argument.get("description") or ""),
-                }
-                for argument in declared
-            },
-            "required": [
-                argument["name"] for argument in declared if argument.get("required") is True
-            ],
-            "additionalProperties": False,
-        }
+        return build_prompt_schema(self.declaration.get("arguments") or ())
 
 
 # Server, kind and own name identify a resource, template or prompt.

@@ -20,9 +20,9 @@ from agents.calls.incomplete_results import (
     parse_incomplete_result,
     parse_url_elicitations,
 )
+from agents.calls.mcp_tasks import call_as_task
 from agents.calls.pending_calls import SendRequest, poll_task
 from agents.calls.prepare_call import redecide_call
-from agents.calls.required_tasks import call_as_task
 from agents.calls.resolve import build_params, get_argument_schema
 from agents.calls.snapshots import SnapshotTool, Target, get_snapshot_cache
 from agents.calls.types import (

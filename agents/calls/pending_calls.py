@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Literal
@@ -36,6 +36,7 @@ from agents.calls.incomplete_results import (
     parse_input_requests,
     parse_poll_ms,
 )
+from agents.calls.mcp_tasks import compute_task_end
 from agents.calls.redaction import redact_result
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.calls.types import CallContinuation, CallRequest
@@ -51,10 +52,6 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_rpc_error
 from mcp_servers.client.pool import get_connection_pool
 
-# The lifetime of a task without a `ttlMs`, and the longest that any task is waited for.
-DEFAULT_TASK_TTL = timedelta(hours=24)
-MAX_TASK_TTL = timedelta(days=7)
-
 
 def write_incomplete_result(
     request: CallRequest, incomplete: IncompleteResult, *, server_id: UUID, name: str, own: str
@@ -69,12 +66,7 @@ def write_incomplete_result(
     else:
         pending_call = PendingCall.objects.get(pk=continuation.pending_call_id)
     if pending_call.kind != PendingCall.Kind.TASK and incomplete.kind == "task":
-        ttl = (
-            DEFAULT_TASK_TTL
-            if incomplete.ttl_ms is None
-            else timedelta(milliseconds=incomplete.ttl_ms)
-        )
-        pending_call.ends_at = timezone.now() + min(ttl, MAX_TASK_TTL)
+        pending_call.ends_at = compute_task_end(timezone.now(), incomplete.ttl_ms)
     open_requests = {
         key: input_request
         for key, input_request in incomplete.requests.items()

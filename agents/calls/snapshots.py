@@ -34,7 +34,7 @@ from agents.calls.definitions import (
     list_servers_with_changed_instructions,
     split_tools,
 )
-from agents.calls.required_tasks import requires_task
+from agents.calls.mcp_tasks import requires_task
 from agents.models import Agent, AgentServer
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from agents.policies.decisions import (

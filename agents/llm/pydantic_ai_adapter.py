@@ -68,6 +68,7 @@ from agents.llm.interface import (
 )
 from agents.llm.message_order import get_next_turn, order_messages
 from agents.llm.provider_errors import build_truncated_error, convert_provider_errors
+from agents.llm.provider_schemas import convert_output_schema, convert_schema
 from agents.llm.providers import registry as provider_registry
 from agents.llm.providers.transport import (
     MAX_RESPONSE_SIZE,
@@ -76,7 +77,6 @@ from agents.llm.providers.transport import (
 )
 from agents.llm.result_frames import apply_frame
 from agents.llm.token_estimates import count_tokens, estimate_tokens
-from agents.llm.tool_schemas import convert_output_schema, convert_schema
 from bonobot.core.http.egress import check_url
 
 MAX_POOLS = 64  # pools a loop keeps; a changed credential leaves its old one behind

@@ -29,8 +29,8 @@ from agents.llm.interface import (
     build_user_message,
 )
 from agents.llm.message_order import get_next_turn, order_messages
+from agents.llm.provider_schemas import simplify_schema
 from agents.llm.result_frames import apply_frame
-from agents.llm.tool_schemas import simplify_schema
 
 OPENING_TAG, CLOSING_TAG = "<tool_calls>", "</tool_calls>"
 # The start of the system prompt's line on disabled tools.

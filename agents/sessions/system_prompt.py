@@ -10,7 +10,7 @@ from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.llm import interface as llm_interface
 from agents.llm.interface import ToolSpec
-from agents.llm.tool_schemas import simplify_schema
+from agents.llm.provider_schemas import simplify_schema
 from agents.llm.xml_tool_calls import DISABLED_TOOLS_PREFIX, escape_tags
 from agents.sessions.connect_servers import UnavailableServer
 from agents.sessions.output_schemas import OutputSchema, build_output_instructions

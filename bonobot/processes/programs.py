@@ -22,7 +22,6 @@ from bonobot.processes.supervisor import ProcessSpec, build_python_command
 LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
 # Checks run separately (`bonobot check`): Celery's would load all URLs and pages in each worker.
 CELERY_ARGUMENTS = ("--quiet", "--skip-checks", "--app", "bonobot")
-MAX_WEB_PROCESSES = 64
 # Of `bonobot up`.
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -135,18 +134,6 @@ def build_browser_url(host: str, port: int) -> str:
     """Return the URL for a browser on this machine."""
     name = LOOPBACK_ADDRESSES.get(host, host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
-
-
-def parse_web_count(text: str) -> int:
-    """Return a valid number of web processes; raises `ArgumentTypeError`."""
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= MAX_WEB_PROCESSES:
-        raise ArgumentTypeError(
-            f"{text!r} isn't a valid number of processes: choose one from 1 to {MAX_WEB_PROCESSES}"
-        )
-    if int(text) > 1 and not sys.platform.startswith("linux"):
-        # Elsewhere, one of the processes would get all connections.
-        raise ArgumentTypeError("only Linux distributes connections among several web processes")
-    return int(text)
 
 
 def parse_port(text: str) -> int:

@@ -27,7 +27,6 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.masking import MASK, mask_text
 from bonobot.core.text.untrusted_text import make_visible, strip_terminal_sequences
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.egress_proxy import EgressProxy
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.environment_rules import (
@@ -50,6 +49,7 @@ from mcp_servers.client.folder_rules import FolderReplaced, OpenFolders
 from mcp_servers.client.forwarded_ports import find_forwarded_ports, replace_addresses
 from mcp_servers.client.read_throttle import ReadThrottle
 from mcp_servers.client.sandbox import ServerSandboxUnavailable
+from mcp_servers.client.task_set import TaskSet
 
 TRIAL_TIMEOUT_S = 5.0
 CONTAINMENT_TOOLS = ("setpriv", "unshare")

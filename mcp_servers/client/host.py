@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from bonobot.core.problems import InvalidInput, Problem
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION, McpRequest
 from mcp_servers.client.mcp_extensions import build_client_extensions
 from mcp_servers.client.server_request_kinds import ServerRequestKind
+from mcp_servers.client.task_set import TaskSet
 
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602

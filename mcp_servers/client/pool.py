@@ -23,7 +23,6 @@ from django.conf import settings
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.telemetry import tracing
 from mcp_servers.client import change_notifications
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     LISTEN,
     DesiredSubscriptions,
@@ -62,6 +61,7 @@ from mcp_servers.client.protocol_versions import (
 from mcp_servers.client.request_telemetry import observe_upstream_request
 from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
 from mcp_servers.client.streamable_http import HttpSession, HttpUpstream
+from mcp_servers.client.task_set import TaskSet
 
 if TYPE_CHECKING:
     from mcp_servers.client.streamable_http import HttpSession

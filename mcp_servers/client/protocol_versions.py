@@ -39,8 +39,6 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 # Codes of errors by which a server that was reached doesn't take part in a handshake.
 REFUSAL_CODES = ("upstream_error", "protocol_error", "response_too_large")
-# Statuses of 2024-11-05 servers for a POST where they support only GET.
-HTTP_SSE_STATUSES = (400, 404, 405)
 # Statuses of servers of the other era, which reject a request unread.
 OTHER_ERA_STATUSES = (400, 404, 405, 406, 415, 426)
 SendRequest = Callable[[McpRequest], Awaitable[dict[str, Any]]]
@@ -209,11 +207,6 @@ def is_other_era_error(error: UpstreamError, era: Era) -> bool:
     return error.rpc_code in (*MODERN_ERRORS, METHOD_NOT_FOUND) or (
         error.http_status in OTHER_ERA_STATUSES
     )
-
-
-def may_speak_http_sse(error: UpstreamError) -> bool:
-    """Return whether a server that rejects `initialize` like this may speak HTTP+SSE."""
-    return error.http_status in HTTP_SSE_STATUSES and error.rpc_code not in MODERN_ERRORS
 
 
 def _parse_supported_versions(error: UpstreamError) -> list[str]:

@@ -14,7 +14,6 @@ import httpx2
 from bonobot.core.http.egress import BodyAllowance
 from bonobot.core.http.persistent_client import PersistentClient
 from bonobot.core.i18n.messages import format_message
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import OnNotification
 from mcp_servers.client.endpoint import ServerEndpoint, Wire
 from mcp_servers.client.errors import (
@@ -33,6 +32,7 @@ from mcp_servers.client.protocol_versions import (
     parse_initialize_result,
 )
 from mcp_servers.client.stream_peer import StreamPeer
+from mcp_servers.client.task_set import TaskSet
 
 LOST_STATUSES = (400, 404, 410)
 

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from bonobot.core.i18n.messages import format_message
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
     OnFrame,
@@ -54,6 +53,7 @@ from mcp_servers.client.protocol_versions import (
     parse_initialize_result,
 )
 from mcp_servers.client.stream_peer import StreamPeer
+from mcp_servers.client.task_set import TaskSet
 
 # A server that does not answer the probe within this time gets the handshake too.
 PROBE_TIMEOUT_S = 1.0

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     LogNotification,
     OnFrame,
@@ -37,6 +36,7 @@ from mcp_servers.client.jsonrpc import (
     parse_progress_token,
     parse_result,
 )
+from mcp_servers.client.task_set import TaskSet
 
 MAX_QUEUED_PROGRESS = 256
 # Where servers put the id of a response: the Python SDK first, the TypeScript SDK last.

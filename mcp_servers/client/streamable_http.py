@@ -16,7 +16,6 @@ from httpx2 import LocalProtocolError
 
 from bonobot.core.http.persistent_client import PersistentClient
 from mcp_servers.client import change_notifications
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
     LogNotification,
@@ -58,6 +57,7 @@ from mcp_servers.client.jsonrpc import (
 )
 from mcp_servers.client.protocol_versions import (
     METHOD_NOT_FOUND,
+    MODERN_ERRORS,
     MODERN_VERSION,
     OTHER_ERA_STATUSES,
     HandshakeResult,
@@ -66,15 +66,17 @@ from mcp_servers.client.protocol_versions import (
     fetch_discover_result,
     is_handshake_refused,
     is_other_era_error,
-    may_speak_http_sse,
     parse_initialize_result,
 )
 from mcp_servers.client.sse import SseSession
+from mcp_servers.client.task_set import TaskSet
 
 BEST_EFFORT_TIMEOUT_S = 2.0  # of messages whose failures are ignored
 PING_TIMEOUT_S = 2.0  # of a session that was idle
 LISTEN_TIMEOUT_S = 1.0
 SESSION_ID_HEADER = "Mcp-Session-Id"
+# Statuses of 2024-11-05 servers for a POST where they support only GET.
+HTTP_SSE_STATUSES = (400, 404, 405)
 
 
 class StreamableHttpSession:
@@ -569,7 +571,7 @@ class HttpUpstream(IdleTracker):
         self, holder: str, host: Host, refusal: UpstreamError
     ) -> HttpSession:
         """Try HTTP+SSE after `refusal` of a handshake, which is raised if that fails too."""
-        if not may_speak_http_sse(refusal):
+        if not _may_speak_http_sse(refusal):
             raise refusal
         try:
             return await self._get_session(holder, host, "sse")
@@ -628,6 +630,11 @@ async def _answers_ping(session: HttpSession) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _may_speak_http_sse(error: UpstreamError) -> bool:
+    """Return whether a server that rejects `initialize` like this may speak HTTP+SSE."""
+    return error.http_status in HTTP_SSE_STATUSES and error.rpc_code not in MODERN_ERRORS
 
 
 def _is_no_sse(error: UpstreamError, wire: Wire) -> bool:

@@ -18,8 +18,8 @@ from bonobot.core.problems import InternalError, Problem
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.ledger.types import Actor
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.discovery import run_discovery
 from mcp_servers.health.check_delays import compute_check_delay
 from mcp_servers.health.server_status import record_contact, record_failure

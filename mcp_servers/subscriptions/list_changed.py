@@ -20,11 +20,11 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InternalError, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import ReopenSchedule, Topic, compute_lifetime_s
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client.access_tokens import is_per_person
 from mcp_servers.refresh_definitions import get_refresher

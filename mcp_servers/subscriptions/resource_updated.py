@@ -30,7 +30,6 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.ledger.queries import load_policy_generations
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     SUBSCRIBE,
     ChangeNotification,
@@ -41,6 +40,7 @@ from mcp_servers.client.change_notifications import (
 )
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import HeldConnection, get_connection_pool
+from mcp_servers.client.task_set import TaskSet
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client.access_tokens import (
     build_person_endpoint,

@@ -28,7 +28,7 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_LIFETIME_S = 3600
 REFRESH_TIMEOUT_S = 60.0
-# `agents.llm.tool_schemas` has already converted the schemas.
+# `agents.llm.provider_schemas` has already converted the schemas.
 PROFILE = GoogleModelProfile(json_schema_transformer=None)
 
 

@@ -3,7 +3,6 @@
 django-allauth runs the stages of a sign-in. Its sign-up and account pages aren't used.
 """
 
-import secrets
 from hmac import compare_digest
 from typing import Any
 
@@ -11,13 +10,11 @@ from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.internal.flows.login import perform_login, perform_password_login
 from allauth.account.models import Login
 from allauth.core.exceptions import ImmediateHttpResponse
-from django.conf import settings
 from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import AbstractBaseUser
 from django.contrib.auth.views import LoginView
-from django.core import signing
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -36,6 +33,7 @@ from bonobot.accounts.attempt_limits import (
 )
 from bonobot.accounts.current_organization import SIGN_IN_PROOF_KEY, SSO_SESSION_KEY
 from bonobot.accounts.invitations import has_pending_invitation
+from bonobot.accounts.known_devices import find_device, remember_device
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.second_factor import has_second_factor
 from bonobot.core.admin import theme
@@ -47,8 +45,6 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 HIDDEN_MESSAGES = frozenset({"account/messages/logged_in.txt", "account/messages/logged_out.txt"})
 # URL name prefixes of allauth's pages.
 LIBRARY_URL_PREFIXES = ("mfa_", "account_reauthenticate")
-COOKIE_SALT = "bonobot.known-device"
-COOKIE_MAX_AGE_S = 180 * 24 * 3600
 
 
 class AccountAdapter(DefaultAccountAdapter):
@@ -182,41 +178,3 @@ def cancel_sign_in(request: HttpRequest) -> HttpResponseBase:
 def _is_member(user: Any) -> bool:
     member = Membership.objects.filter(user=user)
     return user.is_active and (user.is_superuser or member.exists())
-
-
-def remember_device(request: HttpRequest, response: HttpResponseBase, user: User) -> None:
-    """Set the device cookie after a user proved their password in this browser."""
-    device = find_device(request, user.get_username()) or secrets.token_urlsafe(16)
-    value = signing.dumps([str(user.pk), _compute_password_stamp(user), device], salt=COOKIE_SALT)
-    response.set_cookie(
-        settings.BONOBOT_DEVICE_COOKIE,
-        value,
-        max_age=COOKIE_MAX_AGE_S,
-        secure=settings.SESSION_COOKIE_SECURE,
-        httponly=True,
-        samesite="Lax",
-    )
-
-
-def find_device(request: HttpRequest, username: str) -> str:
-    """Return the device id if the browser is a known device of the account, else ""."""
-    try:
-        value: Any = signing.loads(
-            request.COOKIES.get(settings.BONOBOT_DEVICE_COOKIE, ""),
-            salt=COOKIE_SALT,
-            max_age=COOKIE_MAX_AGE_S,
-        )
-        user_id, stamp, device = value
-    except (signing.BadSignature, ValueError, TypeError):
-        return ""
-    user = User.objects.filter(pk=user_id, is_active=True).first()
-    is_owner = user and user.get_username().lower() == username.strip().lower()
-    return (
-        str(device)
-        if is_owner and secrets.compare_digest(stamp, _compute_password_stamp(user))
-        else ""
-    )
-
-
-def _compute_password_stamp(user: User) -> str:
-    return str(user.get_session_auth_hash())[:16]

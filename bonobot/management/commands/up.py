@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from django.conf import settings
@@ -35,7 +35,6 @@ from bonobot.processes.programs import (
     has_settings_variables,
     list_processes,
     parse_port,
-    parse_web_count,
 )
 from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor
 from bonobot.processes.supervisor import format_process_names as listed
@@ -43,6 +42,19 @@ from mcp_servers.presets.services import load_presets_if_outdated
 from mcp_servers.schemas import subprocess_pool
 
 READY_WITHIN_S = 60
+MAX_WEB_PROCESSES = 64
+
+
+def parse_web_count(text: str) -> int:
+    """Return a valid number of web processes; raises `ArgumentTypeError`."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= MAX_WEB_PROCESSES:
+        raise ArgumentTypeError(
+            f"{text!r} isn't a valid number of processes: choose one from 1 to {MAX_WEB_PROCESSES}"
+        )
+    if int(text) > 1 and not sys.platform.startswith("linux"):
+        # Elsewhere, one of the processes would get all connections.
+        raise ArgumentTypeError("only Linux distributes connections among several web processes")
+    return int(text)
 
 
 class Command(BaseCommand):

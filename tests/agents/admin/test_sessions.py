@@ -10,8 +10,8 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.template.loader import render_to_string
 from django.utils import timezone, translation
 
-from agents.admin import chat
-from agents.admin.chat import load_steps
+from agents.admin import session_steps
+from agents.admin.session_steps import load_steps
 from agents.attachments import MAX_ATTACHMENTS, MAX_TEXT_BYTES, MAX_TOTAL_BYTES
 from agents.images import MAX_IMAGE_BYTES
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
@@ -182,7 +182,7 @@ def test_the_rail_shows_limits_tools_and_cost(
     create_step(session, "message", text="first", by="anna")
     for name in ("<b>add", "<b>add", "fetch"):
         create_step(session, "call", name=f"mcp_{name}", tool=name, arguments={}, server="web")
-    facts = chat.load_session_facts(session)
+    facts = session_steps.load_session_facts(session)
     assert (facts.turns, facts.calls) == (0, 3)
     assert facts.tools == (("<b>add", "web", 2), ("fetch", "web", 1))
     for page in (
@@ -206,7 +206,7 @@ def test_a_call_that_was_stopped_before_it_ran_is_canceled_and_not_failed(
 def test_a_page_marks_steps_that_later_pages_replace(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "STEPS_SHOWN", 2)
+    monkeypatch.setattr(session_steps, "STEPS_SHOWN", 2)
     for text in "ab":
         create_step(session, "message", text=text, by="anna")
     create_step(session, "message", text="c", by="anna", replaces=2)
@@ -395,7 +395,7 @@ def test_a_step_that_changed_has_another_version(session: Session) -> None:
 def test_a_long_session_shows_its_end_and_links_to_its_beginning(
     session: Session, operator: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "STEPS_SHOWN", 2)
+    monkeypatch.setattr(session_steps, "STEPS_SHOWN", 2)
     for number in range(5):
         create_step(session, "model", text=f"number-{number}")
     page = operator.get("agents_session_change", session.pk)

@@ -9,11 +9,11 @@ from django.core import mail
 from django.test import Client
 from django.urls import reverse
 
+from bonobot.accounts.known_devices import find_device
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.password_reset import build_reset_link
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens import services as tokens
-from bonobot.accounts.views.login import find_device
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.bonobot.accounts.test_sign_in_attacks import NEW, is_link_valid, reset_password

@@ -17,7 +17,7 @@ from agents.llm.interface import (
     build_user_message,
     close_models,
 )
-from agents.llm.tool_schemas import convert_schema
+from agents.llm.provider_schemas import convert_schema
 from tests.agents.llm.provider_protocols import (
     KEY,
     PROTOCOLS,

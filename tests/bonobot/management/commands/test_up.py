@@ -265,16 +265,16 @@ def test_the_processes_die_when_up_is_killed(prepared_runner: Up) -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "65", "two", "", "1.5", "²"])
 def test_a_wrong_number_of_web_processes_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="choose one from 1 to 64"):
-        programs.parse_web_count(text)
+        up.parse_web_count(text)
 
 
 def test_several_web_processes_are_refused_where_the_port_is_not_shared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert programs.parse_web_count("1") == 1
+    assert up.parse_web_count("1") == 1
     with pytest.raises(ArgumentTypeError, match="only Linux"):
-        programs.parse_web_count("2")
+        up.parse_web_count("2")
 
 
 def test_a_busy_port_is_refused_before_anything_starts(runner: Up) -> None:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.task_set import TaskSet
 
 
 async def test_a_failure_in_the_background_is_logged(caplog: pytest.LogCaptureFixture):

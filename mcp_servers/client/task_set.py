@@ -1,4 +1,4 @@
-"""Background tasks of one owner."""
+"""A set of asyncio tasks that belong to one owner."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Convert tool schemas for providers. Pure.
+"""Convert schemas of tools and outputs for providers. Pure.
 
 APIs that take JSON Schema get the schema unchanged. Google takes a subset, so references are
 expanded and unsupported keywords removed. A converted schema is only for the model: arguments are

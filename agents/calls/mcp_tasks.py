@@ -1,11 +1,13 @@
-"""Call tools of the handshake era that can only be called as tasks (`taskSupport: required`).
+"""Tasks of servers: how long they are waited for, and calls that need one.
 
-The task is created, followed and collected here, so callers see an ordinary call. A task may run
-as long as progress may extend a call. Its server's requests reach the call's host meanwhile.
+Tools of the handshake era with `taskSupport: required` can only be called as tasks. Such a task is
+created, followed and collected here, so callers see an ordinary call. It may run as long as
+progress may extend a call. Its server's requests reach the call's host meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 from agents.calls.incomplete_results import MAX_KEY_LENGTH
@@ -15,9 +17,18 @@ from mcp_servers.client.errors import UpstreamError, build_protocol_error
 
 RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
 CANCEL_TIMEOUT_S = 5.0
+# The lifetime of a task without a `ttlMs`, and the longest that any task is waited for.
+DEFAULT_TASK_TTL = timedelta(hours=24)
+MAX_TASK_TTL = timedelta(days=7)
 
 # Sends a method with parameters; `timeout_s` replaces the timeout of the call.
 SendRequest = Callable[..., Awaitable[dict[str, Any]]]
+
+
+def compute_task_end(created_at: datetime, ttl_ms: int | None) -> datetime:
+    """Return until when a session waits for a task that its server keeps for `ttl_ms`."""
+    ttl = DEFAULT_TASK_TTL if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+    return created_at + min(ttl, MAX_TASK_TTL)
 
 
 def requires_task(endpoint: ServerEndpoint, declaration: Mapping[str, Any]) -> bool:

@@ -1,0 +1,359 @@
+"""Steps of a session, prepared for its page.
+
+Steps contain untrusted text of models and servers, which templates escape.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Max, Q
+from django.utils import timezone
+
+from agents.admin.approvals import LABEL_TEXTS
+from agents.admin.elicitations import ElicitationForm, build_form
+from agents.approvals.services import is_own_call
+from agents.budgets.services import BudgetUse, list_session_budget_use
+from agents.elicitations.services import can_answer
+from agents.flow_labels.services import LabelSource, list_session_labels, parse_labels
+from agents.models import Approval, ElicitationRequest, Inbox, Session, Step, ToolName
+from agents.sessions.events import RESTING_STATUSES
+from agents.sessions.history import is_superseded
+from agents.sessions.partial_output import TEXT_FIELDS
+from bonobot.accounts.principals import Principal
+from bonobot.ledger.models import AuditRow
+from mcp_servers.flow_labels.services import LABEL_NAMES
+
+STEPS_SHOWN = 500
+TOOLS_SHOWN = 12
+# Templates of the kinds of steps that aren't named by their kind.
+TEMPLATES = {"message": "user_message", "model": "model_turn"}
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A step as the page shows it; `version` changes when its display does."""
+
+    step: Step
+    audit: AuditRow | None = None
+    approval: Approval | None = None
+    # The viewer made the call, so another person has to approve it.
+    is_own_call: bool = False
+    # Replaced by a later message, so no longer part of the conversation.
+    superseded: bool = False
+    # A message that was edited or resent: the numbers of all its versions, in order.
+    versions: tuple[int, ...] = ()
+    # The message that replaced all of its versions, because it replaced an earlier one.
+    versions_end: int | None = None
+    # An elicitation request that the viewer can answer here.
+    elicitation: ElicitationRequest | None = None
+    # The tool of a call that neither its result nor an audit entry names.
+    tool: ToolName | None = None
+
+    @property
+    def elicitation_form(self) -> ElicitationForm | None:
+        return build_form(self.elicitation) if self.elicitation else None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return dict(self.step.payload)
+
+    @property
+    def version(self) -> str:
+        """Return a key that identifies the displayed state of the step."""
+        suffix = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
+        suffix += "-put" if self.elicitation else ""
+        length = sum(len(str(self.step.payload.get(name, ""))) for name in TEXT_FIELDS)
+        return f"{self.step.state}-{length}{suffix}"
+
+    @property
+    def answerable(self) -> bool:
+        """Return whether the call waits for an answer that can still be given."""
+        return self.approval is not None and self.approval.is_answerable(timezone.now())
+
+    @property
+    def version_number(self) -> int:
+        """Return which of its versions a message is, from 1."""
+        return self.versions.index(self.step.seq) + 1 if self.versions else 1
+
+    @property
+    def template(self) -> str:
+        kind = str(self.step.kind)
+        return f"admin/sessions/{TEMPLATES.get(kind, kind)}.html"
+
+    @property
+    def server_name(self) -> str:
+        """Return the name of a called tool's server; blank for a built-in tool."""
+        names = (
+            self.step.payload.get("server"),
+            self.audit and self.audit.server_name,
+            self.approval and self.approval.server_name,
+            self.tool and self.tool.server.name,
+        )
+        return str(next(filter(None, names), ""))
+
+    @property
+    def tool_name(self) -> str:
+        """Return the server's own name of a called tool."""
+        names = (
+            self.audit and self.audit.tool_name,
+            self.approval and self.approval.own_name,
+            self.tool and self.tool.own_name,
+        )
+        return str(next(filter(None, names), self.step.payload.get("name", "")))
+
+    @property
+    def arguments(self) -> Any:
+        return self.step.payload.get("arguments")
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """Return the texts of the call's flow labels."""
+        label_names = parse_labels(self.audit) if self.audit else ()
+        return tuple(LABEL_TEXTS[name] for name in sorted(label_names) if name in LABEL_TEXTS)
+
+    @property
+    def result(self) -> Any:
+        """Return a call's result: parsed where it is JSON, else text."""
+        return self.step.payload.get("text", "")
+
+
+@dataclass(frozen=True)
+class SessionSteps:
+    """A session's steps after `after`, its pending messages, and its status."""
+
+    session: Session
+    lines: tuple[StepRow, ...]
+    pending: tuple[Inbox, ...]
+    after: int
+    earlier_after: int | None
+
+    @property
+    def rests(self) -> bool:
+        return self.session.status in RESTING_STATUSES
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.session.status == Session.Status.WAITING
+
+    @property
+    def rest_state(self) -> str:
+        """Return whether the session rests, for scripts: `waiting` (for a person), or a boolean."""
+        return "waiting" if self.is_waiting else str(self.rests).lower()
+
+    @property
+    def current(self) -> StepRow | None:
+        """Return the oldest step that runs now: a call, or a model turn."""
+        return next(
+            (
+                line
+                for line in self.lines
+                if line.step.state == Step.State.INTENT and line.approval is None
+            ),
+            None,
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Return whether the session runs, waits or is queued."""
+        return not self.rests
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """What the panel next to a conversation shows; turns and calls since the last message."""
+
+    turns: int
+    calls: int
+    tools: tuple[tuple[str, str, int], ...]
+    labels: tuple[tuple[Any, LabelSource], ...]
+    budgets: tuple[BudgetUse, ...]
+
+
+def load_session_facts(session: Session) -> SessionFacts:
+    """Return the facts of a session's rail (at most seven queries)."""
+    messages = session.steps.filter(kind=Step.Kind.MESSAGE)
+    last_message = messages.aggregate(last=Max("seq"))["last"] or 0
+    since = session.steps.filter(seq__gt=last_message).aggregate(
+        turns=Count("pk", filter=Q(kind=Step.Kind.MODEL)),
+        calls=Count("pk", filter=Q(kind=Step.Kind.CALL)),
+    )
+    calls = session.steps.filter(kind=Step.Kind.CALL)
+    names = ("payload__tool", "payload__name", "payload__server")
+    counts = list(calls.values_list(*names).annotate(count=Count("pk")))
+    # A call that hasn't ended, or wasn't made, has no name of the server's own.
+    tools = _load_tool_names(session, [name for own_name, name, _s, _n in counts if not own_name])
+    calls_by_tool: Counter[tuple[str, str]] = Counter()
+    for own_name, name, server, count in counts:
+        tool = tools.get(name)
+        key = (tool.own_name, tool.server.name) if tool else (str(own_name or name), server or "")
+        calls_by_tool[key] += count
+    return SessionFacts(
+        turns=since["turns"],
+        calls=since["calls"],
+        tools=tuple(
+            (name, server, count)
+            for (name, server), count in sorted(
+                calls_by_tool.items(), key=lambda item: (-item[1], item[0])
+            )[:TOOLS_SHOWN]
+        ),
+        labels=tuple((LABEL_NAMES[label.label], label) for label in list_session_labels(session)),
+        budgets=tuple(list_session_budget_use(session)),
+    )
+
+
+def load_latest_steps(session: Session, principal: Principal) -> SessionSteps:
+    """Return the last steps of a session, one page of them."""
+    last = session.steps.aggregate(last=Max("seq"))["last"] or 0
+    return load_steps(session, principal, max(0, last - STEPS_SHOWN))
+
+
+def load_steps(session: Session, principal: Principal, after: int = 0) -> SessionSteps:
+    """Return a session's steps after `after` with their audit rows (three queries).
+
+    Waiting calls are loaded with their approvals (two more) and elicitation requests (one more),
+    and calls that weren't made with the names of their tools (one more); if there are more steps
+    than one page, replacements by later messages are loaded, too.
+    """
+    steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
+    ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
+    rows = AuditRow.objects.filter(pk__in=ids) if ids else ()
+    audit_rows: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
+    approvals = _load_pending_approvals(session, steps)
+    own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
+    elicitations = _find_waiting_forms(session, steps, principal)
+    tools = _load_tool_names(
+        session,
+        [
+            step.payload["name"]
+            for step in steps
+            if step.kind == Step.Kind.CALL
+            and not step.payload.get("tool")
+            and step.call_id not in audit_rows
+        ],
+    )
+    pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, processed_at=None)
+    replacements = _list_replacements(session, steps)
+    versions = _group_versions(replacements)
+    lines = tuple(
+        StepRow(
+            shown_step,
+            audit_rows.get(shown_step.call_id),
+            approvals.get(shown_step.pk),
+            own_call,
+            is_superseded(shown_step.seq, replacements),
+            *versions.get(shown_step.seq, ((), None)),
+            elicitation=elicitations.get(shown_step.pk),
+            tool=tools.get(shown_step.payload.get("name")),
+        )
+        for shown_step in steps
+        if _should_show(shown_step)
+    )
+    return SessionSteps(
+        session=session,
+        lines=lines,
+        pending=tuple(pending),
+        after=_find_last_settled(steps, after),
+        earlier_after=max(0, after - STEPS_SHOWN) if after else None,
+    )
+
+
+def _load_tool_names(session: Session, names: Sequence[str]) -> dict[str, ToolName]:
+    """Return the tools of servers with some of the agent's names, by name (one query, or none)."""
+    if not names:
+        return {}
+    rows = ToolName.objects.filter(agent_id=session.agent_id, name__in=set(names))
+    return {row.name: row for row in rows.select_related("server")}
+
+
+def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return the ranges of replaced steps: (first replaced step, replacing message)."""
+    later_messages = (
+        session.steps.filter(
+            seq__gt=steps[-1].seq, kind=Step.Kind.MESSAGE, payload__has_key="replaces"
+        )
+        if len(steps) == STEPS_SHOWN
+        else ()
+    )
+    return [
+        (step.payload["replaces"], step.seq)
+        for step in (*steps, *later_messages)
+        if "replaces" in step.payload
+    ]
+
+
+def _group_versions(
+    replacements: Iterable[tuple[int, int]],
+) -> dict[int, tuple[tuple[int, ...], int | None]]:
+    """Return each message's versions, and what replaced them with an earlier message."""
+    pairs = sorted(replacements, key=lambda pair: pair[1])
+    groups: dict[int, list[int]] = {}
+    for replaced_seq, seq in pairs:
+        group = groups.setdefault(replaced_seq, [replaced_seq])
+        group.append(seq)
+        groups[seq] = group
+    return {
+        seq: (
+            tuple(group),
+            next((end for first, end in pairs if first < group[0] and end > group[-1]), None),
+        )
+        for seq, group in groups.items()
+    }
+
+
+def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any, Approval]:
+    """Return the approvals of calls that have not run yet, by step."""
+    approval_ids = {
+        step.pk: step.payload["approval"]["approval_id"]
+        for step in steps
+        if step.state == Step.State.INTENT and "approval" in step.payload
+    }
+    if not approval_ids:
+        return {}
+    rows = {str(row.pk): row for row in session.approvals.filter(pk__in=approval_ids.values())}
+    return {
+        step: rows[approval_id] for step, approval_id in approval_ids.items() if approval_id in rows
+    }
+
+
+def _find_waiting_forms(
+    session: Session, steps: Iterable[Step], principal: Principal
+) -> dict[Any, ElicitationRequest]:
+    """Return the elicitation forms that wait for this person, by step.
+
+    Requests that open a URL or seem to ask for a secret are answered on their own page.
+    """
+    request_ids = {
+        step.pk: step.payload["question_id"] for step in steps if "question_id" in step.payload
+    }
+    if not request_ids:
+        return {}
+    requests = session.elicitation_requests.filter(
+        pk__in=request_ids.values(), mode=ElicitationRequest.Mode.FORM
+    )
+    rows = {
+        str(row.pk): row
+        for row in requests
+        if row.is_answerable(timezone.now()) and can_answer(principal, row) and not row.flags
+    }
+    return {
+        step: rows[request_id] for step, request_id in request_ids.items() if request_id in rows
+    }
+
+
+def _find_last_settled(steps: Iterable[Step], after: int) -> int:
+    """Return the last step up to which nothing changes anymore."""
+    for step in steps:
+        if step.state == Step.State.INTENT:
+            break
+        after = step.seq
+    return after
+
+
+def _should_show(step: Step) -> bool:
+    """Return False for model turns that only requested calls: the calls are shown."""
+    if step.kind != Step.Kind.MODEL or step.state == Step.State.INTENT:
+        return True
+    return bool(step.payload.get("text") or step.state != Step.State.DONE)
