@@ -189,6 +189,7 @@ CSRF_TRUSTED_ORIGINS = [BONOBOT_URL]
 CSRF_FAILURE_VIEW = "bonobot.core.http.error_pages.show_csrf_failure"
 # Browsers accept a cookie with the `__Host-` prefix only from this exact host over TLS.
 _cookie = "__Host-bonobot_{}" if _uses_https else "bonobot_{}"
+SESSION_ENGINE = "bonobot.accounts.session_store"
 SESSION_COOKIE_NAME = _cookie.format("session")
 CSRF_COOKIE_NAME = _cookie.format("csrf")
 BONOBOT_DEVICE_COOKIE = _cookie.format("device")
