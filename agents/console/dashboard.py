@@ -21,7 +21,6 @@ from django.utils.translation import ngettext
 from agents.access_requests import ANSWER_PERMISSIONS
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
-from agents.console import dashboard
 from agents.console.onboarding import OnboardingProgress, load_onboarding_progress
 from agents.console.pending_counts import PendingCounts
 from agents.models import AccessRequest, Approval, Budget, Session
@@ -347,38 +346,36 @@ def _list_attention(
         quarantined_at__isnull=False
     )
     return chain(
-        dashboard.describe_processes(_list_ended_processes(principal)),
-        dashboard.describe_account_emails(
+        describe_processes(_list_ended_processes(principal)),
+        describe_account_emails(
             AccountEmail.objects.undelivered().count() if principal.platform_admin else 0
         ),
-        dashboard.describe_approvals(
+        describe_approvals(
             _list_pending_approvals(organization_id),
             pending.calls,
             may_answer=principal.may(Action.APPROVE_CALLS),
         ),
-        dashboard.describe_elicitations(pending.questions),
-        dashboard.describe_access_requests(
+        describe_elicitations(pending.questions),
+        describe_access_requests(
             _list_access_requests(principal) if pending.access_requests else [],
             pending.access_requests,
         ),
-        dashboard.describe_logins(logins),
-        dashboard.describe_servers(
+        describe_logins(logins),
+        describe_servers(
             (server for server in failing if server.pk not in login_ids),
             server_counts["failing"] - sum(server.pk in login_ids for server in failing),
             server_counts["failing_url"],
         ),
-        dashboard.describe_quarantine(
+        describe_quarantine(
             quarantined.select_related("agent").order_by("-quarantined_at")[:MAX_ITEMS]
         ),
-        dashboard.describe_notifications(
-            progress.undelivered if principal.may(Action.VIEW_AUDIT) else 0
-        ),
-        dashboard.describe_reviews(
+        describe_notifications(progress.undelivered if principal.may(Action.VIEW_AUDIT) else 0),
+        describe_reviews(
             _list_pending_reviews(organization_id),
             pending.definitions,
             may_review=principal.may(Action.APPROVE_DEFINITIONS),
         ),
-        dashboard.describe_budgets(_list_budgets(organization_id)),
+        describe_budgets(_list_budgets(organization_id)),
     )
 
 

@@ -36,7 +36,7 @@ from agents.model_endpoints.request_budget import (
 )
 from agents.model_endpoints.services import build_endpoint
 from agents.models import Approval, Session, SessionApproval
-from agents.sessions import sampling, step_store
+from agents.sessions import step_store
 from agents.sessions.leases import SessionLease
 from agents.sessions.services import build_principal
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -203,9 +203,7 @@ async def answer_request(
         _append_usage_notice, lease, server, reply.usage or llm_interface.TokenUsage(0, 0), cost
     )
     masked_text = await orm(mask_organization_secrets, reply.text, session.organization_id)
-    return sampling.build_sampling_result(
-        masked_text, endpoint.model or endpoint.kind, reply.finish
-    )
+    return build_sampling_result(masked_text, endpoint.model or endpoint.kind, reply.finish)
 
 
 def _append_usage_notice(

@@ -25,7 +25,6 @@ from agents.llm.interface import (
     build_call_id,
 )
 from agents.llm.message_order import get_next_turn, order_messages
-from agents.llm.offline import model
 from agents.llm.offline.choose_tool import (
     ToolChoice,
     build_sample_arguments,
@@ -445,7 +444,7 @@ def _build_reply(
         for index, (name, arguments) in enumerate(answer.calls)
     )
     if output_schema and not calls:
-        answer.text = model.render_output(output_schema, answer.text)
+        answer.text = render_output(output_schema, answer.text)
     finish: Finish = "tool_calls" if calls else "stop"
     text, output_tokens = answer.text, _count_answer_tokens(answer.text, calls)
     if max_tokens is not None and output_tokens > max_tokens:
@@ -475,11 +474,11 @@ def _answer_messages(
     if user_text.strip():
         answer = _answer_user_text(user_text, instructions, tools)
     elif not results:
-        answer.text = model.render_introduction(tools)
+        answer.text = render_introduction(tools)
     if results:
-        rendered_results = model.render_results(messages[last_turn]["calls"], results)
+        rendered_results = render_results(messages[last_turn]["calls"], results)
         if not any(message["role"] == "tool" for message in messages[:last_turn]):
-            rendered_results = f"{rendered_results}\n\n{model.FOOTNOTE}"
+            rendered_results = f"{rendered_results}\n\n{FOOTNOTE}"
         answer.text = f"{rendered_results}\n\n{answer.text}".strip()
     return answer
 
@@ -497,7 +496,7 @@ def _answer_user_text(
     choices = choose_tools(user_text, tools, instructions)
     if len(choices) == 1:
         return _call_tool(choices[0])
-    return OfflineAnswer(text=model.render_no_match(tools, [choice.tool for choice in choices]))
+    return OfflineAnswer(text=render_no_match(tools, [choice.tool for choice in choices]))
 
 
 def _run_commands(
@@ -515,15 +514,15 @@ def _run_commands(
                 return called
             answer.calls += called.calls
         elif command.name == "tools":
-            answer.text = model.render_tools(tools, command.free_text, limit=len(tools))
+            answer.text = render_tools(tools, command.free_text, limit=len(tools))
         else:
-            answer.text = model.render_introduction(tools)
+            answer.text = render_introduction(tools)
     return answer
 
 
 def _call_tool(choice: ToolChoice) -> OfflineAnswer:
     if choice.missing:
-        return OfflineAnswer(text=model.render_missing_arguments(choice))
+        return OfflineAnswer(text=render_missing_arguments(choice))
     return OfflineAnswer(calls=[(choice.tool.name, arguments) for arguments in choice.arguments])
 
 
