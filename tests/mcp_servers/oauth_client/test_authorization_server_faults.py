@@ -34,7 +34,7 @@ import django
 django.setup()
 from uuid import uuid4
 from mcp_servers.models import OAuthGrant
-from mcp_servers.oauth_client import grants
+from mcp_servers.oauth_client import access_tokens
 assert access_tokens.claim_lease(OAuthGrant.objects.get(server=sys.argv[1]), uuid4())
 os.kill(os.getpid(), signal.SIGKILL)
 """
