@@ -88,7 +88,7 @@ def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_DELETE_ARGUMENTS = (
+_NOTE_ARGUMENTS = (
     *_AGENT_ARGUMENT,
     Argument("TITLE", "Title or ID of the note"),
 )
@@ -113,7 +113,7 @@ VERBS = (
         "remove",
         "Delete a note of an agent",
         _delete_note,
-        arguments=_DELETE_ARGUMENTS,
+        arguments=_NOTE_ARGUMENTS,
         examples=("notes remove helper 'Release day'",),
         confirmation="Delete the note {title}?",
     ),

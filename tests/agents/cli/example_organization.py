@@ -401,6 +401,7 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
         text = json.dumps({f"client-{number}": {"url": url}})
         (folder / f"clients-{number}.json").write_text(text)
     agent = Agent.objects.get(organization=organization)
+    save_note(administrator, agent, NoteSpec("Release day", "Friday."))
     for number in range(4):
         factories.create_agent(organization, f"gone-{number}")
         save_note(administrator, agent, NoteSpec(f"spare-{number}", "Something."))
