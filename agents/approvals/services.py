@@ -52,7 +52,7 @@ def resolve_approval(
     if message and approval.session is not None:
         label_session(principal, approval.session)  # before the change: see its lock order
     with record_change(
-        **describe_row("approval", approval, approval.label),
+        **describe_row("approval", approval, approval.call_title),
         event=ANSWER_EVENT,
         actor=principal.actor,
         action="call_approved" if is_approved else "call_denied",
@@ -95,7 +95,7 @@ def withdraw_approval(principal: Principal, approval: Approval) -> bool:
     if not pending_approvals.exists():
         return False
     with record_change(
-        **describe_row("approval", approval, approval.label),
+        **describe_row("approval", approval, approval.call_title),
         event=ANSWER_EVENT,
         actor=principal.actor,
         action="approval_request_canceled",
@@ -121,7 +121,7 @@ def expire_overdue() -> int:
     overdue = list(Approval.objects.overdue()[:500])
     for approval in overdue:
         with record_change(
-            **describe_row("approval", approval, approval.label),
+            **describe_row("approval", approval, approval.call_title),
             event=ANSWER_EVENT,
             actor=SYSTEM,
             action="approval_request_expired",
@@ -220,7 +220,7 @@ def _create_session_approval(principal: Principal, approval: Approval) -> None:
         own_name=approval.own_name,
         definition_digest=approval.definition_digest,
         rules_digest=approval.rules_digest,
-        defaults={"label": approval.label, "granted_by": principal.label},
+        defaults={"label": approval.call_title, "granted_by": principal.label},
     )
 
 
@@ -286,10 +286,7 @@ def create_approval(approval: Approval) -> Approval:
 
 def notify_approvers(approval: Approval) -> None:
     """Notify approvers of a pending approval, once, without the call's arguments."""
-    call_label = approval.own_name
-    if approval.server_name:
-        call_label = f"{call_label} ({approval.server_name})"
-    values = {"called": call_label, "who": approval.requested_by}
+    values = {"called": approval.call_title, "who": approval.requested_by}
     if approval.agent:
         name = approval.agent.name
         summary = format_message(
@@ -307,7 +304,7 @@ def notify_approvers(approval: Approval) -> None:
         approval.organization_id,
         "approval_waiting",
         NotificationSubject(
-            "approval", str(approval.pk), approval.label, build_page_path(approval)
+            "approval", str(approval.pk), approval.call_title, build_page_path(approval)
         ),
         " ".join((summary, approval.reason, deadline)),
         topic=f"approval:{approval.pk}",

@@ -143,11 +143,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A tool for a model; `parameters` is its JSON Schema."""
+    """A tool for a model; `parameters` is its JSON Schema.
+
+    `own_name` is its name on its server `server_name`, as people know it; models get `name`.
+    """
 
     name: str
     description: str
     parameters: dict[str, Any]
+    own_name: str = ""
+    server_name: str = ""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,12 @@ class Approval(PersonRequest):
         )
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.get_state_display()}"
+        return f"{self.call_title}: {self.get_state_display()}"
+
+    @property
+    def call_title(self) -> str:
+        """The tool's own name and its server, as screens show them."""
+        return f"{self.own_name} ({self.server_name})" if self.server_name else self.own_name
 
     @property
     def may_be_granted(self) -> bool:

@@ -73,7 +73,11 @@ def build_tool_specs(tools: Iterable[SnapshotTool]) -> list[llm_interface.ToolSp
     """Return the tools' specs for a model."""
     return [
         llm_interface.ToolSpec(
-            tool.name, strip_markup(tool.description)[:MAX_DESCRIPTION_LENGTH], tool.input_schema
+            tool.name,
+            strip_markup(tool.description)[:MAX_DESCRIPTION_LENGTH],
+            tool.input_schema,
+            own_name=tool.facts.own_name,
+            server_name=tool.facts.server_name,
         )
         for tool in tools
     ]

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -61,14 +61,41 @@ _SIMPLE_VALUES: Mapping[str, Any] = {"boolean": False, "null": None}
 CHUNK_LENGTH = 40  # characters that are streamed at once, about
 COMMAND_START = re.compile(r"^[ \t]*/([A-Za-z0-9_.-]{1,128})(?=[ \t{\n]|$)[ \t]*", re.M)
 OWN_COMMANDS = ("help", "tools")
+SHORT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 MAX_COMMANDS = 50
 
 
-def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
+def shorten_names(tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Return the tools; own names that aren't usable as commands are empty."""
+    by_ending: dict[str, list[str]] = {}
+    for tool in tools:
+        for underscore in re.finditer("_", tool.name):
+            by_ending.setdefault(tool.name[underscore.end() :], []).append(tool.name)
+    names = {tool.name for tool in tools} | set(OWN_COMMANDS)
+    return tuple(
+        tool
+        if SHORT_NAME.fullmatch(tool.own_name)
+        and (tool.own_name == tool.name or tool.own_name not in names)
+        and find_tool_name(tool.own_name, by_ending.get(re.sub(r"\W", "_", tool.own_name), ()))
+        == tool.name
+        else replace(tool, own_name="")
+        for tool in tools
+    )
+
+
+def render_results(
+    calls: Sequence[Message], results: Sequence[Message], tools: Sequence[ToolSpec] = ()
+) -> str:
     """Return the results of a turn's calls, in order."""
     calls_by_id = {call["id"]: call for call in calls}
+    titles = {tool.name: _render_title(tool) for tool in tools if tool.own_name}
     return "\n\n".join(
-        _render_result(calls_by_id.get(result["call_id"], {}), result) for result in results
+        _render_result(
+            titles.get(result["name"], f"`{result['name']}`"),
+            calls_by_id.get(result["call_id"], {}),
+            result,
+        )
+        for result in results
     )
 
 
@@ -77,7 +104,8 @@ def render_missing_arguments(choice: ToolChoice) -> str:
     names = " and ".join(f"`{name}`" for name in choice.missing)
     known_arguments = choice.arguments[0] if choice.arguments else {}
     return (
-        f"To call `{choice.tool.name}`, I also need {names}. Enter the call with your values:\n\n"
+        f"To call {_render_title(choice.tool)}, I also need {names}. "
+        "Enter the call with your values:\n\n"
         f"    {render_command(choice.tool, known_arguments)}"
     )
 
@@ -114,12 +142,22 @@ def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = MAX_LIS
 def render_command(tool: ToolSpec, known_arguments: Mapping[str, Any]) -> str:
     """Return the command that calls a tool, with samples of unknown required arguments."""
     arguments = build_sample_arguments(tool) | dict(known_arguments)
-    return f"/{tool.name} {json.dumps(arguments, ensure_ascii=False)}"
+    return f"/{_get_command_name(tool)} {json.dumps(arguments, ensure_ascii=False)}"
+
+
+def _get_command_name(tool: ToolSpec) -> str:
+    return tool.own_name or tool.name
+
+
+def _render_title(tool: ToolSpec) -> str:
+    """Return the name of a tool in a sentence, with its server."""
+    server = f" on {_escape_markup(tool.server_name)}" if tool.server_name else ""
+    return f"`{tool.own_name}`{server}" if tool.own_name else f"`{tool.name}`"
 
 
 def _render_tool(tool: ToolSpec) -> str:
     summary = _extract_first_sentence(tool.description)
-    return f"- `/{tool.name}`{f': {summary}' if summary else ''}"
+    return f"- `/{_get_command_name(tool)}`{f': {summary}' if summary else ''}"
 
 
 def _extract_first_sentence(text: str) -> str:
@@ -128,8 +166,7 @@ def _extract_first_sentence(text: str) -> str:
     return _escape_markup(sentence if len(sentence) <= 120 else sentence[:119] + "…")
 
 
-def _render_result(call: Message, result: Message) -> str:
-    name = f"`{result['name']}`"
+def _render_result(name: str, call: Message, result: Message) -> str:
     arguments = call.get("arguments") or {}
     formatted_arguments = ", ".join(
         f"{key}: {_format_value(value)}" for key, value in arguments.items()
@@ -472,11 +509,11 @@ def _answer_messages(
     results = [message for message in new_messages if message["role"] == "tool"]
     answer = OfflineAnswer()
     if user_text.strip():
-        answer = _answer_user_text(user_text, instructions, tools)
+        answer = _answer_user_text(user_text, instructions, shorten_names(tools))
     elif not results:
-        answer.text = render_introduction(tools)
+        answer.text = render_introduction(shorten_names(tools))
     if results:
-        rendered_results = render_results(messages[last_turn]["calls"], results)
+        rendered_results = render_results(messages[last_turn]["calls"], results, tools)
         if not any(message["role"] == "tool" for message in messages[:last_turn]):
             rendered_results = f"{rendered_results}\n\n{FOOTNOTE}"
         answer.text = f"{rendered_results}\n\n{answer.text}".strip()

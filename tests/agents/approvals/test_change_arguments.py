@@ -46,6 +46,7 @@ def test_the_call_is_made_once_with_the_changed_arguments(waiting, reviewer, run
     assert Approval.objects.count() == 1
     assert ApprovalCell.objects.exclude(spent_by=None).count() == 1
     answer = AuditRow.objects.get(action="call_approved")
+    assert answer.resource_name == "echo (workshop)"
     assert '"arguments_changed":true' in answer.opened
 
 

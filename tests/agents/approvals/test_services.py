@@ -188,7 +188,10 @@ def test_approvers_are_notified_once(approval_policy, call, acme):
     for _ in range(2):
         catch_problem(call, ECHO, {"text": "secret"})
     notification = Notification.objects.get()
-    assert (notification.event, notification.subject_name) == ("approval_waiting", ECHO)
+    assert (notification.event, notification.subject_name) == (
+        "approval_waiting",
+        "echo (workshop)",
+    )
     assert notification.link.endswith(f"/admin/agents/approval/{get_pending_approval().pk}/change/")
     assert "secret" not in notification.text
 

@@ -9,6 +9,7 @@ from agents.llm.offline.model import (
     render_command,
     render_results,
     render_tools,
+    shorten_names,
 )
 from tests.agents.llm.offline import tools
 
@@ -97,3 +98,31 @@ def test_an_example_command_has_each_required_argument() -> None:
         "git_add": '/mcp_git_git_add {"repo_path": "/path", "files": []}',
         "get_sum": '/mcp_everything_get_sum {"a": 1, "b": 1}',
     }
+
+
+def build_spec(name: str, own_name: str, server_name: str) -> ToolSpec:
+    return ToolSpec(name, "", {}, own_name=own_name, server_name=server_name)
+
+
+def test_results_name_the_tool_and_its_server() -> None:
+    result = build_tool_result("t0001c000", "mcp_clock_get_time", "noon", False)
+    call = {"id": "t0001c000", "name": "mcp_clock_get_time", "arguments": {"zone": "UTC"}}
+    text = render_results([call], [result], [build_spec("mcp_clock_get_time", "get-time", "clock")])
+    assert text == "`get-time` on clock (zone: UTC) answered: noon"
+
+
+def test_commands_have_the_own_name_of_a_tool_unless_two_tools_have_it() -> None:
+    specs = shorten_names(
+        [
+            build_spec("mcp_clock_get_time", "get-time", "clock"),
+            build_spec("mcp_docs_search", "search", "docs"),
+            build_spec("mcp_web_search", "search", "web"),
+            build_spec("mcp_web_tools", "tools", "web"),
+        ]
+    )
+    assert [render_command(spec, {}) for spec in specs] == [
+        "/get-time {}",
+        "/mcp_docs_search {}",
+        "/mcp_web_search {}",
+        "/mcp_web_tools {}",
+    ]
