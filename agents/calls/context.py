@@ -57,7 +57,8 @@ class CallContext:
     audit_details: dict[str, Any] = field(default_factory=dict)
     remedy: str = ""
     cause: str = ""
-    sent: bool = True
+    # Set by `forward_call` before the server, or the built-in tool, can receive the call.
+    sent: bool = False
     answered: bool = False
     duration_ms: int = 0
     # About how many characters the result has; 0 if it wasn't inspected.

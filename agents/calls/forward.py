@@ -79,6 +79,7 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
         raise CallSuperseded("Another process took over this session before the call was sent.")
     if (builtin := target.builtin if isinstance(target, SnapshotTool) else None) is not None:
         tool_context = _build_tool_context(context, make_call)
+        context.sent = True
         return await run_builtin_tool(builtin, tool_context, request.arguments)
     if server is None:
         raise NotFound("This tool has no server.", code="unknown_tool")
@@ -101,6 +102,7 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
     is_poll = request.continuation is not None and request.continuation.task_id
     if tool is not None and tool.requires_task and not is_poll:
         send_request = partial(call_as_task, endpoint, send_request, request.timeout_s)
+    context.sent = True
     result = await _send_round_trip(request, endpoint, send_request, build_params(request, target))
     if tool is None:
         await _check_skill_content(request, target, result, endpoint.name)

@@ -15,6 +15,7 @@ One `CallContext` goes through all stages:
 Each call is an OpenTelemetry span that follows the GenAI conventions (`execute_tool`).
 """
 
+import asyncio
 from contextlib import AbstractContextManager
 from time import perf_counter
 
@@ -40,7 +41,12 @@ from agents.calls.prepare_call import (
 )
 from agents.calls.require_approval import ApprovalRequired, require_approval
 from agents.calls.root_limits import load_root_limits
-from agents.calls.settle_call import record_contact, record_failure, settle_call
+from agents.calls.settle_call import (
+    record_cancellation,
+    record_contact,
+    record_failure,
+    settle_call,
+)
 from agents.calls.snapshots import SnapshotTool
 from agents.calls.types import CallIncomplete, CallOutcome, CallRefused, CallRequest
 from agents.policies.decisions import PolicyDecision
@@ -83,6 +89,9 @@ async def make_call(request: CallRequest) -> CallOutcome:
                 await _complete_call(context)
             except Problem as problem:
                 await record_failure(context, problem)
+            except asyncio.CancelledError:
+                record_cancellation(context)
+                raise
             finally:  # even if the caller disconnects
                 context.duration_ms = round((perf_counter() - started_at) * 1000)
                 await settle_call(context)

@@ -4,6 +4,7 @@ An admitted call is always settled. The outcome of a call that may have run is u
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 from uuid import UUID
 
@@ -74,6 +75,25 @@ def is_repeatable(request: CallRequest, target: Target) -> bool:
     return request.method != "tools/call" or FlowLabel.REPEATABLE in target.labels
 
 
+def is_read_only(request: CallRequest, target: Target) -> bool:
+    """Return whether a call has no effect: its approved definition says so.
+
+    The decision about repeating a call doesn't depend on it, only how its entry is shown.
+    """
+    if request.method != "tools/call":
+        return True
+    if FlowLabel.SENDS_OUT in target.labels:
+        return False
+    annotations = target.declaration.get("annotations")
+    return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
+
+
+def record_cancellation(context: CallContext) -> None:
+    """Store that the call was canceled; its outcome is unknown if it may have had an effect."""
+    if not context.sent or is_read_only(context.request, context.target):
+        context.outcome = "cancelled"
+
+
 async def settle_call(context: CallContext) -> None:
     """Settle a call before its result is returned; sessions wait for an unreachable database.
 
@@ -86,7 +106,8 @@ async def settle_call(context: CallContext) -> None:
         duration_ms=context.duration_ms,
         # Polling a task isn't charged: the call that started it was.
         was_sent=server is None or (context.sent and not (continuation and continuation.task_id)),
-        is_outcome_known=context.outcome != "unknown",
+        # A server that was asked to cancel a call may continue with it.
+        is_outcome_known=context.outcome not in ("unknown", "cancelled"),
     )
     result_text = context.result_text
     settlement = Settlement(

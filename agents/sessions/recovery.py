@@ -36,6 +36,7 @@ LOST_TEXT = (
     "This call ran, but its result was lost because the process ended. The call was not repeated."
 )
 NOT_MADE_TEXT = "This call was not made because the run ended first."
+CANCELED_TEXT = format_message("This call was canceled. It only reads, so it changed nothing.")
 UNFINISHED_TEXT = (
     "This call was not completed: the run ended while the server was still working or waiting."
 )
@@ -116,8 +117,11 @@ async def close_pending_steps(lease: SessionLease) -> None:
         elif await cancel_pending_call(lease, step):
             payload = {**step.payload, "text": UNFINISHED_TEXT, "code": "unfinished"}
             await orm(step_store.finish_step, lease, step, Step.State.FAILED, payload)
-        elif await orm(_find_audit_row, step) is None:
+        elif (row := await orm(_find_audit_row, step)) is None:
             payload = {**step.payload, "text": NOT_MADE_TEXT, "code": "not_made"}
+            await orm(step_store.finish_step, lease, step, Step.State.FAILED, payload)
+        elif row.outcome == AuditRow.Outcome.CANCELLED:
+            payload = {**step.payload, "text": CANCELED_TEXT, "code": "cancelled"}
             await orm(step_store.finish_step, lease, step, Step.State.FAILED, payload)
         else:
             await _close_step(lease, step)

@@ -38,7 +38,7 @@ from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
-from mcp_servers.models import Server
+from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
@@ -174,7 +174,22 @@ def test_canceling_ends_a_running_session(acme, helper, workshop, runner, effect
     assert session.status == Session.Status.CANCELLED
     (call,) = list_steps(session, Step.Kind.CALL)
     assert call.state == Step.State.UNKNOWN
-    assert AuditRow.objects.get(pk=call.call_id).outcome in ("unknown", "cancelled")
+    assert AuditRow.objects.get(pk=call.call_id).outcome == "unknown"
+
+
+def test_a_read_only_call_is_canceled_with_its_session(acme, helper, workshop, runner, effects):
+    tool = Definition.objects.get(server=workshop, name="wait")
+    tool.payload = {**tool.payload, "annotations": {"readOnlyHint": True}}
+    tool.save(update_fields=["payload"])
+    administrator = factories.build_administrator(acme)
+    session = sessions.start_session(administrator, helper, '/mcp_workshop_wait {"seconds": 60}')
+    task = get_runtime().call(runner.claim_and_run, session.pk)
+    eventually(effects.read_text, within=10, what="the call of the server")
+    assert sessions.cancel_session(administrator, session)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
+    (call,) = list_steps(session, Step.Kind.CALL)
+    assert (call.state, call.payload["code"]) == (Step.State.FAILED, "cancelled")
+    assert AuditRow.objects.get(pk=call.call_id).outcome == "cancelled"
 
 
 @pytest.fixture
