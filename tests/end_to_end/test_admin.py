@@ -474,6 +474,23 @@ def test_an_approval_for_the_session_continues_it_on_the_open_page(
     assert waiting_session.grants.count() == 1
 
 
+def test_a_pending_call_is_answered_with_keys_in_its_chat(
+    waiting_session: Session, rita: Page, effects: Path
+) -> None:
+    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    call = rita.locator("details.bb-call")
+    message = call.get_by_label("Message to model")
+    rita.keyboard.press("d")
+    expect(message).to_be_focused()
+    rita.keyboard.press("a")  # is typed
+    expect(message).to_have_value("a")
+    rita.keyboard.press("Escape")
+    expect(message).to_be_hidden()
+    rita.keyboard.press("a")
+    expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
+    assert effects.read_text() == "one\n"
+
+
 # The audit log.
 
 

@@ -101,6 +101,29 @@
     list.addEventListener("click", (event) => event.target.closest("[data-close-edit]") && closeEdit(event.target));
   }
 
+  // A approves and D denies: the call with the focus, or the only one that is pending.
+  const TEXT_FIELDS = "input, textarea, select, [contenteditable], dialog";
+  function answerByKey(event) {
+    if (event.key === "Escape") return closeAnswer(event.target.closest(".bb-answer[open]"));
+    const isChord = event.ctrlKey || event.metaKey || event.altKey || event.shiftKey;
+    if (isChord || event.repeat || event.defaultPrevented || event.target.closest(TEXT_FIELDS)) return;
+    const pending = queryAll(".bb-answers");
+    const focused = event.target.closest(".bb-call")?.querySelector(".bb-answers");
+    const answers = focused ?? (pending.length === 1 && pending[0].offsetParent ? pending[0] : null);
+    const button = answers?.querySelector(`[data-key="${CSS.escape(event.key.toLowerCase())}"]`);
+    if (!button || button.disabled) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    button.click();
+    if (button.matches("summary")) button.parentElement.querySelector("textarea, button").focus();
+  }
+
+  function closeAnswer(answer) {
+    if (!answer) return;
+    answer.open = false;
+    answer.querySelector("summary").focus();
+  }
+
   // How long something runs: <time data-elapsed datetime="…">. The server replaces the element.
   function showElapsedTimes() {
     for (const element of queryAll("[data-elapsed]")) {
@@ -187,6 +210,7 @@
     queryAll("[data-steps]").forEach(setUpEdits);
     queryAll("[data-live]").forEach(setUpJump);
     if (document.querySelector("[data-chat-dock]")) setUpHead();
+    document.addEventListener("keydown", answerByKey, true);
     showElapsedTimes();
     const observer = new MutationObserver(showElapsedTimes);
     for (const dock of queryAll("[data-chat-dock]")) observer.observe(dock, { childList: true });
