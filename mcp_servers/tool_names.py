@@ -332,7 +332,7 @@ def _build_server_error(
 
 
 def _is_readable(name: str) -> bool:
-    from mcp_servers.scanning.hidden_characters import find_hidden_runs
+    from mcp_servers.scanning.hidden_text import find_hidden_runs
 
     return (
         not any(ch in "\t\n\r\u2028\u2029" for ch in name)

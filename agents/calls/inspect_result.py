@@ -18,7 +18,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_sorted_json
 from bonobot.core.text.masking import build_searchable_text
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.scanning.hidden_characters import PLAIN_ASCII
+from mcp_servers.scanning.hidden_text import PLAIN_ASCII
 from mcp_servers.schemas.subprocess_pool import find_output_violation
 
 MAX_INLINE_SIZE = 16_384

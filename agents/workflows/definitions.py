@@ -1,27 +1,21 @@
-"""Workflow definitions and their `${…}` references. Pure.
+"""Workflow definitions. Pure.
 
 A workflow runs as an agent: its steps are calls of that agent's tools, in order. A step's arguments
 may contain `${/pointer}` references to inputs and earlier steps; its conditions are JSON Schemas
 for the same values.
-
-A string that is a single reference is replaced by the value itself; within other text, a value that
-isn't a string is written as JSON. `${/inputs/tone:-dry}` has a default.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agents.models.workflows import DEFAULT_RUN_S
+from agents.workflows.references import iterate_references
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.canonical_json import to_canonical_json
 from mcp_servers.schemas import classify_schema
 
-_REFERENCE = re.compile(r"\$\{(/[^}]*?)(?::-([^}]*))?\}")
-_PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
-FormatValue = Callable[[str, str], str]
 MAX_STEPS = 50
 MAX_RUN_S = 86_400
 WORKFLOW_FIELDS = ("description", "agent", "inputs", "steps", "outputs", "max_run_s")
@@ -30,79 +24,6 @@ _ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 POINTER_ROOTS = ("inputs", "steps")
 ANY_OBJECT_SCHEMA: dict[str, Any] = {"type": "object"}
-
-
-class UnresolvedReference(InvalidInput):
-    """A reference has no value in this run."""
-
-    code = "unresolved_reference"
-
-
-def iterate_pointers(text: str) -> Iterator[str]:
-    """Yield the pointers in a text; the content of an invalid `${…}` as it is."""
-    for match in _PLACEHOLDER.finditer(text):
-        reference = _REFERENCE.fullmatch(match.group())
-        yield reference[1] if reference else match[1]
-
-
-def resolve_pointer(values: Mapping[str, Any], pointer: str) -> tuple[bool, Any]:
-    value: Any = values
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and name in value:
-            value = value[name]
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            return False, None
-    return True, value
-
-
-def fill_references(
-    template: Any, values: Mapping[str, Any], format_value: FormatValue = lambda pointer, text: text
-) -> Any:
-    """Return a value with its references replaced; references in replaced values stay.
-
-    `format_value` formats a string value by its pointer. Raises `UnresolvedReference`.
-    """
-    if isinstance(template, str):
-        return _fill_text(template, values, format_value)
-    if isinstance(template, dict):
-        return {
-            key: fill_references(value, values, format_value) for key, value in template.items()
-        }
-    if isinstance(template, list):
-        return [fill_references(value, values, format_value) for value in template]
-    return template
-
-
-def _fill_text(template: str, values: Mapping[str, Any], format_value: FormatValue) -> Any:
-    match = _REFERENCE.fullmatch(template)
-    if match is not None:
-        value = _get_reference_value(match, values)
-        return format_value(match[1], value) if isinstance(value, str) else value
-
-    def replace_reference(reference: re.Match[str]) -> str:
-        value = _get_reference_value(reference, values)
-        return format_value(
-            reference[1], value if isinstance(value, str) else to_canonical_json(value)
-        )
-
-    return _REFERENCE.sub(replace_reference, template)
-
-
-def _get_reference_value(reference: re.Match[str], values: Mapping[str, Any]) -> Any:
-    exists, value = resolve_pointer(values, reference[1])
-    if exists and value is not None:
-        return value
-    if reference[2] is not None:
-        return reference[2]
-    raise UnresolvedReference(
-        format_message("`{name}` has no value in this run.", name=reference[1][:200]),
-        field=reference[1][:200],
-        remedy="Correct the reference, set a default (`${/…:-nothing}`), or add a condition with "
-        "`when`.",
-    )
 
 
 @dataclass(frozen=True)
@@ -224,19 +145,8 @@ def _parse_conditions(
 
 def _check_references(value: Any, path: str, earlier_steps: Mapping[str, bool]) -> None:
     """Raise `InvalidInput` for a `${…}` that isn't an input or an earlier step."""
-    for reference_path, pointer in _iterate_references(value, path):
+    for reference_path, pointer in iterate_references(value, path):
         _check_pointer(pointer, reference_path, earlier_steps)
-
-
-def _iterate_references(node: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(node, str):
-        yield from ((path, pointer) for pointer in iterate_pointers(node))
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _iterate_references(value, f"{path}.{key}")
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from _iterate_references(value, f"{path}[{index}]")
 
 
 def _check_pointer(pointer: str, path: str, earlier_steps: Mapping[str, bool]) -> None:

@@ -16,13 +16,8 @@ from agents.sessions import step_store
 from agents.sessions.ask_agent_tool import build_tool_name
 from agents.sessions.extension_points import MakeCalls
 from agents.sessions.leases import SessionLease
-from agents.workflows.definitions import (
-    StepDefinition,
-    WorkflowDefinition,
-    fill_references,
-    parse_workflow,
-    resolve_pointer,
-)
+from agents.workflows.definitions import StepDefinition, WorkflowDefinition, parse_workflow
+from agents.workflows.references import fill_references, resolve_pointer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime

@@ -17,7 +17,7 @@ from django.utils import timezone
 from agents.assignments import record_assignment_change, save_assignable
 from agents.flow_labels.text_labels import label_text
 from agents.models import Trigger, Workflow
-from agents.workflows.definitions import iterate_pointers
+from agents.workflows.references import iterate_pointers
 from agents.workflows.schedules import build_schedule
 from agents.workflows.services import check_inputs
 from bonobot.accounts.principals import Principal

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from agents.budgets.limits import build_charge
 from agents.models import Trigger, WorkflowRun
-from agents.workflows.definitions import fill_references
+from agents.workflows.references import fill_references
 from agents.workflows.services import RunOrigin, require_startable, start_run
 from bonobot.accounts.attempt_limits import forget_once, remember_once
 from bonobot.core.crypto.signatures import TOLERANCE_S, is_valid_signature

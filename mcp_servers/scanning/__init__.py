@@ -1,7 +1,7 @@
 """Scan untrusted text for hidden characters and instructions; a filter, not a boundary."""
 
 from mcp_servers.scanning.definitions import ScanFinding, scan_definition
-from mcp_servers.scanning.hidden_characters import HiddenRun, find_hidden_runs
+from mcp_servers.scanning.hidden_text import HiddenRun, find_hidden_runs
 from mcp_servers.scanning.prompt_injection import find_injections
 from mcp_servers.scanning.tool_results import (
     CleanedText,

@@ -30,7 +30,6 @@ from mcp_servers.scanning.classifier import (
 from mcp_servers.scanning.definition_text import DefinitionText, read_definition_text
 from mcp_servers.scanning.deobfuscation import (
     LetterSequence,
-    TextLayer,
     build_other_names_pattern,
     extract_layers,
     extract_letters,
@@ -41,7 +40,7 @@ from mcp_servers.scanning.deobfuscation import (
     mark_names,
     split_identifier,
 )
-from mcp_servers.scanning.hidden_characters import find_hidden_runs
+from mcp_servers.scanning.hidden_text import TextLayer, find_hidden_runs
 from mcp_servers.scanning.prompt_injection import (
     DEFINITION_THRESHOLD,
     find_instructions,

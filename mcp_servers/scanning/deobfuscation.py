@@ -33,7 +33,7 @@ from urllib.parse import unquote
 
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.linear_regex import LARGE_MEMORY, LinearPattern
-from mcp_servers.scanning.hidden_characters import ZERO_WIDTH_CHARACTERS
+from mcp_servers.scanning.hidden_text import ZERO_WIDTH_CHARACTERS, TextLayer, extract_comments
 
 TABLES: Final = tomllib.loads(
     files(__package__).joinpath("lookalike_letters.toml").read_text(encoding="utf-8")
@@ -146,15 +146,6 @@ _ENTITY: Final = LinearPattern(r"(?i)&(?:#x[0-9a-f]{1,6}|#[0-9]{1,7}|[a-z]{2,31}
 _SPACED_LETTERS: Final = LinearPattern(
     r"(?:^|[^\pL\pN])(?:[\pL\pN][ .\-_*|/]){5,}[\pL\pN](?:$|[^\pL\pN])"
 )
-_COMMENT: Final = LinearPattern(
-    r"(?s)<!--(.*?)(?:-->|$)"
-    r"|(?m:^[ \t]{0,3}\[(?://|[^\]\n]{1,40})\]:[ \t]*#[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
-    r"|(?m:^[ \t]{0,3}\[[^\]\n]{1,40}\]:[ \t]*<>[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
-)
-_INVISIBLE_STYLE: Final = LinearPattern(
-    r"(?is)<[a-z]+[^>]{0,400}(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0(?:[^.\d]|\.0)"
-    r"|color\s*:\s*(?:white|#fff|#ffffff|transparent)|left\s*:\s*-\d{3,}|\shidden[\s>=])[^>]{0,400}[^>]*>?(.*?)(?:</(?:span|div|p|td|font|a|section|li|small|b|i)|$)"
-)
 _LEET: Final = str.maketrans("013457@$!89", "oieastasibg")
 _LEET_L: Final = str.maketrans("013457@$!89", "oleastasibg")
 _LEET_WORD: Final = LinearPattern(r"\pL[013457@$!]+\pL|\b[013457@$!]\pL{2,}|\pL{2,}[013457@$]\b")
@@ -178,17 +169,6 @@ _REVERSED_WORDS: Final = LinearPattern(
     rf"(?i)\b(?:{'|'.join(word[::-1] for word in _COMMON_WORDS.split('|'))})\b"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-@dataclass(frozen=True, slots=True)
-class TextLayer:
-    """A hidden text, its rule and position; `aligned` if it maps character by character."""
-
-    rule: str
-    text: str
-    start: int
-    end: int
-    aligned: bool = False
 
 
 def extract_layers(text: str) -> Iterator[TextLayer]:
@@ -215,19 +195,9 @@ def split_identifier(name: str) -> str:
 
 
 def _extract_inner_layers(text: str) -> Iterator[TextLayer]:
-    yield from _extract_comments(text)
+    yield from extract_comments(text)
     yield from _extract_encoded(text)
     yield from _extract_disguised(text)
-
-
-def _extract_comments(text: str) -> Iterator[TextLayer]:
-    if "<!--" in text or "]:" in text:
-        for match in _COMMENT.finditer(text):
-            comment = next((group for group in match.groups() if group), "")
-            yield TextLayer("hidden_comment", comment, match.start(), match.end())
-    if "<" in text:
-        for match in _INVISIBLE_STYLE.finditer(text):
-            yield TextLayer("hidden_style", match.group(1), match.start(), match.end())
 
 
 def _extract_encoded(text: str) -> Iterator[TextLayer]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from bonobot.core.records import record
 from bonobot.core.text.untrusted_text import format_path_step, make_visible
 from mcp_servers.scanning.active_content import strip_active_content
-from mcp_servers.scanning.hidden_characters import (
+from mcp_servers.scanning.hidden_text import (
     HiddenRun,
     count_suspicious_characters,
     find_hidden_runs,

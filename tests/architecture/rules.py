@@ -92,7 +92,7 @@ DECISIONS = (
         f"mcp_servers.scanning.{name}"
         for name in (
             *("active_content", "classifier", "definition_text", "definitions", "deobfuscation"),
-            *("hidden_characters", "prompt_injection", "signals", "tool_results"),
+            *("hidden_text", "prompt_injection", "signals", "tool_results"),
         )
     ),
     *(

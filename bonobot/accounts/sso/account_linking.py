@@ -18,7 +18,7 @@ from bonobot.accounts import services as accounts
 from bonobot.accounts.account_emails import announce_change
 from bonobot.accounts.models import Identity, Membership, Provider, User
 from bonobot.accounts.roles import Role, find_claimed_role
-from bonobot.accounts.sso.oidc_client import ProviderUser
+from bonobot.accounts.sso.claims import ProviderUser
 from bonobot.core.db.transactions import lock_row
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.core.text.untrusted_text import make_visible

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, TypeGuard
+from typing import Any
 from urllib.parse import quote_plus
 
 import httpx2
@@ -26,6 +26,7 @@ from bonobot.accounts.external_issuers.jwt_validation import (
     LEEWAY_S,
 )
 from bonobot.accounts.roles import list_claim_strings
+from bonobot.accounts.sso.claims import ProviderUser, build_provider_user, is_plain_text
 from bonobot.core.http.egress import EgressDenied, build_guarded_client
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
@@ -41,8 +42,6 @@ MAX_BODY_BYTES = 256 * 1024
 MAX_TOKEN_LENGTH = 64 * 1024
 MAX_CODE_LENGTH = 4_096
 MAX_SUBJECT_LENGTH = 255
-MAX_NAME_LENGTH = 150
-MAX_EMAIL_LENGTH = 254
 # Proxies refuse URLs of more than a few thousand characters.
 MAX_HINT_LENGTH = 4_096
 
@@ -75,22 +74,6 @@ class PendingSignIn:
 
     authorization_url: str
     session_data: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderUser:
-    """A user as the provider describes them; `email_verified` is None if it doesn't say.
-
-    `logout_url` ends the session at the provider; empty if unsupported.
-    """
-
-    subject: str
-    email: str
-    email_verified: bool | None
-    first_name: str
-    last_name: str
-    claims: Mapping[str, Any]
-    logout_url: str = ""
 
 
 async def start_sign_in(client: OidcClient) -> PendingSignIn:
@@ -164,7 +147,7 @@ async def complete_sign_in(
                 http, client, session_data, tokens["access_token"], claims["sub"]
             )
     return replace(
-        _build_provider_user(claims),
+        build_provider_user(claims),
         logout_url=_build_logout_url(client, session_data, tokens["id_token"]),
     )
 
@@ -201,7 +184,7 @@ async def verify_id_token(client: OidcClient, token: str, *, nonce: str) -> dict
         claimed_nonce.encode(), nonce.encode()
     ):
         raise _build_refused_error("it belongs to another sign-in")
-    if not _is_plain_text(claims["sub"], MAX_SUBJECT_LENGTH):
+    if not is_plain_text(claims["sub"], MAX_SUBJECT_LENGTH):
         raise _build_refused_error("it has no subject")
     return claims
 
@@ -215,7 +198,7 @@ def _read_token_header(token: str) -> tuple[str | None, str]:
     except JWT_ERRORS:
         raise _build_refused_error("it isn't a token") from None
     kid, algorithm = header.get("kid"), header.get("alg")
-    has_valid_kid = kid is None or _is_plain_text(kid, MAX_SUBJECT_LENGTH)
+    has_valid_kid = kid is None or is_plain_text(kid, MAX_SUBJECT_LENGTH)
     has_known_algorithm = isinstance(algorithm, str) and algorithm in jwks.ALGORITHM_KEY_TYPES
     if not (has_valid_kid and has_known_algorithm) or "crit" in header or "b64" in header:
         raise _build_refused_error("it isn't signed with an accepted method")
@@ -302,22 +285,6 @@ async def _fetch_userinfo(
     return {name: userinfo[name] for name in claim_names if name in userinfo}
 
 
-def _build_provider_user(claims: Mapping[str, Any]) -> ProviderUser:
-    email = claims.get("email")
-    first, last = claims.get("given_name"), claims.get("family_name")
-    if not first and not last and isinstance(claims.get("name"), str):
-        first, _, last = claims["name"].partition(" ")
-    email_verified = claims.get("email_verified")
-    return ProviderUser(
-        subject=str(claims["sub"]),
-        email=email.strip().lower() if _is_plain_text(email, MAX_EMAIL_LENGTH) else "",
-        email_verified=None if email_verified is None else email_verified is True,
-        first_name=_clean_name(first),
-        last_name=_clean_name(last),
-        claims=claims,
-    )
-
-
 def _build_logout_url(client: OidcClient, session_data: Mapping[str, Any], id_token: str) -> str:
     """Return the logout URL (OpenID Connect RP-Initiated Logout 1.0, section 2), or "".
 
@@ -328,14 +295,6 @@ def _build_logout_url(client: OidcClient, session_data: Mapping[str, Any], id_to
     parameters = {"client_id": client.client_id}
     parameters |= {"id_token_hint": id_token} if len(id_token) <= MAX_HINT_LENGTH else {}
     return str(httpx2.URL(endpoint).copy_merge_params(parameters))
-
-
-def _clean_name(text: Any) -> str:
-    return make_visible(text, MAX_NAME_LENGTH) if isinstance(text, str) else ""
-
-
-def _is_plain_text(value: Any, max_length: int) -> TypeGuard[str]:
-    return isinstance(value, str) and 0 < len(value) <= max_length and value.isprintable()
 
 
 def _build_http_client(client: OidcClient) -> httpx2.AsyncClient:

@@ -28,6 +28,7 @@ from bonobot.accounts.current_organization import (
 from bonobot.accounts.models import Identity, Membership, Provider
 from bonobot.accounts.sso import account_linking, oidc_client
 from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso.claims import ProviderUser
 from bonobot.accounts.views.login import BACKEND, render_signed_out_page, sign_in
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
@@ -176,7 +177,7 @@ def _read_callback_parameters(request: HttpRequest) -> dict[str, str]:
 
 
 def _sign_in_person(
-    request: HttpRequest, provider: Provider, provider_user: oidc_client.ProviderUser, next_url: str
+    request: HttpRequest, provider: Provider, provider_user: ProviderUser, next_url: str
 ) -> HttpResponseBase:
     user = account_linking.resolve_user(provider, provider_user)
     start_sso_session(request, provider, user, provider_user.logout_url)
@@ -190,7 +191,7 @@ def _sign_in_person(
 
 
 def _complete_link(
-    request: HttpRequest, provider: Provider, provider_user: oidc_client.ProviderUser, user_id: str
+    request: HttpRequest, provider: Provider, provider_user: ProviderUser, user_id: str
 ) -> HttpResponseBase:
     user: Any = request.user
     if str(user.pk) != user_id:

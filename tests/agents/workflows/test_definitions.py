@@ -1,14 +1,8 @@
-"""Parsing workflows, filling references, and choosing the next action."""
+"""Parsing workflows, and choosing the next action."""
 
 import pytest
 
-from agents.workflows.definitions import (
-    MAX_STEPS,
-    UnresolvedReference,
-    fill_references,
-    parse_workflow,
-    resolve_pointer,
-)
+from agents.workflows.definitions import MAX_STEPS, parse_workflow
 from agents.workflows.executor import (
     SkippedStep,
     StepFailed,
@@ -97,34 +91,6 @@ def test_a_failed_step_ends_the_run_unless_it_may_continue():
     with pytest.raises(StepFailed) as caught:
         get_next_action(parse_triage(), {"title": "x", "severity": "high"}, results)
     assert (caught.value.code, caught.value.field) == ("denied", "steps.think")
-
-
-VALUES = {"steps": {"a": {"output": {"list": [1, {"x/y": "deep"}], "no": None}, "text": "${/b}"}}}
-
-
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [
-        ("${/steps/a/output/list}", [1, {"x/y": "deep"}]),
-        ("${/steps/a/output/list/0}", 1),
-        ("n=${/steps/a/output/list/0}!", "n=1!"),
-        ("${/steps/a/output/list/1/x~1y}", "deep"),
-        ("${/steps/a/text}", "${/b}"),
-        ("<${/steps/a/text}>", "<${/b}>"),
-        ({"k": ["${/steps/a/output/none:-other}"]}, {"k": ["other"]}),
-        ("$HOME and ${} and {x}", "$HOME and ${} and {x}"),
-    ],
-)
-def test_references_are_replaced_once(template, expected):
-    assert fill_references(template, VALUES) == expected
-
-
-def test_unknown_references_are_reported():
-    for pointer in ("/steps/a/output/none", "/steps/a/output/list/2", "/steps/a/output/no"):
-        with pytest.raises(UnresolvedReference) as caught:
-            fill_references(f"x ${{{pointer}}}", VALUES)
-        assert caught.value.field == pointer
-    assert resolve_pointer(VALUES, "/steps/a/output/list/-1") == (False, None)
 
 
 STEP = {"id": "a", "call": "echo"}

@@ -17,7 +17,7 @@ from bonobot.accounts.models import Identity, Organization, Provider, Token, Use
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.services import save_user
 from bonobot.accounts.sso.account_linking import link_identity, resolve_user, unlink_identity
-from bonobot.accounts.sso.oidc_client import ProviderUser
+from bonobot.accounts.sso.claims import ProviderUser
 from bonobot.accounts.tokens import services as tokens
 from bonobot.ledger.models import AuditRow
 from tests import factories

@@ -17,7 +17,7 @@ from bonobot.accounts.models import Identity, Organization, User
 from bonobot.accounts.password_reset import build_reset_link, build_review_link
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso.account_linking import link_identity
-from bonobot.accounts.sso.oidc_client import ProviderUser
+from bonobot.accounts.sso.claims import ProviderUser
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 from tests.bonobot.accounts.test_account_emails_sign_in_changes import create_provider

@@ -12,7 +12,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import account_linking
 from bonobot.accounts.sso import services as sso
 from bonobot.accounts.sso.account_linking import resolve_user
-from bonobot.accounts.sso.oidc_client import ProviderUser
+from bonobot.accounts.sso.claims import ProviderUser
 from bonobot.core.problems import Conflict
 from tests import factories
 

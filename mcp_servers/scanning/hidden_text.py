@@ -1,9 +1,11 @@
-"""Find and strip invisible characters, by script (pure).
+"""Find text that people don't see: invisible characters, comments, and invisible HTML. Pure.
 
 Characters that are invisible, reorder others, carry hidden text or control a terminal are
 suspicious. They are allowed only where the script needs them: joiners in Arabic and Indic words,
 zero-width spaces in Khmer and Thai, emoji sequences, flags, ideographic variation selectors,
 direction marks beside right-to-left letters.
+
+Models read comments and HTML with an invisible style like any other text.
 """
 
 import re
@@ -11,7 +13,9 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Final
 
+from bonobot.core.text.linear_regex import LinearPattern
 from bonobot.core.text.untrusted_text import TERMINAL_SEQUENCE
 
 # Scripts whose letters change shape with their neighbors, so that joiners matter.
@@ -321,3 +325,36 @@ class _CharacterContext:
 
 def _is_symbol(character: str) -> bool:
     return character > "\u2000" and unicodedata.category(character) in ("So", "Sm", "Sk", "Me")
+
+
+_COMMENT: Final = LinearPattern(
+    r"(?s)<!--(.*?)(?:-->|$)"
+    r"|(?m:^[ \t]{0,3}\[(?://|[^\]\n]{1,40})\]:[ \t]*#[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
+    r"|(?m:^[ \t]{0,3}\[[^\]\n]{1,40}\]:[ \t]*<>[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
+)
+_INVISIBLE_STYLE: Final = LinearPattern(
+    r"(?is)<[a-z]+[^>]{0,400}(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0(?:[^.\d]|\.0)"
+    r"|color\s*:\s*(?:white|#fff|#ffffff|transparent)|left\s*:\s*-\d{3,}|\shidden[\s>=])[^>]{0,400}[^>]*>?(.*?)(?:</(?:span|div|p|td|font|a|section|li|small|b|i)|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLayer:
+    """A hidden text, its rule and position; `aligned` if it maps character by character."""
+
+    rule: str
+    text: str
+    start: int
+    end: int
+    aligned: bool = False
+
+
+def extract_comments(text: str) -> Iterator[TextLayer]:
+    """Yield the comments and the invisible HTML of a text."""
+    if "<!--" in text or "]:" in text:
+        for match in _COMMENT.finditer(text):
+            comment = next((group for group in match.groups() if group), "")
+            yield TextLayer("hidden_comment", comment, match.start(), match.end())
+    if "<" in text:
+        for match in _INVISIBLE_STYLE.finditer(text):
+            yield TextLayer("hidden_style", match.group(1), match.start(), match.end())
