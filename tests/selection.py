@@ -143,7 +143,7 @@ WITHOUT_DATABASE = (
     "mcp_servers/test_definition_change_attacks.py",
 )
 # The browser's tests that PostgreSQL and Redis are needed for: pages that a worker updates.
-BROWSER_ON_POSTGRES = ("end_to_end/test_admin.py",)
+BROWSER_ON_POSTGRES = ("end_to_end/test_admin.py", "end_to_end/test_approvals.py")
 # Tests in these files use no row of the test database, but databases or brokers of their own.
 OWN_DATABASES = (
     "agents/console/test_doctor_checks.py",

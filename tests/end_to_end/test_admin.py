@@ -1,6 +1,6 @@
 """The admin in a real browser, with one real web process and one real worker for all tests.
 
-An administrator connects a server and sees an agent use it; a call waits for approval; a server
+An administrator connects a server and sees an agent use it; a server
 requests input in the middle of a session; the audit log is verified; HTTP operations are declared.
 """
 
@@ -8,11 +8,9 @@ import json
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from django.db.models import QuerySet
@@ -20,27 +18,19 @@ from django.utils import timezone
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
-from agents.models import Agent, Approval, Session, Step
+from agents.models import Agent, Session, Step
 from agents.models.recordings import Replay
-from agents.policies.services import PolicySpec, set_policy
 from agents.sessions.export import build_report
-from agents.sessions.services import start_session
 from bonobot.accounts.models import Membership, Organization, User
-from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.celery import app
-from bonobot.core.runtime import get_runtime
 from bonobot.jobs.queues import QUEUE_NAMES
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
-from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import BulkJob, BulkJobItem, HealthCheck, Server
-from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import create_server
 from mcp_servers.tasks import check_due_servers, run_bulk_job
 from tests import admin_client, factories, processes
-from tests.agents.conftest import WORKSHOP
-from tests.end_to_end.accounts import create_member, sign_in
+from tests.end_to_end.accounts import sign_in
 from tests.processes import Process, Web
 from tests.servers.rest_api_server import Shop, open_shop
 from tests.wait import eventually
@@ -48,25 +38,8 @@ from tests.wait import eventually
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
 PATIENCE_MS = 60_000
 AUDIT = "/admin/ledger/auditrow/"
-COUNT = "mcp_workshop_count"
-REASON = "Not today: <b>ask</b> again tomorrow."
 FILES = "d = new DataTransfer(); d.items.add(new File(['x'], 'a.txt')); d"
 FORM = {"method": "elicitation/create", "params": factories.FORM}
-# Servers that tests register, and their files beside `WORKSHOP`.
-PROGRAMS = {"asker": "client_request_server.py", "workshop": "tool_server.py"}
-
-
-@pytest.fixture
-def acme(module_rows: None) -> Organization:
-    """An organization for one test."""
-    return factories.create_organization(f"acme-{uuid4().hex[:8]}")
-
-
-@pytest.fixture
-def owner(acme: Organization, module_page: Page, module_web: Web) -> Page:
-    """The browser of an owner."""
-    sign_in(module_page, create_member(acme, Role.OWNER), acme, module_web.url)
-    return module_page
 
 
 @pytest.fixture
@@ -88,32 +61,6 @@ def anna(acme: Organization, module_page: Page, module_web: Web) -> Iterator[Pag
     sign_in(module_page, administrator, acme, module_web.url)
     yield module_page
     assert not faults
-
-
-@pytest.fixture
-def add_program(acme: Organization, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """A function that adds a server of `tests/servers` to an agent: `(agent, name, argument)`."""
-    added: list[Server] = []
-
-    def register(agent: Agent, name: str, argument: str) -> Server:
-        config = {
-            "command": sys.executable,
-            "args": [str(WORKSHOP.with_name(PROGRAMS[name])), argument],
-            "env": {f"{name.upper()}_FILE": str(tmp_path / name)},
-        }
-        spec = ServerSpec(name=name, transport_type="stdio", endpoint_config=config)
-        server = create_server(factories.build_administrator(acme), spec)
-        added.append(server)
-        return factories.approve_server(acme, server, agent)
-
-    yield register
-    for server in added:
-        get_runtime().call(get_connection_pool().forget_server, server.pk)
-
-
-def get_status(session: Session) -> str:
-    session.refresh_from_db()
-    return str(session.status)
 
 
 # An administrator connects a server, and an agent uses it.
@@ -374,121 +321,6 @@ def test_thinking_is_shown_collapsed_while_it_arrives(acme: Organization, owner:
     show_output(Step.State.DONE, text="It is noon.", thinking="Let me <b>see.")
     expect(owner.locator("#step-text-2")).to_have_text("It is noon.", timeout=PATIENCE_MS)
     expect(thinking.locator("[data-thinks]")).to_have_text("Let me <b>see.")
-
-
-# A call that waits for approval: no worker runs the session until the call is approved.
-
-
-@pytest.fixture
-def effects(tmp_path: Path) -> Path:
-    """The file to which the workshop writes a line for each counted effect."""
-    file = tmp_path / "workshop"
-    file.touch()
-    return file
-
-
-@pytest.fixture
-def waiting_session(
-    acme: Organization, effects: Path, module_worker: Process, add_program: Callable[..., Server]
-) -> Session:
-    """A session that an operator started, and that waits for somebody else's approval."""
-    agent = factories.create_agent(acme)
-    add_program(agent, "workshop", "stdio")
-    set_policy(factories.build_administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
-    operator = create_member(acme, Role.OPERATOR)
-    session = start_session(
-        build_user_principal(operator, acme), agent, f'/{COUNT} {{"what": "one"}}'
-    )
-    eventually(lambda: get_status(session) == Session.Status.WAITING, within=60)
-    assert session.runner_id is None, "a worker holds it"
-    return session
-
-
-@pytest.fixture
-def rita(acme: Organization, module_page: Page, module_web: Web) -> Page:
-    """The browser of a reviewer, who approves calls of others."""
-    user = create_member(acme, Role.REVIEWER, f"rita-{acme.slug}")
-    sign_in(module_page, user, acme, module_web.url)
-    return module_page
-
-
-def open_approval(page: Page) -> None:
-    """Open the only approval from the inbox in the sidebar."""
-    page.goto("/")
-    page.get_by_role("link", name="Approvals").first.click()
-    item = page.locator("[data-inbox-item]")
-    expect(item).to_contain_text("Helper")  # which also requires that it is the only one
-    item.get_by_role("link", name="count").click()
-    expect(page).to_have_url(re.compile("/change/"))  # the details are loaded again
-    expect(page.get_by_role("heading", name="count")).to_be_visible()
-    expect(page.get_by_role("region", name="Arguments")).to_contain_text('"what": "one"')
-
-
-def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
-    acme: Organization, waiting_session: Session, rita: Page, effects: Path
-) -> None:
-    open_approval(rita)
-    assert effects.read_text() == ""
-    rita.keyboard.press("a")
-    expect(rita.locator("[data-inbox-details]")).to_contain_text("pproved by rita")
-    expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")
-    expect(rita.locator("[data-live-count=calls]").first).to_be_hidden()  # without a reload
-    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
-    assert effects.read_text() == "one\n"
-    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
-    rita.locator("details.bb-call summary").first.click()
-    expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
-    assert Approval.objects.get(session=waiting_session).decided_by == f"rita-{acme.slug}"
-    rows = AuditRow.objects.filter(organization_id=acme.pk, tool_name="count", outcome="ok")
-    assert rows.count() == 1
-    assert verify_whole_chain(acme.pk).ok
-
-
-def test_a_call_is_denied_with_a_reason_that_the_model_reads(
-    acme: Organization, waiting_session: Session, rita: Page, effects: Path
-) -> None:
-    open_approval(rita)
-    rita.keyboard.press("d")
-    rita.get_by_label("Message to model").fill(REASON)
-    rita.get_by_role("button", name="Deny call").click()
-    expect(rita.locator(".bb-server-text").first).to_have_text(REASON)
-    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
-    assert effects.read_text() == ""
-    (call,) = build_report(waiting_session.pk)["calls"]
-    assert REASON in str(call)
-    assert Approval.objects.get(session=waiting_session).state == Approval.State.DENIED
-    assert verify_whole_chain(acme.pk).ok
-
-
-def test_an_approval_for_the_session_continues_it_on_the_open_page(
-    waiting_session: Session, rita: Page, effects: Path
-) -> None:
-    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
-    call = rita.locator("details.bb-call")
-    expect(call).to_contain_text("pending approval")
-    call.locator("summary", has_text="Approve for this session").click()
-    call.get_by_role("button", name="Approve for this session").click()
-    expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
-    expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
-    assert effects.read_text() == "one\n"
-    assert waiting_session.grants.count() == 1
-
-
-def test_a_pending_call_is_answered_with_keys_in_its_chat(
-    waiting_session: Session, rita: Page, effects: Path
-) -> None:
-    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
-    call = rita.locator("details.bb-call")
-    message = call.get_by_label("Message to model")
-    rita.keyboard.press("d")
-    expect(message).to_be_focused()
-    rita.keyboard.press("a")  # is typed
-    expect(message).to_have_value("a")
-    rita.keyboard.press("Escape")
-    expect(message).to_be_hidden()
-    rita.keyboard.press("a")
-    expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
-    assert effects.read_text() == "one\n"
 
 
 # The audit log.

@@ -1,0 +1,144 @@
+"""A call waits for approval, and is answered in the inbox or in its chat, with a real worker."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from agents.models import Approval, Session
+from agents.policies.services import PolicySpec, set_policy
+from agents.sessions.export import build_report
+from agents.sessions.services import start_session
+from bonobot.accounts.models import Organization
+from bonobot.accounts.principals import build_user_principal
+from bonobot.accounts.roles import Role
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Server
+from tests import factories
+from tests.end_to_end.accounts import create_member, sign_in
+from tests.end_to_end.conftest import get_status
+from tests.processes import Process, Web
+from tests.wait import eventually
+
+pytestmark = [pytest.mark.browser, pytest.mark.worker]
+PATIENCE_MS = 60_000
+COUNT = "mcp_workshop_count"
+REASON = "Not today: <b>ask</b> again tomorrow."
+
+
+# No worker runs the session until the call is approved.
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Path:
+    """The file to which the workshop writes a line for each counted effect."""
+    file = tmp_path / "workshop"
+    file.touch()
+    return file
+
+
+@pytest.fixture
+def waiting_session(
+    acme: Organization, effects: Path, module_worker: Process, add_program: Callable[..., Server]
+) -> Session:
+    """A session that an operator started, and that waits for somebody else's approval."""
+    agent = factories.create_agent(acme)
+    add_program(agent, "workshop", "stdio")
+    set_policy(factories.build_administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
+    operator = create_member(acme, Role.OPERATOR)
+    session = start_session(
+        build_user_principal(operator, acme), agent, f'/{COUNT} {{"what": "one"}}'
+    )
+    eventually(lambda: get_status(session) == Session.Status.WAITING, within=60)
+    assert session.runner_id is None, "a worker holds it"
+    return session
+
+
+@pytest.fixture
+def rita(acme: Organization, module_page: Page, module_web: Web) -> Page:
+    """The browser of a reviewer, who approves calls of others."""
+    user = create_member(acme, Role.REVIEWER, f"rita-{acme.slug}")
+    sign_in(module_page, user, acme, module_web.url)
+    return module_page
+
+
+def open_approval(page: Page) -> None:
+    """Open the only approval from the inbox in the sidebar."""
+    page.goto("/")
+    page.get_by_role("link", name="Approvals").first.click()
+    item = page.locator("[data-inbox-item]")
+    expect(item).to_contain_text("Helper")  # which also requires that it is the only one
+    item.get_by_role("link", name="count").click()
+    expect(page).to_have_url(re.compile("/change/"))  # the details are loaded again
+    expect(page.get_by_role("heading", name="count")).to_be_visible()
+    expect(page.get_by_role("region", name="Arguments")).to_contain_text('"what": "one"')
+
+
+def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
+    acme: Organization, waiting_session: Session, rita: Page, effects: Path
+) -> None:
+    open_approval(rita)
+    assert effects.read_text() == ""
+    rita.keyboard.press("a")
+    expect(rita.locator("[data-inbox-details]")).to_contain_text("pproved by rita")
+    expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")
+    expect(rita.locator("[data-live-count=calls]").first).to_be_hidden()  # without a reload
+    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
+    assert effects.read_text() == "one\n"
+    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    rita.locator("details.bb-call summary").first.click()
+    expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
+    assert Approval.objects.get(session=waiting_session).decided_by == f"rita-{acme.slug}"
+    rows = AuditRow.objects.filter(organization_id=acme.pk, tool_name="count", outcome="ok")
+    assert rows.count() == 1
+    assert verify_whole_chain(acme.pk).ok
+
+
+def test_a_call_is_denied_with_a_reason_that_the_model_reads(
+    acme: Organization, waiting_session: Session, rita: Page, effects: Path
+) -> None:
+    open_approval(rita)
+    rita.keyboard.press("d")
+    rita.get_by_label("Message to model").fill(REASON)
+    rita.get_by_role("button", name="Deny call").click()
+    expect(rita.locator(".bb-server-text").first).to_have_text(REASON)
+    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
+    assert effects.read_text() == ""
+    (call,) = build_report(waiting_session.pk)["calls"]
+    assert REASON in str(call)
+    assert Approval.objects.get(session=waiting_session).state == Approval.State.DENIED
+    assert verify_whole_chain(acme.pk).ok
+
+
+def test_an_approval_for_the_session_continues_it_on_the_open_page(
+    waiting_session: Session, rita: Page, effects: Path
+) -> None:
+    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    call = rita.locator("details.bb-call")
+    expect(call).to_contain_text("pending approval")
+    call.locator("summary", has_text="Approve for this session").click()
+    call.get_by_role("button", name="Approve for this session").click()
+    expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
+    expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
+    assert effects.read_text() == "one\n"
+    assert waiting_session.grants.count() == 1
+
+
+def test_a_pending_call_is_answered_with_keys_in_its_chat(
+    waiting_session: Session, rita: Page, effects: Path
+) -> None:
+    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    call = rita.locator("details.bb-call")
+    message = call.get_by_label("Message to model")
+    rita.keyboard.press("d")
+    expect(message).to_be_focused()
+    rita.keyboard.press("a")  # is typed
+    expect(message).to_have_value("a")
+    rita.keyboard.press("Escape")
+    expect(message).to_be_hidden()
+    rita.keyboard.press("a")
+    expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
+    assert effects.read_text() == "one\n"
