@@ -27,7 +27,7 @@ from bonobot.accounts.admin_base.svg_charts import (
     build_sparkline,
 )
 from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
-from bonobot.core.i18n.localization import format_day
+from bonobot.core.i18n.localization import format_day, format_percent
 from bonobot.ledger.admin.usage import build_time_filters
 from bonobot.ledger.usage import query_rollups
 from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine, truncate_time
@@ -80,10 +80,10 @@ def _build_calls_tile(
     change = 100 * (total.calls - previous.calls) / previous.calls if previous.calls else None
     return HeadlineTile(
         _t("Calls"),
-        value=f"{total.calls:,}",
+        value=thousands(total.calls),
         url=url,
-        change="" if change is None else _sign(change, f"{abs(change):,.1f}%"),
-        base=_describe_base(f"{previous.calls:,}" if previous.calls else ""),
+        change="" if change is None else _sign(change, format_percent(abs(change))),
+        base=_describe_base(thousands(previous.calls) if previous.calls else ""),
         spark=_build_line([line.calls for line in lines]),
     )
 
@@ -95,12 +95,12 @@ def _build_failed_tile(
     share = 100 * total.errors / total.calls if total.calls else 0
     return HeadlineTile(
         _t("Failed calls"),
-        value=f"{total.errors:,}",
+        value=thousands(total.errors),
         url=url,
-        change=_sign(change, f"{abs(change):,}") if previous.calls else "",
-        base=_describe_base(f"{previous.errors:,}" if previous.calls else ""),
+        change=_sign(change, thousands(abs(change))) if previous.calls else "",
+        base=_describe_base(thousands(previous.errors) if previous.calls else ""),
         tone=_judge(change) if previous.calls else "",
-        note=_t("%(share)s of calls") % {"share": f"{share:.1f}%"} if total.calls else "",
+        note=_t("%(share)s of calls") % {"share": format_percent(share)} if total.calls else "",
         line_tone="bad" if total.errors else "",
         spark=_build_line([line.errors for line in lines]),
     )
@@ -197,8 +197,8 @@ class ActivityInterval:
 
     @property
     def succeeded(self) -> int:
-        """Calls that neither failed nor were denied."""
-        return self.line.calls - self.line.errors - self.line.refused
+        """Calls that neither failed nor were denied or canceled."""
+        return self.line.ok
 
     @property
     def chart_values(self) -> tuple[ChartValue, ...]:

@@ -32,7 +32,7 @@ from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import render_badge
+from bonobot.accounts.templatetags.display import render_badge, thousands
 from bonobot.core.admin.theme import Textarea, TextInput, display, register
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
@@ -142,7 +142,7 @@ class WorkflowAdmin(AssignableAdmin):
 
     @display(description=_("runs"), ordering="run_total")
     def run_count(self, workflow: Any) -> str:
-        return f"{workflow.run_total:,}"
+        return thousands(workflow.run_total)
 
     def build_initial(self, principal: Principal) -> dict[str, Any]:
         """Add an example definition with one of the organization's agents."""

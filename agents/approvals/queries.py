@@ -11,6 +11,7 @@ from django.utils import timezone
 from agents.models import Approval, Step
 from agents.policies.queries import load_policy
 from agents.policies.rules import Policy, Rule
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import NotFound
 
 ANSWERED_STATES = (Approval.State.APPROVED, Approval.State.DENIED)
@@ -95,7 +96,7 @@ def _describe_comparisons(schema: Mapping[str, Any]) -> Iterator[str]:
     for keyword, sign in COMPARISONS.items():
         if keyword in schema:
             bound = schema[keyword]
-            yield f"{sign} {bound:,}" if isinstance(bound, int | float) else f"{sign} {bound}"
+            yield f"{sign} {format_number(bound) if isinstance(bound, int | float) else bound}"
     if isinstance(schema.get("enum"), list):
         yield "= " + " | ".join(map(str, schema["enum"]))
 

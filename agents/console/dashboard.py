@@ -28,7 +28,7 @@ from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.models import AccountEmail
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import amount, state_label
+from bonobot.accounts.templatetags.display import amount, state_label, thousands
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
@@ -77,7 +77,7 @@ def describe_approvals(
         "inbox",
         tone="warn",
         title=ngettext("%(n)s pending approval", "%(n)s pending approvals", count)
-        % {"n": f"{count:,}"},
+        % {"n": thousands(count)},
         detail=_join_parts([*parts, expiry]),
         url=reverse("admin:agents_approval_changelist"),
         button=_("Open inbox") if may_answer else _("View approvals"),
@@ -92,7 +92,7 @@ def describe_elicitations(count: int) -> Iterator[AttentionItem]:
             "contact_support",
             tone="warn",
             title=ngettext("%(n)s elicitation request", "%(n)s elicitation requests", count)
-            % {"n": f"{count:,}"},
+            % {"n": thousands(count)},
             detail=_("Servers wait for an answer."),
             url=reverse("admin:agents_elicitationrequest_changelist"),
             button=_("View requests"),
@@ -109,7 +109,7 @@ def describe_access_requests(
         "key",
         tone="warn",
         title=ngettext("%(n)s access request", "%(n)s access requests", count)
-        % {"n": f"{count:,}"},
+        % {"n": thousands(count)},
         detail=_join_names(f"{row.target} ({row.requested_by})" for row in pending),
         url=reverse("admin:agents_accessrequest_changelist") + "?state=waiting",
         button=_("View requests"),
@@ -143,7 +143,7 @@ def describe_servers(servers: Iterable[Any], count: int, url: str) -> Iterator[A
         yield AttentionItem(
             "cancel",
             tone="bad",
-            title=_("%(n)s servers are failing or need credentials") % {"n": f"{count:,}"},
+            title=_("%(n)s servers are failing or need credentials") % {"n": thousands(count)},
             detail=_join_names((server.name for server in listed), count),
             url=url,
             button=_("View servers"),
@@ -184,7 +184,7 @@ def describe_reviews(
         "rule",
         tone="review",
         title=ngettext("%(n)s definition to review", "%(n)s definitions to review", count)
-        % {"n": f"{count:,}"},
+        % {"n": thousands(count)},
         detail=_join_parts(parts),
         url=f"{url}?state=waiting" if len(reviews) == 1 else f"{changelist}?waiting=yes",
         button=_("Review") if may_review else _("View definitions"),
@@ -237,7 +237,7 @@ def describe_notifications(failed: int) -> Iterator[AttentionItem]:
             title=ngettext(
                 "%(n)s undelivered notification", "%(n)s undelivered notifications", failed
             )
-            % {"n": f"{failed:,}"},
+            % {"n": thousands(failed)},
             detail=_("Check the receiver's response, fix the notification channel, then retry."),
             url=f"{reverse('admin:notices_notification_changelist')}?state__in=failed",
             button=_("View notifications"),
@@ -255,7 +255,7 @@ def describe_account_emails(count: int) -> Iterator[AttentionItem]:
                 "%(n)s undelivered emails about accounts",
                 count,
             )
-            % {"n": f"{count:,}"},
+            % {"n": thousands(count)},
             detail=_("Check the mail server."),
             url=reverse("admin:settings_check"),
             button=_("Check settings"),

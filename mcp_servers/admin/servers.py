@@ -31,7 +31,7 @@ from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, TabGroup, fo
 from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, milliseconds, percent
+from bonobot.accounts.templatetags.display import ago, milliseconds, percent, thousands
 from bonobot.core.admin.theme import (
     DropdownFilter,
     MultipleChoicesDropdownFilter,
@@ -340,7 +340,7 @@ class ServerAdmin(TabbedAdmin):
     @display(description=_("tools"), ordering="tool_total")
     def tool_count(self, server: Any) -> str:
         """Return the number of tools; a dash if the server was never discovered."""
-        return f"{server.tool_total:,}" if server.discovered_at else "–"
+        return thousands(server.tool_total) if server.discovered_at else "–"
 
     @display(description=_("pending"), ordering="waiting_count")
     def pending_review(self, server: Any) -> str:

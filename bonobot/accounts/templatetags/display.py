@@ -27,7 +27,12 @@ from bonobot.core.documentation.learn_more import (
     find_documentation,
 )
 from bonobot.core.i18n import localization
-from bonobot.core.i18n.localization import localize_if_translatable, localize_text
+from bonobot.core.i18n.localization import (
+    format_dollars,
+    format_number,
+    localize_if_translatable,
+    localize_text,
+)
 from bonobot.core.text.dollars import MICROUSD_PER_USD
 from bonobot.core.text.markdown_html import render_markdown
 from bonobot.core.text.syntax_highlighting import (
@@ -419,7 +424,8 @@ def milliseconds(value: Any) -> str:
         return "–"
     if value < 1_000:
         return f"{value:.0f} ms"
-    return f"{value / 1_000:.1f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
+    length, unit = (value / 1_000, "s") if value < 60_000 else (value / 60_000, "min")
+    return f"{format_number(length, '.1f')} {unit}"
 
 
 @register.filter
@@ -446,13 +452,13 @@ def axis_label(value: datetime, step: timedelta) -> str:
 @register.filter
 def thousands(count: int) -> str:
     """Return a number with thousands separators."""
-    return f"{count:,}"
+    return format_number(count)
 
 
 @register.filter
 def counted(count: int) -> str:
     """Return a number from `build_capped_count`, with `+` if there are more."""
-    return f"{MAX_COUNTED:,}+" if count > MAX_COUNTED else f"{count:,}"
+    return f"{format_number(min(count, MAX_COUNTED))}{'+' if count > MAX_COUNTED else ''}"
 
 
 @register.filter
@@ -462,7 +468,9 @@ def percent(value: Any) -> str:
         return "–"
     if value >= 100:
         return "100 %"
-    return f"{min(value, 99.99):.2f} %" if value > 99 else f"{value:.1f} %"
+    if value > 99:
+        return f"{format_number(min(value, 99.99), '.2f')} %"
+    return f"{format_number(value, '.1f')} %"
 
 
 @register.filter
@@ -475,7 +483,7 @@ def percent_of(part: int | None, total: int | None) -> int:
 def dollars(microusd: int | None) -> str:
     """Return micro-dollars as dollars; sums below ten cents keep their digits."""
     amount = (microusd or 0) / MICROUSD_PER_USD
-    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
+    return format_dollars(amount, ",.2f" if amount >= 0.1 or not amount else ".4f")
 
 
 def plain_dollars(microusd: int) -> str:
@@ -486,7 +494,7 @@ def plain_dollars(microusd: int) -> str:
 @register.filter
 def amount(value: int | None, unit: str) -> str:
     """Return an amount in the unit of a budget."""
-    return dollars(value) if unit == "microusd" else f"{value or 0:,}"
+    return dollars(value) if unit == "microusd" else format_number(value or 0)
 
 
 @register.filter
@@ -609,7 +617,7 @@ def field_text(field: Any) -> str:
         return _("Yes") if value else _("No")
     choices = {str(key): str(title) for key, title in getattr(field.field, "choices", ())}
     text = choices.get(str(value), value)
-    return f"{text:,}" if isinstance(text, int) else str(text if text is not None else "")
+    return format_number(text) if isinstance(text, int) else str(text if text is not None else "")
 
 
 @register.filter

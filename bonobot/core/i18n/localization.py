@@ -9,6 +9,7 @@ results don't depend on the reader. Only times shown to a person use the zone th
 its name.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, tzinfo
@@ -19,7 +20,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from asgiref.local import Local
 from django.conf import settings
-from django.utils.formats import date_format
+from django.utils.formats import date_format, get_format
 from django.utils.translation import get_language, gettext
 
 from bonobot.core.i18n.messages import TemplatePart, TranslatableMessage, split_template
@@ -38,6 +39,7 @@ NOUN_PLACEHOLDERS = frozenset(
         *("{role}", "{who_may}", "{seen}", "{adds}"),
     }
 )
+NUMBER_PLACEHOLDER = re.compile(r"\{\w+:,?(\.\d+f)?\}")
 SENTENCE_ENDS = (". ", ".\n", "? ", "; ")
 # The IANA database also has legacy names, and fixed offsets without daylight saving time.
 TIME_ZONE_AREAS = frozenset(
@@ -226,6 +228,8 @@ def _translate_value(placeholder: str, value: str, language: str) -> str:
         return _localize(value, language)
     if placeholder in NOUN_PLACEHOLDERS:
         return localize_names(value)
+    if NUMBER_PLACEHOLDER.fullmatch(placeholder):
+        return _localize_separators(value)
     may_be_message = " " in value and (value[0].islower() or value.endswith("."))
     return (may_be_message and _translate_sentence(value, language, allow_sentences=True)) or value
 
@@ -269,6 +273,33 @@ def format_time_of_day(moment: datetime) -> str:
     local_time = moment.astimezone(zone)
     is_today = local_time.date() == datetime.now(zone).date()
     return f"{local_time:%H:%M:%S}" if is_today else f"{local_time:%m-%d %H:%M:%S}"
+
+
+def format_number(number: float, specification: str = ",") -> str:
+    """Return a number with the separators of the reader's language.
+
+    `specification` is Python's: thousands separators by default, `,.2f` for two decimals.
+    """
+    text = format(number, specification)
+    if (get_language() or settings.LANGUAGE_CODE) == settings.LANGUAGE_CODE:
+        return text
+    return _localize_separators(text)
+
+
+def _localize_separators(number: str) -> str:
+    """Return an English number with the separators of the reader's language."""
+    separators = {",": get_format("THOUSAND_SEPARATOR"), ".": get_format("DECIMAL_SEPARATOR")}
+    return number.translate(str.maketrans(separators))
+
+
+def format_dollars(dollars: float, specification: str = ",.2f") -> str:
+    """Return an amount of dollars in the reader's language: `$0.50`, or `0,50 $` in German."""
+    return gettext("$%(amount)s") % {"amount": format_number(dollars, specification)}
+
+
+def format_percent(percent: float, specification: str = ",.1f") -> str:
+    """Return a percentage in the reader's language: `12.5%`, or `12,5 %` in German."""
+    return gettext("%(number)s%%") % {"number": format_number(percent, specification)}
 
 
 def format_day(day: date) -> str:

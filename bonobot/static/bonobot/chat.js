@@ -135,8 +135,11 @@
   }
 
   const KIB = 1024;
-  const formatSize = (bytes) =>
-    bytes < KIB * KIB ? `${Math.ceil(bytes / KIB)} KiB` : `${(bytes / KIB / KIB).toFixed(1)} MiB`;
+  function formatSize(bytes) {
+    if (bytes < KIB * KIB) return `${Math.ceil(bytes / KIB)} KiB`;
+    const digits = { minimumFractionDigits: 1, maximumFractionDigits: 1 };
+    return `${new Intl.NumberFormat(document.documentElement.lang, digits).format(bytes / KIB / KIB)} MiB`;
+  }
 
   // What is wrong with these files, or "". The server checks them again, by their content.
   function findFileError(input, files) {

@@ -4,14 +4,22 @@ from datetime import timedelta
 
 import pytest
 from django.template import Context, Template
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from bonobot.accounts.templatetags.display import (
     age,
+    amount,
+    counted,
+    dollars,
     maybe_json,
+    milliseconds,
     monogram,
     outcome,
+    percent,
+    plain_dollars,
     render_badge,
+    thousands,
+    typed_amount,
 )
 
 
@@ -81,3 +89,24 @@ def test_a_result_of_too_many_levels_is_shown_as_text() -> None:
 )
 def test_an_age_fits_a_narrow_column(seconds: int, text: str) -> None:
     assert age(timezone.now() - timedelta(seconds=seconds)) == text
+
+
+def test_numbers_have_the_separators_of_the_language() -> None:
+    def format_all() -> list[str]:
+        return [
+            *(thousands(5372), counted(999), amount(5372, "calls")),
+            *(dollars(0), dollars(1_234_500_000), dollars(1_500), amount(500_000, "microusd")),
+            *(milliseconds(4_321), milliseconds(90_000), milliseconds(12)),
+            *(percent(99.5), percent(12.34)),
+        ]
+
+    english = ["5,372", "999", "5,372", "$0.00", "$1,234.50", "$0.0015", "$0.50"]
+    assert format_all() == [*english, "4.3 s", "1.5 min", "12 ms", "99.50 %", "12.3 %"]
+    with translation.override("de"):
+        german = ["5.372", "999", "5.372", "0,00\u00a0$", "1.234,50\u00a0$", "0,0015\u00a0$"]
+        assert format_all() == [
+            *(*german, "0,50\u00a0$"),
+            *("4,3 s", "1,5 min", "12 ms", "99,50 %", "12,3 %"),
+        ]
+        # Values of inputs stay as they are typed.
+        assert (plain_dollars(1_500_000), typed_amount(5372, "calls")) == ("1.5", "5372")

@@ -4,7 +4,12 @@ import time
 
 from django.utils import translation
 
-from bonobot.core.i18n.localization import localize_names, localize_problem, localize_text
+from bonobot.core.i18n.localization import (
+    format_percent,
+    localize_names,
+    localize_problem,
+    localize_text,
+)
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 
@@ -85,3 +90,14 @@ def test_roles_and_flow_labels_are_translated_in_sentences() -> None:
             assert "nichts" in text
         assert localize_names("owner, someone") == "Eigentümer, someone"
     assert localize_names("owner, operator") == "owner, operator"
+
+
+def test_numbers_of_messages_have_the_separators_of_the_reader() -> None:
+    message = format_message("The answer was cut off at {max_tokens:,} tokens.", max_tokens=4096)
+    for text in (message, str.__str__(message)):
+        with translation.override("de"):
+            assert "4.096" in localize_text(text)
+            assert format_percent(12.5) == "12,5\u00a0%"
+        with translation.override("en"):
+            assert localize_text(text) == "The answer was cut off at 4,096 tokens."
+            assert format_percent(1234.5) == "1,234.5%"
