@@ -21,6 +21,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.access_requests import ANSWER_PERMISSIONS
 from agents.admin.agents import READERS
 from agents.approvals.change_arguments import approve_with_changes
 from agents.approvals.queries import (
@@ -30,7 +31,7 @@ from agents.approvals.queries import (
 )
 from agents.approvals.services import is_own_call, resolve_approval
 from agents.flow_labels.services import list_approval_label_sources
-from agents.models import Approval
+from agents.models import AccessRequest, Approval
 from agents.models.approvals import WAITING
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
@@ -61,6 +62,7 @@ from mcp_servers.models import Definition
 WAITING_FIRST = Case(When(state=WAITING, then=0), default=1, output_field=IntegerField())
 MAX_ANSWERED = 200  # calls that are answered at once
 MAX_LISTED = 50
+MAX_ACCESS_REQUESTS = 5  # shown above the pending calls
 SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
 TABS = {"pending": _("Pending"), "answered": _("Answered")}
 DEFINITION_KINDS = {
@@ -222,8 +224,10 @@ class ApprovalAdmin(PersonRequestAdmin):
         if FRAGMENT_HEADER in request.headers:
             context["still_pending"] = _list_still_pending(self.get_queryset(request), request)
             return render_fragment(request, "approvals/items.html", **context)
+        principal = self.get_principal(request)
+        if context["tab"] == "pending":
+            context["access_requests"] = list_access_requests(principal)
         if approvals:
-            principal = self.get_principal(request)
             context |= build_details(principal, approvals[0]) | {"is_preselected": True}
         return response
 
@@ -352,6 +356,15 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
         "is_cut": total > MAX_ANSWERED,
         "pending_count": count_pending_calls(request),
     }
+
+
+def list_access_requests(principal: Principal) -> list[AccessRequest]:
+    """Return the latest pending access requests that the person can answer (one query)."""
+    if not any(map(principal.may, ANSWER_PERMISSIONS)):
+        return []
+    rows: Any = AccessRequest.objects.visible_to(principal)
+    pending = rows.pending().select_related("agent").order_by("-created_at")
+    return list(pending[:MAX_ACCESS_REQUESTS])
 
 
 def count_pending_calls(request: HttpRequest) -> int:

@@ -149,6 +149,16 @@
       else across.disabled = true;
     }
 
+    // Access requests are read with the page, since they are few.
+    async function refreshAccessRequests(event) {
+      const shown = inbox.querySelector("[data-inbox-requests]");
+      if (!shown || event.detail.topic !== "access_requests" || event.detail.first) return;
+      const answer = await fetch(inbox.dataset.url).catch(() => null);
+      if (!answer?.ok) return;
+      const fresh = parseHtml(await answer.text()).querySelector("[data-inbox-requests]");
+      if (fresh) shown.replaceWith(fresh);
+    }
+
     function showEmptyList(fragment) {
       for (const element of queryAll(".bb-pane-head, [data-inbox-items]", form)) element.remove();
       form.append(fragment);
@@ -221,6 +231,7 @@
     // Before the keys of other lists.
     document.addEventListener("keydown", handleKey, true);
     document.addEventListener("bonobot:change", refresh);
+    document.addEventListener("bonobot:change", refreshAccessRequests);
     addEventListener("popstate", (event) => {
       const item = items().find((candidate) => candidate.dataset.inboxItem === event.state?.inbox);
       if (item) select(item, { push: false });

@@ -29,6 +29,10 @@ def test_a_member_requests_an_agent_and_sees_the_answer() -> None:
     tabs = inbox.split("</nav>", 1)[0]
     assert admin_client.find_links(tabs, address)
     assert "Access requests 2" in admin_client.get_text(tabs)
+    for row in (support, sales):
+        address = admin_client.build_url("agents_accessrequest_change", row.pk)
+        assert admin_client.find_links(inbox.split("data-inbox-requests", 1)[1], address)
+    assert support.target not in member.get("agents_approval_changelist")
     page = reviewer.get("agents_accessrequest_change", sales.pk)
     assert "Deny request" in page
     assert "Approve request" in page

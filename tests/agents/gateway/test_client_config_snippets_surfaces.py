@@ -47,10 +47,18 @@ def test_the_admin_shows_snippets_of_agents_and_servers(acme):
     page = operator.get("agents_agent_clients", agent.pk)
     assert f"/mcp/agents/{agent.slug}" in page
     assert 'data-copies="snippet-codex"' in page
-    assert admin_client.sign_in(acme, Role.OWNER).get("agents_agent_clients", agent.pk).count(
-        "/admin/tenancy/token/add/"
-    )
     assert f"/mcp/servers/{server.slug}" in operator.get("mcp_servers_server_clients", server.pk)
+
+
+def test_the_first_step_of_a_client_is_its_token_unless_it_signs_in(acme, settings):
+    agent = factories.create_agent(acme)
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    create_url = admin_client.build_url("tenancy_token_add")
+    for signs_in in (True, False):
+        settings.BONOBOT_OAUTH = signs_in
+        page = owner.get("agents_agent_clients", agent.pk)
+        assert ("Sign in with a browser" in page) is signs_in
+        assert bool(admin_client.find_links(page, create_url)) is not signs_in
 
 
 def test_a_new_token_is_shown_in_its_snippets_only_once(acme):
