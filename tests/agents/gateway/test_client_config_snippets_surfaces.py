@@ -47,8 +47,10 @@ def test_the_admin_shows_snippets_of_agents_and_servers(acme):
     page = operator.get("agents_agent_clients", agent.pk)
     assert f"/mcp/agents/{agent.slug}" in page
     assert 'data-copies="snippet-codex"' in page
-    assert admin_client.sign_in(acme, Role.OWNER).get("agents_agent_clients", agent.pk).count(
-        "/admin/tenancy/token/add/"
+    assert (
+        admin_client.sign_in(acme, Role.OWNER)
+        .get("agents_agent_clients", agent.pk)
+        .count("/admin/tenancy/token/add/")
     )
     assert f"/mcp/servers/{server.slug}" in operator.get("mcp_servers_server_clients", server.pk)
 
