@@ -36,6 +36,7 @@ from agents.admin.audit_filters import (
     describe_search_limit,
     limit_search,
 )
+from agents.admin.audit_histogram import build_histogram
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
 from bonobot.accounts.principals import Principal
@@ -281,7 +282,7 @@ class AuditAdmin(ScopedAdmin):
             "saved": build_filter_panel(principal, query.urlencode()),
             "verified": describe_verification(request, principal),
             "has_entries": bool(context["groups"] or context["chips"]),
-            "histogram": audit_entries.build_histogram(principal.organization_id, query, period),
+            "histogram": build_histogram(principal.organization_id, query, period),
             "outcomes": audit_filters.OUTCOMES,
             "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),
             "kinds": EVENT_KINDS,

@@ -26,9 +26,10 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.admin.json_schema_table import build_example, build_schema_rows
+from mcp_servers.admin.json_schema_table import build_schema_rows
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Definition, Server
+from mcp_servers.schemas.examples import build_example
 from mcp_servers.uri_templates import expand_template, list_variables
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices", "lines", "json"]

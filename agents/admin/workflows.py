@@ -36,7 +36,8 @@ from bonobot.accounts.templatetags.display import render_badge, thousands
 from bonobot.core.admin.theme import Textarea, TextInput, display, register
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.admin.json_schema_table import build_example, build_schema_rows
+from mcp_servers.admin.json_schema_table import build_schema_rows
+from mcp_servers.schemas.examples import build_example
 
 PAGE_SIZE = 30
 EXAMPLE_SOURCE = """\

@@ -25,6 +25,7 @@ from agents.workflows.triggers import (
     save_trigger,
 )
 from agents.workflows.webhook_triggers import (
+    MAX_BODY_BYTES,
     WebhookCredentials,
     authenticate_delivery,
     receive_delivery,
@@ -50,7 +51,6 @@ WEBHOOK_EXAMPLE = {
     "kind": "webhook",
     "inputs": {"title": "${/body/alerts/0/labels/alertname}"},
 }
-MAX_BODY_BYTES = 256 * 1024
 MAX_DELIVERY_ID_LENGTH = 255
 DELIVERY_PARAMETERS = [
     OpenApiParameter(

@@ -19,12 +19,11 @@ from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.evaluation import services as evaluation
 from agents.evaluation.compare_transcripts import (
     RecordedDecision,
-    RecordedResults,
     Transcript,
     TranscriptEntry,
-    apply_policy,
     build_transcript,
 )
+from agents.evaluation.recorded_results import RecordedResults, apply_policy
 from agents.evaluation.services import ReplayLease
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import fill_context_window

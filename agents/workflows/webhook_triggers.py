@@ -30,6 +30,7 @@ from mcp_servers.flow_labels import FlowLabel, build_flow_key, encode_labels
 # Timestamps are accepted within the tolerance in the past and in the future.
 SIGNATURE_MEMORY_S = 2 * TOLERANCE_S
 MAX_SIGNATURE_LENGTH = 255
+MAX_BODY_BYTES = 256 * 1024
 DELIVERY_LABELS = (FlowLabel.UNTRUSTED_CONTENT,)
 # Compared with if there is no trigger, so that response times don't reveal it.
 _DUMMY_SECRET = "whs_" + "0" * 43

@@ -19,6 +19,7 @@ from mcp_servers.health.outages import find_unmonitored_since
 from mcp_servers.health.uptime import (
     TimeSpan,
     UptimeSegment,
+    UptimeWindow,
     build_uptime_segments,
     compute_percentile,
     compute_uptime_percent,
@@ -30,27 +31,6 @@ HOURS = 24
 WINDOWS = (("24h", DAY), ("7d", 7 * DAY), ("30d", 30 * DAY))
 LONGEST_WINDOW = WINDOWS[-1][1]
 OUTAGES_SHOWN = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class UptimeWindow:
-    """Statistics of a period up to now; latencies in ms, uptime in percent."""
-
-    name: str
-    since: datetime
-    uptime: float | None
-    checks: int
-    failures: int
-    outages: int
-    calls: int
-    p50: int | None
-    p95: int | None
-
-    @property
-    def tone(self) -> str:
-        if self.uptime is None:
-            return "plain"
-        return "good" if self.uptime >= 99 else "warn" if self.uptime >= 90 else "bad"
 
 
 @dataclass(frozen=True, kw_only=True)

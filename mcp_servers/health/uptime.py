@@ -31,6 +31,27 @@ class UptimeSegment:
         return "good" if self.up >= 100 else "warn" if self.up >= 50 else "bad"
 
 
+@dataclass(frozen=True, kw_only=True)
+class UptimeWindow:
+    """Statistics of a period up to now; latencies in ms, uptime in percent."""
+
+    name: str
+    since: datetime
+    uptime: float | None
+    checks: int
+    failures: int
+    outages: int
+    calls: int
+    p50: int | None
+    p95: int | None
+
+    @property
+    def tone(self) -> str:
+        if self.uptime is None:
+            return "plain"
+        return "good" if self.uptime >= 99 else "warn" if self.uptime >= 90 else "bad"
+
+
 def compute_downtime(spans: Iterable[TimeSpan], since: datetime, until: datetime) -> timedelta:
     """Return how much of the period the (non-overlapping) spans cover."""
     overlaps = (min(span.ends or until, until) - max(span.begins, since) for span in spans)
