@@ -149,14 +149,20 @@
       else across.disabled = true;
     }
 
-    // Access requests are read with the page, since they are few.
+    // Access requests are read with the page, since they are few. Above calls, none is added or removed, so
+    // that no call moves: answered ones are marked, and the tab has the number of new ones.
     async function refreshAccessRequests(event) {
       const shown = inbox.querySelector("[data-inbox-requests]");
       if (!shown || event.detail.topic !== "access_requests" || event.detail.first) return;
       const answer = await fetch(inbox.dataset.url).catch(() => null);
       if (!answer?.ok) return;
       const fresh = parseHtml(await answer.text()).querySelector("[data-inbox-requests]");
-      if (fresh) shown.replaceWith(fresh);
+      if (!fresh) return;
+      if (!items().length) return shown.replaceWith(fresh);
+      const pending = new Set(queryAll("a", fresh).map((link) => link.getAttribute("href")));
+      for (const row of queryAll("li", shown)) {
+        row.toggleAttribute("data-gone", !pending.has(row.querySelector("a").getAttribute("href")));
+      }
     }
 
     function showEmptyList(fragment) {
