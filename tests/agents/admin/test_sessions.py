@@ -317,7 +317,7 @@ def test_a_session_shows_each_kind_of_step(
             "The server web was disconnected. Its tools are no longer available.",
             "Der Server web wurde getrennt. Seine Tools sind nicht mehr verfügbar.",
         ),
-        ("No capacity. Retrying in 1.5 s (attempt 2).", "Neuer Versuch in 1.5 s (Versuch 2)."),
+        ("No capacity. Retrying in 1.5 s (attempt 2).", "Neuer Versuch in 1,5 s (Versuch 2)."),
         (
             "No capacity. Trying the fallback model 'Big' instead.",
             "Stattdessen wird das Fallback-Modell &#x27;Big&#x27; verwendet.",
@@ -325,7 +325,7 @@ def test_a_session_shows_each_kind_of_step(
         (
             "The answer was cut off at 1,024 tokens. The model endpoint sets the maximum length, "
             "and the remaining budget can reduce it.",
-            "Die Antwort wurde nach 1,024 Tokens abgeschnitten.",
+            "Die Antwort wurde nach 1.024 Tokens abgeschnitten.",
         ),
     ],
 )
