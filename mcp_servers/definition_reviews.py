@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -61,7 +62,8 @@ def approve_definitions(
     principal.require(Action.APPROVE_DEFINITIONS)
     held_names: tuple[str, ...] = ()
     if shown_digests is None:
-        fields = ("pk", "name", "kind", "digest", "findings", "pinned_digest")
+        # With `server`: a related manager reads it of each row, which would be a query each.
+        fields = ("pk", "server", "name", "kind", "digest", "findings", "pinned_digest")
         pending_definitions = list(server.definitions.awaiting_review().only(*fields))
         selected_digests = {
             row.pk: row.digest for row in pending_definitions if not needs_own_review(row)
@@ -74,11 +76,7 @@ def approve_definitions(
     names = dict(server.definitions.filter(pk__in=selected_digests).values_list("pk", "name"))
     with record_server_change(server, principal.actor, "definitions_approved", (details := {})):
         lock_rows(Server.objects.filter(pk=server.pk))
-        pinned = [
-            pk
-            for pk, digest in selected_digests.items()
-            if _pin_definition(server, pk, digest, principal.label)
-        ]
+        pinned = _pin_definitions(server, selected_digests, principal.label)
         details.update(
             {"approved": [{"name": names[pk], "digest": selected_digests[pk]} for pk in pinned]}
         )
@@ -102,12 +100,13 @@ def pin_trusted_definitions(
     `first` does not trust definitions with findings; `always` trusts everything except
     rejected definitions.
     """
-    for row in definitions:
-        if row.findings and server.approval != Server.Approval.ALWAYS:
-            continue
-        if row.rejected_digest == row.digest:
-            continue
-        _pin_definition(server, row.pk, row.digest, pinned_by)
+    trusts_findings = server.approval == Server.Approval.ALWAYS
+    trusted_digests = {
+        row.pk: row.digest
+        for row in definitions
+        if (trusts_findings or not row.findings) and row.rejected_digest != row.digest
+    }
+    _pin_definitions(server, trusted_digests, pinned_by)
 
 
 def reject_definition(
@@ -174,21 +173,25 @@ def set_definition_enabled(principal: Principal, definition: Definition, *, enab
         Definition.objects.filter(pk=definition.pk).update(enabled=enabled)
 
 
-def _pin_definition(server: Server, pk: UUID, digest: str, by: str) -> bool:
-    """Pin one definition if its digest is unchanged; return whether it was pinned."""
-    row = server.definitions.without_fault().filter(pk=pk, digest=digest, present=True)
-    return bool(
-        row.update(
-            pinned=F("payload"),
-            pinned_digest=digest,
-            pinned_at=timezone.now(),
-            pinned_by=by,
-            rejected_digest="",
-            rejected_at=None,
-            rejected_by="",
-            rejection_reason="",
-        )
-    )
+def _pin_definitions(server: Server, digests: Mapping[UUID, str], by: str) -> list[UUID]:
+    """Pin the definitions whose digests are unchanged; return their keys."""
+    with transaction.atomic():
+        rows = server.definitions.without_fault().filter(pk__in=digests, present=True)
+        locked_rows = Definition.objects.filter(pk__in=lock_rows(rows))
+        current_digests = dict(locked_rows.values_list("pk", "digest"))
+        keys = [pk for pk, digest in digests.items() if current_digests.get(pk) == digest]
+        if keys:
+            Definition.objects.filter(pk__in=keys).update(
+                pinned=F("payload"),
+                pinned_digest=F("digest"),
+                pinned_at=timezone.now(),
+                pinned_by=by,
+                rejected_digest="",
+                rejected_at=None,
+                rejected_by="",
+                rejection_reason="",
+            )
+    return keys
 
 
 def notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:

@@ -250,7 +250,7 @@ def hash_digests(pending: Iterable[dict[UUID, str]]) -> str:
 
 
 def _list_pending_digests(server: Server) -> dict[UUID, str]:
-    rows = server.definitions.awaiting_review().only("pk", "digest", "findings")
+    rows = server.definitions.awaiting_review().only("pk", "server", "digest", "findings")
     return {row.pk: row.digest for row in rows if not row.findings}
 
 

@@ -1,6 +1,8 @@
 """Reviews pin exactly the definitions that a person has seen."""
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
@@ -197,3 +199,21 @@ def test_automatic_approval_excludes_flagged_definitions_unless_it_is_always(ser
     server.approval = mode
     pin_trusted_definitions(server, server.definitions.all(), pinned_by=f"approval:{mode}")
     assert {row.name for row in Definition.objects.callable()} == pinned
+
+
+def test_the_number_of_queries_doesnt_depend_on_how_many_definitions_are_approved(
+    acme, reviewer, server
+):
+    def count_queries():
+        with CaptureQueriesContext(connection) as queries:
+            approve_definitions(reviewer, server)
+        return len(queries)
+
+    few = count_queries()
+    for number in range(10):
+        name = f"more {number}"
+        Definition.objects.create(
+            organization=acme, server=server, kind="tool", name=name, digest=f"digest of {name}"
+        )
+    assert count_queries() <= few
+    assert server.definitions.callable().count() == 12
