@@ -118,13 +118,9 @@ class World:
             declare_tool(self.office, name, {"description": description, **arguments})
         self.records = self.create_store("records")
         approve_definitions(self.administrator, self.office)
+        rows = {row.name: row for row in self.office.definitions.all()}
         for name, (_description, _arguments, labels) in OFFICE.items():
-            set_labels(
-                self.administrator,
-                self.office,
-                [*self.office.definitions.filter(name=name)],
-                labels,
-            )
+            set_labels(self.administrator, self.office, [rows[name]], labels)
         attach_server(self.administrator, self.helper, self.office)
 
     def create_store(self, name: str, *agents: Agent) -> Server:
@@ -140,11 +136,14 @@ class World:
         admin_client.declare_tool(server, "note://one/{name}", **template)
         approve_definitions(self.administrator, server)
         context = load_label_context(server)
+        rows_by_labels: dict[tuple[str, ...], list[Definition]] = {}
         for row in server.definitions.filter(kind=Definition.Kind.TOOL):
             # For HTTP servers, tools that write are suggested to have an external effect.
             if FlowLabel.SENDS_OUT in (labels := suggest_labels(row, context)):
-                remaining = [label for label in labels if label != FlowLabel.SENDS_OUT]
-                set_labels(self.administrator, server, [row], remaining)
+                remaining = tuple(label for label in labels if label != FlowLabel.SENDS_OUT)
+                rows_by_labels.setdefault(remaining, []).append(row)
+        for labels_to_set, rows in rows_by_labels.items():
+            set_labels(self.administrator, server, rows, labels_to_set)
         for agent in agents or (self.helper,):
             self.attach_store(server, agent)
         return server
