@@ -47,16 +47,22 @@ def register(acme: Organization, helper: Agent) -> Iterator[Callable[..., Server
         get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
+@pytest.fixture(scope="module")
+def live_url() -> Iterator[str]:
+    """The URL of one process of the server for all tests; none reads what another left in it."""
+    with processes.serve(SCRIPT, "http") as url:
+        yield url
+
+
 @pytest.fixture(params=["http", "stdio"])
-def server(request: pytest.FixtureRequest, register: Callable[..., Server]) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest, register: Callable[..., Server]) -> Server:
     """A server that supports both eras and was discovered as modern."""
     if request.param == "stdio":
         args = ["-m", f"tests.servers.{SCRIPT.removesuffix('.py')}", "stdio"]
         config = {"command": sys.executable, "args": args}
-        yield register(transport_type="stdio", endpoint_config=config)
-        return
-    with processes.serve(SCRIPT, "http") as url:
-        yield register(transport_type="http", endpoint_config={"url": url}, allow_private=True)
+        return register(transport_type="stdio", endpoint_config=config)
+    url = request.getfixturevalue("live_url")
+    return register(transport_type="http", endpoint_config={"url": url}, allow_private=True)
 
 
 def build_call(tool: str) -> dict[str, object]:
