@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.db.transactions import lock_rows
+from bonobot.core.db.transactions import lock_rows, update_in_order
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.canonical_json import compute_json_digest
@@ -28,6 +27,7 @@ from mcp_servers.models import Definition, Server
 
 MAX_REASON_LENGTH = 2_000
 MAX_NAMES_NOTIFIED = 10
+PIN_BATCH = 200  # conditions of one UPDATE; SQLite nests each in the one before, 1,000 at most
 
 
 @dataclass(frozen=True)
@@ -175,23 +175,24 @@ def set_definition_enabled(principal: Principal, definition: Definition, *, enab
 
 def _pin_definitions(server: Server, digests: Mapping[UUID, str], by: str) -> list[UUID]:
     """Pin the definitions whose digests are unchanged; return their keys."""
-    with transaction.atomic():
-        rows = server.definitions.without_fault().filter(pk__in=digests, present=True)
-        locked_rows = Definition.objects.filter(pk__in=lock_rows(rows))
-        current_digests = dict(locked_rows.values_list("pk", "digest"))
-        keys = [pk for pk, digest in digests.items() if current_digests.get(pk) == digest]
-        if keys:
-            Definition.objects.filter(pk__in=keys).update(
-                pinned=F("payload"),
-                pinned_digest=F("digest"),
-                pinned_at=timezone.now(),
-                pinned_by=by,
-                rejected_digest="",
-                rejected_at=None,
-                rejected_by="",
-                rejection_reason="",
-            )
-    return keys
+    pinned_at, pairs = timezone.now(), list(digests.items())
+    rows = server.definitions.without_fault().filter(present=True)
+    for start in range(0, len(pairs), PIN_BATCH):
+        unchanged = [Q(pk=pk, digest=digest) for pk, digest in pairs[start : start + PIN_BATCH]]
+        update_in_order(
+            rows.filter(Q(*unchanged, _connector=Q.OR)),
+            pinned=F("payload"),
+            pinned_digest=F("digest"),
+            pinned_at=pinned_at,
+            pinned_by=by,
+            rejected_digest="",
+            rejected_at=None,
+            rejected_by="",
+            rejection_reason="",
+        )
+    pinned = rows.filter(pk__in=digests, pinned_at=pinned_at, pinned_by=by)
+    pinned_keys = set(pinned.values_list("pk", flat=True))
+    return [pk for pk in digests if pk in pinned_keys]
 
 
 def notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:
