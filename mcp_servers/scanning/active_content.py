@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
+from mcp_servers.scanning.chat_tokens import escape_chat_tokens
+
 # With more brackets than this, all remaining images are escaped without parsing.
 MAX_BRACKETS: Final = 200_000
 _BRACKET: Final = re.compile(r"\\.|!\[|\[|\]", re.DOTALL)
@@ -171,13 +173,6 @@ _SCRIPT_SCHEME: Final = re.compile(
     re.IGNORECASE,
 )
 _INVISIBLE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
-# Turn separators of chat formats, which a model may take for a turn of its own.
-_CHAT_TOKEN: Final = re.compile(
-    r"<(?=\|[a-z_ ]{2,24}\|?>|/?(?:start|end)_of_turn>|<SYS>>|</SYS>>"
-    r"|[|\uff5c][^|\uff5c<>\n]{2,40}[|\uff5c]>)"
-    r"|\[(?=/?INST\])",
-    re.IGNORECASE,
-)
 
 
 def strip_active_content(text: str) -> tuple[str, dict[str, int]]:
@@ -196,8 +191,7 @@ def strip_active_content(text: str) -> tuple[str, dict[str, int]]:
         text = _REMOTE_STYLE.sub(lambda match: _remove_remote_style(match, counts), text)
     if ":" in text or "&" in text:
         text = _LINK.sub(lambda match: _remove_active_link(match, counts), text)
-    if "<" in text or "[" in text:
-        text = _CHAT_TOKEN.sub(lambda match: _escape_chat_token(match, counts), text)
+    text = escape_chat_tokens(text, counts)
     return text, dict(counts)
 
 
@@ -310,8 +304,3 @@ def _remove_active_link(match: re.Match[str], counts: Counter[str]) -> str:
         return match.group()
     counts["active_link"] += 1
     return f"{match['before']}[removed: {script_scheme['scheme'].lower()} link]"
-
-
-def _escape_chat_token(match: re.Match[str], counts: Counter[str]) -> str:
-    counts["chat_token"] += 1
-    return "&lt;" if match.group() == "<" else "&#91;"

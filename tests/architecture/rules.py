@@ -91,8 +91,8 @@ DECISIONS = (
     *(
         f"mcp_servers.scanning.{name}"
         for name in (
-            *("active_content", "classifier", "definition_text", "definitions", "deobfuscation"),
-            *("hidden_text", "prompt_injection", "signals", "tool_results"),
+            *("active_content", "chat_tokens", "classifier", "definition_text", "definitions"),
+            *("deobfuscation", "hidden_text", "prompt_injection", "signals", "tool_results"),
         )
     ),
     *(
