@@ -108,8 +108,8 @@ def check_sign_in_requirements(request: Any, organization: Organization) -> None
 
 # The oldest one, of those that a password session can use if there are any.
 _PREFERRED_ORGANIZATION = PreparedQuery(
-    lambda: Organization.objects.filter(
-        memberships__user=QueryParameter("user", output_field=User._meta.pk)
+    lambda: Organization.objects.for_member(
+        QueryParameter("user", output_field=User._meta.pk)
     ).order_by("single_sign_on", "created_at")[:1]
 )
 

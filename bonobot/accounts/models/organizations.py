@@ -88,8 +88,10 @@ class OrganizationQuerySet(GovernedQuerySet):
 
     def for_user(self, user: User) -> "OrganizationQuerySet":
         """Keep those that `user` belongs to; all for platform administrators."""
-        if user.is_superuser:
-            return self
+        return self if user.is_superuser else self.for_member(user)
+
+    def for_member(self, user: User | models.Expression) -> "OrganizationQuerySet":
+        """Keep those that `user` belongs to."""
         return self.filter(memberships__user=user)
 
 

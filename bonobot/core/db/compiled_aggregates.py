@@ -1,7 +1,7 @@
 """Aggregates of a model whose SQL is written once for each kind of database.
 
-Django resolves and compiles each aggregate of a query anew. With the thirty conditional sums of a
-report, that takes several times as long as the database.
+Django resolves and compiles each aggregate again for each query. With the thirty conditional sums
+of a report, that takes several times as long as the database.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Queries that each connection compiles once, for those that most requests make.
 
-Django builds and compiles a query anew each time, which takes several times as long as SQLite
+Django builds and compiles a query again each time, which takes several times as long as SQLite
 needs to execute it.
 """
 

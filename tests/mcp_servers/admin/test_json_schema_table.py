@@ -5,20 +5,9 @@ from typing import Any
 import pytest
 from django.utils.translation import override
 from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_servers.admin.json_schema_table import MAX_ROWS, build_schema_rows
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-WORDS = st.sampled_from(
-    ["type", "properties", "items", "required", "enum", "default", "anyOf", "const", "pattern"]
-)
+from tests.mcp_servers.any_schema import ANY_SCHEMA
 
 
 def test_properties_are_listed_with_type_required_and_description() -> None:
@@ -71,7 +60,7 @@ def test_a_long_schema_is_truncated() -> None:
     assert len(build_schema_rows(schema)) == MAX_ROWS
 
 
-@given(st.dictionaries(WORDS, JSON, max_size=4))
+@given(ANY_SCHEMA)
 def test_any_schema_renders(schema: dict[str, Any]) -> None:
     assert all(row.type for row in build_schema_rows(schema))
 

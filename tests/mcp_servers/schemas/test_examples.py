@@ -3,20 +3,9 @@
 from typing import Any
 
 from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_servers.schemas.examples import build_example
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-WORDS = st.sampled_from(
-    ["type", "properties", "items", "required", "enum", "default", "anyOf", "const", "pattern"]
-)
+from tests.mcp_servers.any_schema import ANY_SCHEMA
 
 
 def test_an_example_has_what_is_required_and_defaults() -> None:
@@ -36,6 +25,6 @@ def test_an_example_has_what_is_required_and_defaults() -> None:
     assert build_example(schema) == {"zone": "UTC", "n": 0, "deep": {"x": "left"}}
 
 
-@given(st.dictionaries(WORDS, JSON, max_size=4))
+@given(ANY_SCHEMA)
 def test_any_schema_has_an_example(schema: dict[str, Any]) -> None:
     assert isinstance(build_example(schema), dict)
