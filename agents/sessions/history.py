@@ -13,7 +13,7 @@ from uuid import UUID
 from agents.builtin_tools.toolsets.find_tools import MAX_FOUND_TOOLS
 from agents.llm import interface as llm_interface
 from agents.models import Step
-from agents.sessions.compaction_plan import CompactionMarks, HistoryEntry, compact_messages
+from agents.sessions.compaction import CompactionMarks, HistoryEntry, compact_messages
 from agents.sessions.model_retries_and_fallback import TurnFailure
 
 # The error code for a conversation that is too long for its model.

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agents.builtin_tools.toolsets.default_tools import READ_SKILL
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
@@ -12,10 +12,12 @@ from agents.llm import interface as llm_interface
 from agents.llm.interface import ToolSpec
 from agents.llm.provider_schemas import simplify_schema
 from agents.llm.xml_tool_calls import DISABLED_TOOLS_PREFIX, escape_tags
-from agents.sessions.connect_servers import UnavailableServer
 from agents.sessions.output_schemas import OutputSchema, build_output_instructions
 from bonobot.core.i18n.messages import format_count
 from mcp_servers.scanning.definition_text import strip_markup
+
+if TYPE_CHECKING:
+    from agents.sessions.connect_servers import UnavailableServer
 
 # Maximum number of names in a list.
 MAX_LISTED = 50
@@ -38,7 +40,7 @@ MAX_PARAMETER_TEXT = 300
 def build_instructions(
     agent_instructions: str,
     snapshot: CallSnapshot,
-    unavailable_servers: Sequence[UnavailableServer],
+    unavailable_servers: Sequence["UnavailableServer"],
     server_changes: Sequence[str] = (),
     shown_tools: Sequence[SnapshotTool] | None = None,
     *,
@@ -102,7 +104,7 @@ def _render_skills_section(snapshot: CallSnapshot) -> str:
 
 def _render_tools_section(
     snapshot: CallSnapshot,
-    unavailable_servers: Sequence[UnavailableServer],
+    unavailable_servers: Sequence["UnavailableServer"],
     server_changes: Sequence[str],
     shown_tools: Sequence[SnapshotTool],
     listed_tools: Sequence[SnapshotTool],

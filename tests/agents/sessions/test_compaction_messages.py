@@ -12,7 +12,7 @@ from agents.llm.interface import (
 )
 from agents.llm.message_order import order_messages
 from agents.llm.token_estimates import estimate_tokens
-from agents.sessions.compaction_plan import (
+from agents.sessions.compaction import (
     DIGEST_LENGTH,
     LAST_MESSAGE_LENGTH,
     CompactionMarks,
