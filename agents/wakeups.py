@@ -104,3 +104,9 @@ def build_pages_topic(organization_id: UUID) -> str:
 def wake_pages(organization_id: UUID) -> None:
     """Let the organization's open pages look for changes after the transaction commits."""
     wake_listeners(build_pages_topic(organization_id))
+
+
+def wake_parent(session_id: UUID) -> None:
+    """Wake the session that waits for this one, if any; call it in the transaction that ends it."""
+    for parent_id in Session.objects.filter(children=session_id).values_list("pk", flat=True):
+        wake_session(parent_id)

@@ -107,17 +107,15 @@ def watch_writes(moments: Moments) -> None:
     from agents.elicitations import services as elicitations
     from agents.evaluation import services as evaluation
     from agents.llm.offline.model import OfflineModel
-    from agents.sessions import child_sessions, leases, step_store
+    from agents.sessions import child_sessions, leases, loop, step_store
     from agents.workflows import executor
     from bonobot.ledger.writer.writer_thread import LedgerWriter
     from mcp_servers.client.pool import ConnectionPool
 
     for name in (
         "append_step",
-        "close_session",
         "finish_step",
         "finish_turn",
-        "suspend_session",
         "replace_call_id",
         "take_messages",
     ):
@@ -125,6 +123,7 @@ def watch_writes(moments: Moments) -> None:
     for owner, *names in (
         (step_store, "save_pending_call_id", "show_questions"),
         (leases, "claim_session"),
+        (loop, "close_session", "suspend_session"),
         (LedgerWriter, "admit_call_async", "settle_call_async"),
         (OfflineModel, "request"),
         (forward, "_send_call"),

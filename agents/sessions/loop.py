@@ -7,19 +7,21 @@ and then hands the session over.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
 
 from agents.approvals.services import withdraw_approvals
 from agents.attachments import build_model_messages
-from agents.calls import pipeline
+from agents.calls import pending_calls, pipeline
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.elicitations import services as elicitations
 from agents.llm import interface as llm_interface
-from agents.models import Agent, Session, Step
+from agents.models import Agent, Approval, Inbox, Session, Step
 from agents.sessions import step_store
 from agents.sessions.answer_notices import build_answer_notice
 from agents.sessions.child_sessions import cancel_children
@@ -38,6 +40,7 @@ from agents.sessions.leases import LeaseLost, SessionLease, release_session
 from agents.sessions.output_schemas import check_final_answer
 from agents.sessions.recovery import close_pending_steps, recover_calls
 from agents.sessions.run_context import RunContext, load_run_context
+from agents.sessions.step_store import build_step, insert_steps, update_leased_session
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from agents.sessions.tool_calls import (
     SessionCaller,
@@ -47,6 +50,7 @@ from agents.sessions.tool_calls import (
     make_calls,
 )
 from agents.sessions.turns import SessionTurn
+from agents.wakeups import wake_parent
 from bonobot.core.db.transactions import get_transaction_batcher
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
@@ -111,14 +115,12 @@ async def run_session(lease: SessionLease) -> None:
             if recovered.waits_for_person:
                 raise SessionSuspended
             end = await _execute_session(lease, context)
-        await get_transaction_batcher().run(
-            step_store.close_session, lease, Session.Status.DONE, end=end
-        )
+        await get_transaction_batcher().run(close_session, lease, Session.Status.DONE, end=end)
         keep_sessions = True
     except LeaseLost:
         logger.warning("session %s is held by another runner now", lease.session_id)
     except SessionSuspended:
-        await _suspend_session(lease)
+        await _suspend_run(lease)
         keep_sessions = True
     except SessionHandedOff:
         await orm(release_session, lease)
@@ -156,10 +158,10 @@ async def _fail_overdue_run(
     )
 
 
-async def _suspend_session(lease: SessionLease) -> None:
+async def _suspend_run(lease: SessionLease) -> None:
     """Suspend the session until a person answers, which queues it again."""
     try:
-        await get_runtime().run_orm(step_store.suspend_session, lease)
+        await get_runtime().run_orm(suspend_session, lease)
     except LeaseLost:
         logger.warning("session %s was lost before it could wait", lease.session_id)
 
@@ -178,7 +180,7 @@ async def cancel_run(lease: SessionLease) -> None:
         details = {"detail": reason} if reason else {}
         end = {"code": "cancelled", **details}
         await orm(
-            step_store.close_session,
+            close_session,
             lease,
             Session.Status.CANCELLED,
             end=end,
@@ -198,9 +200,7 @@ async def fail_run(lease: SessionLease, problem: Problem) -> None:
         await orm(withdraw_approvals, lease.session_id)
         await orm(elicitations.withdraw_requests, lease.session_id)
         detail = f"{problem} {problem.remedy}".strip()
-        close = partial(
-            step_store.close_session, end=problem.as_dict(), code=problem.code, detail=detail
-        )
+        close = partial(close_session, end=problem.as_dict(), code=problem.code, detail=detail)
         await orm(close, lease, Session.Status.FAILED)
     except LeaseLost:
         logger.warning("session %s was lost before it could be closed", lease.session_id)
@@ -385,3 +385,54 @@ def _build_caller(lease: SessionLease, context: RunContext) -> SessionCaller:
         host=context.host,
         root=context.root,
     )
+
+
+def suspend_session(lease: SessionLease) -> None:
+    """Suspend the session, or queue it again if nothing is pending anymore."""
+    with transaction.atomic():
+        update_leased_session(lease)  # lock the session's row before checking what is pending
+        approvals = Approval.objects.filter(session_id=lease.session_id)
+        must_wait = approvals.filter(state=Approval.State.WAITING).exists()
+        # A running child will wake this session when it ends.
+        children = Session.objects.filter(parent_id=lease.session_id)
+        must_wait = must_wait or children.filter(status=Session.Status.WAITING).exists()
+        this_session = Session.objects.filter(pk=lease.session_id)
+        must_wait = must_wait or pending_calls.filter_waiting_sessions(this_session).exists()
+        Session.objects.filter(pk=lease.session_id, fence=lease.fence).update(
+            status=Session.Status.WAITING if must_wait else Session.Status.QUEUED,
+            runner=None,
+            updated_at=timezone.now(),
+        )
+
+
+def close_session(
+    lease: SessionLease,
+    status: str,
+    *,
+    end: Mapping[str, Any] | None = None,
+    code: str = "",
+    detail: str = "",
+) -> None:
+    """End the run, with an end step if `end` is given; raises `LeaseLost`.
+
+    The session gets `status`, or is queued again if a new message arrived meanwhile.
+    """
+    end_steps = [build_step(Step.Kind.END, dict(end))] if end is not None else []
+    with transaction.atomic():
+        update_leased_session(lease)  # lock the session's row before reading the inbox
+        insert_steps(lease, end_steps)
+        has_new_messages = Inbox.objects.filter(
+            session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, processed_at=None
+        ).exists()
+        must_requeue = has_new_messages and status != Session.Status.CANCELLED
+        now = timezone.now()
+        Session.objects.filter(pk=lease.session_id, fence=lease.fence).update(
+            status=Session.Status.QUEUED if must_requeue else status,
+            error_code=code,
+            error_detail=detail,
+            runner=None,
+            finished_at=now,
+            updated_at=now,
+        )
+        if not must_requeue:
+            wake_parent(lease.session_id)

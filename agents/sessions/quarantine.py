@@ -8,8 +8,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from agents.models import Session, Step
-from agents.sessions.step_store import wake_parent
-from agents.wakeups import notify_watchers, notify_worker
+from agents.wakeups import notify_watchers, notify_worker, wake_parent
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message

@@ -13,9 +13,9 @@ from django.utils import timezone
 from agents.approvals.services import withdraw_approvals
 from agents.calls import pending_calls
 from agents.llm import interface as llm_interface
-from agents.models import Approval, Inbox, Session, Step
+from agents.models import Inbox, Session, Step
 from agents.sessions.leases import LeaseLost, SessionLease
-from agents.wakeups import notify_watchers, wake_session
+from agents.wakeups import notify_watchers
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.text.untrusted_text import make_storable
 
@@ -34,20 +34,20 @@ def append_step(
     call_id: UUID | None = None,
 ) -> Step:
     """Append one step; raises `LeaseLost`."""
-    step = _build_step(kind, payload, state=state, turn=turn, call_id=call_id)
+    step = build_step(kind, payload, state=state, turn=turn, call_id=call_id)
     with transaction.atomic():
         # The conditional update locks the session's row, so step numbers are sequential.
-        _update_leased_session(lease)
-        _insert_steps(lease, [step])
+        update_leased_session(lease)
+        insert_steps(lease, [step])
     return step
 
 
 def append_notice(lease: SessionLease, payload: Mapping[str, Any], **counts: int) -> None:
     """Append a notice and add `counts` to the session; raises `LeaseLost`."""
-    step = _build_step(Step.Kind.NOTICE, payload)
+    step = build_step(Step.Kind.NOTICE, payload)
     with transaction.atomic():
-        _update_leased_session(lease, **counts)
-        _insert_steps(lease, [step])
+        update_leased_session(lease, **counts)
+        insert_steps(lease, [step])
 
 
 def finish_step(
@@ -61,12 +61,12 @@ def finish_step(
     may_have_approvals = any(name in step.payload for name in ("approval", "exchange", "earlier"))
     unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
-        _update_leased_session(lease)
+        update_leased_session(lease)
         if (
             unsettled_step.update(state=state, payload=payload, finished_at=timezone.now())
             and counts
         ):
-            _update_leased_session(lease, **counts)
+            update_leased_session(lease, **counts)
         if pending_call_id is not None:
             pending_calls.close_pending_call(pending_call_id)
         if may_have_approvals and step.call_id is not None:
@@ -107,17 +107,17 @@ def finish_turn(
     ]
     unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
-        _update_leased_session(lease, turns=1, **counts)
+        update_leased_session(lease, turns=1, **counts)
         unsettled_step.update(state=Step.State.DONE, payload=payload, finished_at=timezone.now())
         if call_steps:
-            _insert_steps(lease, call_steps)
+            insert_steps(lease, call_steps)
     return call_steps
 
 
 def replace_call_id(lease: SessionLease, step: Step) -> None:
     """Give a repeated or continued call a new id; the earlier one is kept in its step."""
     with transaction.atomic():
-        _update_leased_session(lease)
+        update_leased_session(lease)
         earlier_ids = [*step.payload.get("earlier", ()), str(step.call_id)]
         step.payload = {**step.payload, "earlier": earlier_ids}
         for name in ("approval", "questions", "cause"):
@@ -136,13 +136,13 @@ def save_partial_output(lease: SessionLease, step: Step, output: Mapping[str, st
 def count_call(lease: SessionLease, cost_microusd: int) -> None:
     """Count a call that isn't settled yet and may be made again; raises `LeaseLost`."""
     with transaction.atomic():
-        _update_leased_session(lease, calls=1, cost_microusd=cost_microusd)
+        update_leased_session(lease, calls=1, cost_microusd=cost_microusd)
 
 
 def show_pending_approval(lease: SessionLease, step: Step, approval: Mapping[str, Any]) -> None:
     """Show watchers that a call waits for approval."""
     with transaction.atomic():
-        _update_leased_session(lease)
+        update_leased_session(lease)
         Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
             payload={**step.payload, "approval": make_storable(dict(approval))}
         )
@@ -158,9 +158,9 @@ def show_questions(
     step.payload = {**step.payload, "questions": [str(question_id) for question_id in question_ids]}
     unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
-        _update_leased_session(lease)
+        update_leased_session(lease)
         unsettled_step.update(payload=step.payload)
-        _insert_steps(lease, [_build_step(Step.Kind.NOTICE, notice) for notice in notices])
+        insert_steps(lease, [build_step(Step.Kind.NOTICE, notice) for notice in notices])
 
 
 def save_pending_call_id(
@@ -169,27 +169,9 @@ def save_pending_call_id(
     """Save the pending call that a multi-round call continues with; raises `LeaseLost`."""
     step.payload = {**step.payload, "exchange": str(pending_call_id)}
     with transaction.atomic():
-        _update_leased_session(lease, cost_microusd=cost_microusd)
+        update_leased_session(lease, cost_microusd=cost_microusd)
         unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
         unsettled_step.update(payload=step.payload)
-
-
-def suspend_session(lease: SessionLease) -> None:
-    """Suspend the session, or queue it again if nothing is pending anymore."""
-    with transaction.atomic():
-        _update_leased_session(lease)  # lock the session's row before checking what is pending
-        approvals = Approval.objects.filter(session_id=lease.session_id)
-        must_wait = approvals.filter(state=Approval.State.WAITING).exists()
-        # A running child will wake this session when it ends.
-        children = Session.objects.filter(parent_id=lease.session_id)
-        must_wait = must_wait or children.filter(status=Session.Status.WAITING).exists()
-        this_session = Session.objects.filter(pk=lease.session_id)
-        must_wait = must_wait or pending_calls.filter_waiting_sessions(this_session).exists()
-        Session.objects.filter(pk=lease.session_id, fence=lease.fence).update(
-            status=Session.Status.WAITING if must_wait else Session.Status.QUEUED,
-            runner=None,
-            updated_at=timezone.now(),
-        )
 
 
 def is_cancel_requested(lease: SessionLease) -> bool:
@@ -206,45 +188,6 @@ def check_not_stopped(lease: SessionLease) -> None:
         raise SessionStopped
 
 
-def close_session(
-    lease: SessionLease,
-    status: str,
-    *,
-    end: Mapping[str, Any] | None = None,
-    code: str = "",
-    detail: str = "",
-) -> None:
-    """End the run, with an end step if `end` is given; raises `LeaseLost`.
-
-    The session gets `status`, or is queued again if a new message arrived meanwhile.
-    """
-    end_steps = [_build_step(Step.Kind.END, dict(end))] if end is not None else []
-    with transaction.atomic():
-        _update_leased_session(lease)  # lock the session's row before reading the inbox
-        _insert_steps(lease, end_steps)
-        has_new_messages = Inbox.objects.filter(
-            session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, processed_at=None
-        ).exists()
-        must_requeue = has_new_messages and status != Session.Status.CANCELLED
-        now = timezone.now()
-        Session.objects.filter(pk=lease.session_id, fence=lease.fence).update(
-            status=Session.Status.QUEUED if must_requeue else status,
-            error_code=code,
-            error_detail=detail,
-            runner=None,
-            finished_at=now,
-            updated_at=now,
-        )
-        if not must_requeue:
-            wake_parent(lease.session_id)
-
-
-def wake_parent(session_id: UUID) -> None:
-    """Wake the session that waits for this one, if any; call it in the transaction that ends it."""
-    for parent_id in Session.objects.filter(children=session_id).values_list("pk", flat=True):
-        wake_session(parent_id)
-
-
 def take_messages(lease: SessionLease) -> bool:
     """Move new messages from the inbox into steps; return whether there were any.
 
@@ -252,14 +195,14 @@ def take_messages(lease: SessionLease) -> bool:
     """
     pending_messages = Inbox.objects.filter(session_id=lease.session_id, processed_at=None)
     with transaction.atomic():
-        _update_leased_session(lease)
+        update_leased_session(lease)
         messages = list(pending_messages)
         if any(item.kind == Inbox.Kind.CANCEL for item in messages):
             lease.state.is_canceled = True
             raise SessionStopped
         if messages:
             payloads = [item.payload | {"by": item.actor} for item in messages]
-            _insert_steps(lease, [_build_step(Step.Kind.MESSAGE, payload) for payload in payloads])
+            insert_steps(lease, [build_step(Step.Kind.MESSAGE, payload) for payload in payloads])
             pending_messages.filter(pk__in=[message.pk for message in messages]).update(
                 processed_at=timezone.now()
             )
@@ -284,7 +227,7 @@ def take_cancel_requests(lease: SessionLease) -> str:
     return str(payload.get("why", ""))
 
 
-def _build_step(
+def build_step(
     kind: str,
     payload: Mapping[str, Any],
     *,
@@ -303,7 +246,7 @@ def _build_step(
     )
 
 
-def _insert_steps(lease: SessionLease, steps: Sequence[Step]) -> None:
+def insert_steps(lease: SessionLease, steps: Sequence[Step]) -> None:
     """Insert steps with the session's next numbers; its row must be locked.
 
     Only the lease's holder adds steps, so the last number is loaded once. A rollback leaves a gap,
@@ -321,7 +264,7 @@ def _insert_steps(lease: SessionLease, steps: Sequence[Step]) -> None:
     Step.objects.bulk_create(steps)
 
 
-def _update_leased_session(lease: SessionLease, **counts: int) -> None:
+def update_leased_session(lease: SessionLease, **counts: int) -> None:
     """Update the session under its fence and notify watchers; raises `LeaseLost`.
 
     This is `query_leased_session(…).update(…)` as raw SQL: it starts every transaction, and Django

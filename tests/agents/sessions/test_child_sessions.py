@@ -16,10 +16,11 @@ from agents.llm import interface as llm_interface
 from agents.models import Approval, Runner, Session, Step
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, update_agent
-from agents.sessions import child_sessions, leases, step_store, worker
+from agents.sessions import child_sessions, leases, worker
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
+from agents.wakeups import wake_parent
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel
@@ -262,7 +263,7 @@ def test_a_parent_that_is_suspended_while_its_child_ends_is_woken(administrator,
     )
     Session.objects.filter(pk=parent.pk).update(status=Session.Status.RUNNING)
     with transaction.atomic():
-        step_store.wake_parent(child.pk)
+        wake_parent(child.pk)
         # The parent saw the child wait, and its transaction is committed only now.
         Session.objects.filter(pk=parent.pk).update(status=Session.Status.WAITING)
     parent.refresh_from_db()

@@ -14,6 +14,7 @@ from agents.services import delete_agent
 from agents.sessions import events as session_events
 from agents.sessions import leases, partial_output, step_store
 from agents.sessions.events import watch_session
+from agents.sessions.loop import close_session
 from bonobot.core.runtime import get_runtime
 from tests import factories
 from tests.concurrent_writers import on_postgresql, run_crossed
@@ -107,7 +108,7 @@ def test_watchers_see_growing_text_call_progress_and_the_end(session, lease, fas
             calls=1,
         )
         await orm(step_store.append_step, lease, "end", {"answer": "Four."})
-        await orm(step_store.close_session, lease, Session.Status.DONE)
+        await orm(close_session, lease, Session.Status.DONE)
         await watcher.until("rest")
         await late_watcher.until("rest")
         return watcher.events, progress, late_watcher.events
@@ -234,7 +235,7 @@ def test_a_step_that_was_read_late_isnt_skipped(session, lease, fast_polling):
         while len([event for event in first.events if event.id]) < 3:
             await first.until("notice")
         late_watcher, resumed = Watcher(session.pk), Watcher(session.pk, after=2)
-        await get_runtime().run_orm(step_store.close_session, lease, Session.Status.DONE)
+        await get_runtime().run_orm(close_session, lease, Session.Status.DONE)
         return [await watcher.until("rest") for watcher in (late_watcher, resumed, first)]
 
     late_watcher, resumed, first = get_runtime().call(watch, timeout_s=20)
@@ -292,7 +293,7 @@ def test_watchers_miss_nothing_when_messages_are_lost(session, lease, fast_polli
         )
         await get_runtime().run_orm(partial_output.write_outputs, [output])
         await watcher.until("text")
-        await get_runtime().run_orm(step_store.close_session, lease, Session.Status.DONE)
+        await get_runtime().run_orm(close_session, lease, Session.Status.DONE)
         await watcher.until("rest")
         return watcher.events
 
@@ -375,7 +376,7 @@ def test_the_stream_of_a_deleted_session_ends(session, fast_polling):
 
 def test_the_stream_has_the_format_of_server_sent_events(session, lease):
     step_store.append_step(lease, "message", {"text": "hello\nyou"})
-    step_store.close_session(lease, Session.Status.DONE)
+    close_session(lease, Session.Status.DONE)
     chunks = b"".join(get_runtime().call(read_stream, session, timeout_s=10)).split(b"\n\n")
     assert chunks[0].startswith(b"id: 1\nevent: message\ndata: {")
     assert chunks[1].startswith(b"event: rest\ndata: {")

@@ -7,6 +7,7 @@ from agents.models import Inbox, Session, Step
 from agents.sessions import history, leases, step_store
 from agents.sessions import services as sessions
 from agents.sessions.history import find_superseded_seqs, list_current_steps
+from agents.sessions.loop import close_session
 from bonobot.core.problems import Conflict, NotFound
 from tests import factories
 
@@ -82,7 +83,7 @@ def answer(session, text):
     assert step_store.take_messages(lease)
     message = {"role": "assistant", "turn": 1, "text": text, "calls": []}
     step_store.append_step(lease, Step.Kind.MODEL, {"text": text, "message": message}, turn=1)
-    step_store.close_session(lease, Session.Status.DONE)
+    close_session(lease, Session.Status.DONE)
     session.refresh_from_db()
 
 

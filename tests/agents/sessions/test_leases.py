@@ -8,6 +8,7 @@ from django.utils import timezone
 from agents.models import Runner, Session, Step
 from agents.sessions import dead_runners, leases, step_store
 from agents.sessions.leases import LeaseLost
+from agents.sessions.loop import close_session
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -70,7 +71,7 @@ def test_a_worker_with_an_expired_lease_writes_nothing(session):
     with pytest.raises(LeaseLost):
         step_store.finish_step(first, step, Step.State.DONE, {"name": "x", "text": "late"})
     with pytest.raises(LeaseLost):
-        step_store.close_session(first, Session.Status.DONE)
+        close_session(first, Session.Status.DONE)
     step.refresh_from_db()
     assert step.state == Step.State.INTENT
     assert Step.objects.count() == 1
@@ -92,7 +93,7 @@ def test_releasing_a_session_queues_it_again(session):
 def test_an_idle_session_needs_no_worker(session):
     worker_id = leases.register_runner()
     lease = leases.claim_session(session.pk, worker_id)
-    step_store.close_session(lease, Session.Status.DONE)
+    close_session(lease, Session.Status.DONE)
     assert leases.claim_session(session.pk, worker_id) is None
     assert leases.list_unattended_sessions() == []
 

@@ -5,6 +5,7 @@ import pytest
 from agents.models import Inbox, Session
 from agents.sessions import leases, step_store
 from agents.sessions import services as sessions
+from agents.sessions.loop import close_session
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
@@ -90,7 +91,7 @@ def test_a_message_continues_an_idle_session(administrator, helper):
     session = sessions.start_session(administrator, helper, "one")
     lease = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(lease)
-    step_store.close_session(lease, Session.Status.DONE)
+    close_session(lease, Session.Status.DONE)
     sessions.send_message(administrator, session, "two")
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
@@ -101,7 +102,7 @@ def test_a_message_that_arrives_while_a_turn_ends_isnt_lost(administrator, helpe
     lease = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(lease)
     sessions.send_message(administrator, session, "two")
-    step_store.close_session(lease, Session.Status.DONE)
+    close_session(lease, Session.Status.DONE)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
 
@@ -125,7 +126,7 @@ def test_canceling_an_idle_session_changes_nothing(administrator, helper):
     session = sessions.start_session(administrator, helper, "one")
     lease = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(lease)
-    step_store.close_session(lease, Session.Status.DONE)
+    close_session(lease, Session.Status.DONE)
     assert not sessions.cancel_session(administrator, session)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
