@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from agents.builtin_tools.types import BuiltinTool
+    from agents.builtin_tools.types import AgentBuiltinTool
 
-ToolSource = Callable[[Any], "BuiltinTool"]
+ToolSource = Callable[[Any], "AgentBuiltinTool"]
 _tool_sources: dict[str, ToolSource] = {}
 
 
@@ -15,6 +15,6 @@ def register_tool_source(kind: Literal["agent", "workflow"], build_tool: ToolSou
     _tool_sources[kind] = build_tool
 
 
-def build_source_tool(kind: Literal["agent", "workflow"], source: Any) -> "BuiltinTool":
+def build_source_tool(kind: Literal["agent", "workflow"], source: Any) -> "AgentBuiltinTool":
     """Return the tool of a callable agent or attached workflow."""
     return _tool_sources[kind](source)

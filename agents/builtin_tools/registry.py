@@ -13,7 +13,7 @@ from agents.builtin_tools.toolsets import fetch, filesystem, git, search_files, 
 from agents.builtin_tools.toolsets.default_tools import DEFAULT_TOOLS
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS_TOOL
 from agents.builtin_tools.toolsets.notes import NOTE_TOOLS
-from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
+from agents.builtin_tools.types import AgentBuiltinTool, BuiltinTool, BuiltinToolContext
 from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.text_labels import list_skill_labels
 from agents.models import Agent, AgentAssignment
@@ -58,16 +58,6 @@ class BuiltinToolAvailability:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentBuiltinTool:
-    """A built-in tool with the facts that policy decisions use."""
-
-    tool: BuiltinTool
-    facts: ToolFacts
-    labels: tuple[str, ...]
-    digest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class BuiltinToolCatalog:
     """An agent's built-in tools, skills, callable agents and workflows."""
 
@@ -96,19 +86,9 @@ class BuiltinToolCatalog:
                 yield agent_tool
         for assignment in self.assignments:
             if assignment.callable_agent:
-                yield build_agent_tool(
-                    build_source_tool("agent", assignment.callable_agent), self.toolbox
-                )
+                yield build_source_tool("agent", assignment.callable_agent)
             elif assignment.workflow:
-                tool, row = build_source_tool("workflow", assignment.workflow), assignment.workflow
-                facts = ToolFacts(
-                    source="builtin",
-                    own_name=tool.name,
-                    label=tool.name,
-                    state=row.state,
-                    enabled=row.enabled,
-                )
-                yield AgentBuiltinTool(tool, facts, tool.labels, row.digest)
+                yield build_source_tool("workflow", assignment.workflow)
 
 
 def load_builtin_tools(agent: Agent, effective_policy: EffectivePolicy) -> BuiltinToolCatalog:

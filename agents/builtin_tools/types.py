@@ -222,3 +222,13 @@ class BuiltinTool:
         ):
             labels += [FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT]
         return tuple(dict.fromkeys(labels))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBuiltinTool:
+    """A built-in tool with the facts that policy decisions use."""
+
+    tool: BuiltinTool
+    facts: ToolFacts
+    labels: tuple[str, ...]
+    digest: str = ""

@@ -4,8 +4,7 @@ People write the names that models see (`mcp_github_*`, `mcp_time_get_current_ti
 `current_time`); rules store the server and a pattern over its own names.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -26,15 +25,13 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.admin_changes import record_change
-from mcp_servers.models import Definition, Server
+from mcp_servers.models import Server
 from mcp_servers.schemas import classify_schema
 from mcp_servers.tool_names import (
     EVERY_SERVER,
     Style,
     build_rule_name,
     build_tool_aliases,
-    fold_own_name,
-    is_exact_pattern,
     parse_rule_target,
 )
 
@@ -108,7 +105,7 @@ def build_tool_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
                 "Use one of: {values}.", values=", ".join(ToolPolicy.Mode.values)
             ),
         )
-    return _build_all_rules(owner, spec)
+    return build_all_rules(owner, spec)
 
 
 def load_policy_spec(owner: Owner) -> PolicySpec:
@@ -121,7 +118,7 @@ def load_policy_spec(owner: Owner) -> PolicySpec:
 
 def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> PolicySpec:
     """Return a mode and rules in the form that `set_policy` takes."""
-    tool_names = _map_tool_names(owner)
+    tool_names = map_tool_names(owner)
     entries_by_effect: dict[str, list[Entry]] = {effect: [] for effect in EFFECTS}
     wildcard_keys = {_build_effect_key(rule) for rule in rules if _matches_every_builtin(rule)}
     for rule in rules:
@@ -131,7 +128,7 @@ def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> Pol
             and _build_effect_key(rule) in wildcard_keys
         ):
             continue  # `*` already covers both sources
-        name = _format_rule(rule, tool_names)
+        name = format_rule(rule, tool_names)
         entries_by_effect[rule.effect].append(
             RuleSpec(name, rule.condition) if rule.condition else name
         )
@@ -142,7 +139,7 @@ def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> Pol
 
 def build_draft_policy(owner: Owner, spec: PolicySpec) -> Policy:
     """Return an unsaved policy for decisions; raises `InvalidInput` as `set_policy` does."""
-    return Policy(spec.mode, build_rules(_build_all_rules(owner, spec)))
+    return Policy(spec.mode, build_rules(build_all_rules(owner, spec)))
 
 
 @dataclass(frozen=True)
@@ -189,7 +186,7 @@ def is_current_policy(owner: Owner, spec: PolicySpec) -> bool:
 
 def is_same_policy(owner: Owner, spec: PolicySpec, mode: str, rules: Iterable[ToolRule]) -> bool:
     """Return whether `spec` is equivalent to this mode and these rules."""
-    wanted_keys = {_build_rule_key(rule) for rule in _build_all_rules(owner, spec)}
+    wanted_keys = {_build_rule_key(rule) for rule in build_all_rules(owner, spec)}
     return mode == spec.mode and {_build_rule_key(rule) for rule in rules} == wanted_keys
 
 
@@ -212,35 +209,6 @@ def filter_policy(owner: Owner) -> QuerySet[ToolPolicy]:
     )
 
 
-def list_unmatched_rules(
-    owner: Owner, spec: PolicySpec, builtin_names: Collection[str]
-) -> list[str]:
-    """Return the rules that match no tool, as people write them.
-
-    Rules for servers that declared no tools yet, defaults, and rules with wildcards aren't checked.
-    """
-    rules = [
-        rule
-        for rule in _build_all_rules(owner, spec)
-        if rule.pattern and is_exact_pattern(rule.pattern)
-    ]
-    declared = defaultdict[UUID | None, set[str]](set)
-    definitions = Definition.objects.tools().filter(server__in={rule.server_id for rule in rules})
-    for server_id, name in definitions.filter(present=True).values_list("server_id", "name"):
-        declared[server_id] |= {name, fold_own_name(name)}
-    names = _map_tool_names(owner)
-    return [
-        rule.pattern if rule.source == ToolRule.Source.BUILTIN else _format_rule(rule, names)
-        for rule in rules
-        if rule.pattern
-        not in (
-            builtin_names
-            if rule.source == ToolRule.Source.BUILTIN
-            else declared.get(rule.server_id, {rule.pattern})
-        )
-    ]
-
-
 def get_default_mode(owner: Owner) -> str:
     """Return the mode without a policy row."""
     return ToolPolicy.Mode.NONE if isinstance(owner, Agent) else ToolPolicy.Mode.ALL
@@ -254,7 +222,7 @@ def _list_tool_names(owner: Owner) -> Iterable[Any]:
     return owner.tool_names.values_list("name", "server_id", "own_name", "server__slug", named=True)
 
 
-def _map_tool_names(owner: Owner) -> dict[tuple[UUID, str], str]:
+def map_tool_names(owner: Owner) -> dict[tuple[UUID, str], str]:
     """Return (server id, own name) → stored name."""
     return {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
 
@@ -304,7 +272,7 @@ def replace_policy(
     return policy
 
 
-def _build_all_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
+def build_all_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
     if not any(spec.get_entries(effect) for effect in EFFECTS):
         return []  # what names can mean takes three queries
     targets = _load_rule_targets(owner)
@@ -407,7 +375,7 @@ def _get_style() -> Style:
     return cast(Style, settings.BONOBOT_TOOL_NAME_STYLE)
 
 
-def _format_rule(rule: ToolRule, tool_names: dict[tuple[UUID, str], str]) -> str:
+def format_rule(rule: ToolRule, tool_names: dict[tuple[UUID, str], str]) -> str:
     if rule.source == ToolRule.Source.BUILTIN:
         return rule.pattern
     if rule.server is None:

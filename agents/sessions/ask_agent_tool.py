@@ -8,8 +8,14 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
+from agents.builtin_tools.types import (
+    AgentBuiltinTool,
+    BuiltinTool,
+    BuiltinToolContext,
+    BuiltinToolHints,
+)
 from agents.models import Agent
+from agents.policies.decisions import ToolFacts
 from agents.sessions import child_sessions
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
@@ -26,8 +32,8 @@ def build_tool_name(prefix: str, slug: str) -> str:
     return f"{name[: MAX_NAME_LENGTH - 9]}_{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
 
 
-def build_ask_tool(agent: Agent) -> BuiltinTool:
-    """Return the tool that calls an agent."""
+def build_ask_tool(agent: Agent) -> AgentBuiltinTool:
+    """Return the tool that calls an agent; a disabled agent is offered, and its session refused."""
     name, description = agent.name, agent.description
     if description:
         tool_description = format_message(
@@ -39,7 +45,7 @@ def build_ask_tool(agent: Agent) -> BuiltinTool:
         tool_description = format_message(
             "Ask the agent {name} and wait for its answer.", name=name
         )
-    return BuiltinTool(
+    tool = BuiltinTool(
         name=build_tool_name("ask", agent.slug),
         description=tool_description,
         input_schema={
@@ -61,6 +67,8 @@ def build_ask_tool(agent: Agent) -> BuiltinTool:
             read_only=False, destructive=True, idempotent=False, open_world=True
         ),
     )
+    facts = ToolFacts(source="builtin", own_name=tool.name, label=tool.name)
+    return AgentBuiltinTool(tool, facts, tool.labels)
 
 
 async def _ask_agent(agent_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]) -> str:

@@ -8,9 +8,15 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
+from agents.builtin_tools.types import (
+    AgentBuiltinTool,
+    BuiltinTool,
+    BuiltinToolContext,
+    BuiltinToolHints,
+)
 from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Session, Workflow, WorkflowRun
+from agents.policies.decisions import ToolFacts
 from agents.sessions import child_sessions
 from agents.sessions.ask_agent_tool import build_tool_name, get_parent_session_id
 from agents.workflows.definitions import parse_workflow
@@ -19,9 +25,10 @@ from bonobot.core.i18n.messages import format_message
 from mcp_servers.flow_labels import FlowLabel
 
 
-def build_workflow_tool(workflow: Workflow) -> BuiltinTool:
+def build_workflow_tool(workflow: Workflow) -> AgentBuiltinTool:
+    """Return the tool that runs a workflow; callable if it is enabled and approved."""
     definition = parse_workflow(workflow.definition)
-    return BuiltinTool(
+    tool = BuiltinTool(
         name=build_tool_name("workflow", workflow.name),
         description=definition.description
         or format_message("Run the workflow {name}.", name=workflow.name),
@@ -32,6 +39,14 @@ def build_workflow_tool(workflow: Workflow) -> BuiltinTool:
             read_only=False, destructive=True, idempotent=False, open_world=True
         ),
     )
+    facts = ToolFacts(
+        source="builtin",
+        own_name=tool.name,
+        label=tool.name,
+        state=workflow.state,
+        enabled=workflow.enabled,
+    )
+    return AgentBuiltinTool(tool, facts, tool.labels, workflow.digest)
 
 
 async def _handle_workflow_call(
