@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.access_requests import ANSWER_PERMISSIONS
 from agents.admin.agents import READERS
 from agents.approvals.change_arguments import approve_with_changes
-from agents.approvals.queries import (
+from agents.approvals.details_for_approvers import (
     count_earlier_answers,
     list_matching_rules,
     list_preceding_steps,

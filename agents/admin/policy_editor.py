@@ -11,7 +11,6 @@ from uuid import UUID
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.approvals.queries import describe_condition
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.call_activity import load_calls_by_tool
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
@@ -22,7 +21,7 @@ from agents.policies.decisions import (
     ToolFacts,
     decide_tool_call,
 )
-from agents.policies.rule_texts import MODE_TITLES
+from agents.policies.rule_texts import MODE_TITLES, describe_condition
 from agents.policies.rules import STRICTEST_FIRST, Policy, Rule
 from agents.policies.services import (
     EntryRules,

@@ -6,15 +6,26 @@ it.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.roles import ACTION_TITLES, Action
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.ledger.budgets import describe_budget_key
+
+# Keywords of JSON Schema that compare a value, as they are shown next to an argument.
+COMPARISONS = {
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
+    "const": "=",
+    "pattern": "~",
+}
 
 Message = TranslatableMessage
 
@@ -180,3 +191,24 @@ _TEXT_BUILDERS: Mapping[str, Callable[[str, str], str]] = {
     "role": _build_role_text,
     "scope": _build_scope_text,
 }
+
+
+def describe_condition(condition: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return what a rule's condition requires of each argument: `{"amount": "amount ≥ 20000"}`."""
+    properties = (condition or {}).get("properties")
+    if not isinstance(properties, Mapping):
+        return {}
+    return {
+        name: " ".join((name, *_describe_comparisons(schema)))
+        for name, schema in properties.items()
+        if isinstance(schema, Mapping)
+    }
+
+
+def _describe_comparisons(schema: Mapping[str, Any]) -> Iterator[str]:
+    for keyword, sign in COMPARISONS.items():
+        if keyword in schema:
+            bound = schema[keyword]
+            yield f"{sign} {format_number(bound) if isinstance(bound, int | float) else bound}"
+    if isinstance(schema.get("enum"), list):
+        yield "= " + " | ".join(map(str, schema["enum"]))

@@ -1,31 +1,21 @@
 """What a person needs to decide about a call: its rules, its cause, and earlier answers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.models import Count, Max, Q
 from django.utils import timezone
 
 from agents.models import Approval, Step
 from agents.policies.queries import load_policy
+from agents.policies.rule_texts import describe_condition
 from agents.policies.rules import Policy, Rule
-from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import NotFound
 
 ANSWERED_STATES = (Approval.State.APPROVED, Approval.State.DENIED)
 HISTORY = timedelta(days=30)
 MAX_STEPS_SHOWN = 8
-# Keywords of JSON Schema that compare a value, as they are shown next to an argument.
-COMPARISONS = {
-    "minimum": "≥",
-    "exclusiveMinimum": ">",
-    "maximum": "≤",
-    "exclusiveMaximum": "<",
-    "const": "=",
-    "pattern": "~",
-}
 
 
 @dataclass(frozen=True)
@@ -78,27 +68,6 @@ def _iterate_rules(policy: Policy, approval: Approval) -> Iterator[Rule]:
     for rule in policy.list_tool_rules(source, approval.server_id, approval.own_name):
         if rule.effect != "deny" and rule.is_condition_met(approval.arguments):
             yield rule
-
-
-def describe_condition(condition: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return what a rule's condition requires of each argument: `{"amount": "amount ≥ 20000"}`."""
-    properties = (condition or {}).get("properties")
-    if not isinstance(properties, Mapping):
-        return {}
-    return {
-        name: " ".join((name, *_describe_comparisons(schema)))
-        for name, schema in properties.items()
-        if isinstance(schema, Mapping)
-    }
-
-
-def _describe_comparisons(schema: Mapping[str, Any]) -> Iterator[str]:
-    for keyword, sign in COMPARISONS.items():
-        if keyword in schema:
-            bound = schema[keyword]
-            yield f"{sign} {format_number(bound) if isinstance(bound, int | float) else bound}"
-    if isinstance(schema.get("enum"), list):
-        yield "= " + " | ".join(map(str, schema["enum"]))
 
 
 @dataclass(frozen=True)
