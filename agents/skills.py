@@ -240,19 +240,6 @@ def to_prompt(skill: SkillTemplate) -> dict[str, Any]:
     }
 
 
-def complete_argument(skill: SkillTemplate, argument: str, prefix: str) -> list[str]:
-    """Return the choices of an argument that start with `prefix`, ignoring case."""
-    choices = next(
-        (
-            declared_argument.choices
-            for declared_argument in skill.arguments
-            if declared_argument.name == argument
-        ),
-        (),
-    )
-    return [choice for choice in choices if choice.casefold().startswith(prefix.casefold())]
-
-
 def _get_argument_value(skill: str, argument: TemplateArgument, given_value: str | None) -> str:
     path = f"arguments.{argument.name}"
     value = given_value or argument.default

@@ -1,5 +1,6 @@
-"""Completions of servers: at most 100 short values without hidden content. No I/O."""
+"""Completions: of the arguments of skills, and those that servers return. No I/O."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_servers.scanning import clean_result
@@ -25,3 +26,14 @@ def clean_completion(result: dict[str, Any]) -> dict[str, Any]:
         cleaned["total"] = total
     cleaned["hasMore"] = fields.get("hasMore") is True or len(texts) > len(cleaned_values)
     return result | {"completion": cleaned}
+
+
+def complete_skill_argument(
+    choices: Mapping[str, Sequence[str]], argument: str, prefix: str
+) -> list[str]:
+    """Return the choices of a skill's argument that start with `prefix`, ignoring case."""
+    return [
+        choice
+        for choice in choices.get(argument, ())
+        if choice.casefold().startswith(prefix.casefold())
+    ]

@@ -6,7 +6,6 @@ from agents.skills import (
     SkillTemplate,
     TemplateArgument,
     check_text,
-    complete_argument,
     format_line,
     parse_line,
     parse_lines,
@@ -73,11 +72,9 @@ def test_an_undeclared_placeholder_is_refused():
     assert "${that}" in str(caught.value)
 
 
-def test_a_skill_is_a_prompt_with_completion():
+def test_a_skill_is_a_prompt():
     prompt = to_prompt(NOTES)
     assert [argument["required"] for argument in prompt["arguments"]] == [True, False]
-    assert complete_argument(NOTES, "tone", "W") == ["warm"]
-    assert complete_argument(NOTES, "version", "") == []
 
 
 @pytest.mark.parametrize(

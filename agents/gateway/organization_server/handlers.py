@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from agents.calls.completions import complete_skill_argument
 from agents.calls.result_text import estimate_size
 from agents.flow_labels.text_labels import label_text_reader
 from agents.gateway.authentication import AuthenticatedClient
@@ -31,7 +32,6 @@ from agents.skills import (
     SkillTemplate,
     build_skill_entries,
     build_template,
-    complete_argument,
     render_skill,
     to_prompt,
 )
@@ -116,7 +116,8 @@ async def handle_completion(inbound: GatewayRequest) -> dict[str, Any]:
         skill = await get_runtime().run_orm(find_skill, principal, str(ref.get("name")))
         if skill is None:
             raise build_unknown_name_error("prompt", str(ref.get("name")))
-        return _build_completion(complete_argument(skill, name, prefix))
+        choices = {declared.name: declared.choices for declared in skill.arguments}
+        return _build_completion(complete_skill_argument(choices, name, prefix))
     kind = KINDS_BY_TEMPLATE.get(str(ref.get("uri")))
     if kind is None:
         raise build_unknown_name_error("resource", str(ref.get("uri")))
