@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from agents.budgets.admission_queue import AdmissionTimeouts
-from agents.budgets.call_costs import FREE, estimate_amounts
+from agents.budgets.call_prices import FREE, CallPrice, calculate_cost
 from agents.budgets.limits import (
     build_charge,
     build_global_charge,
@@ -309,3 +309,9 @@ def _build_charges(context: CallContext) -> tuple[RateCharge, ...]:
     if settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE:
         charges.append(build_global_charge(settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE))
     return tuple(charges)
+
+
+def estimate_amounts(price: CallPrice, deadline_ms: int) -> dict[str, int]:
+    """Return the maximum amounts of a call, to reserve before it."""
+    amounts = {"calls": 1, "milliseconds": deadline_ms}
+    return amounts if price.is_free else amounts | {"microusd": calculate_cost(price, deadline_ms)}

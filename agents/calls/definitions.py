@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
-from agents.budgets.call_costs import FREE, CallPrice
+from agents.budgets.call_prices import FREE, CallPrice
 from agents.policies.decisions import (
     DefinitionFacts,
     EffectivePolicy,

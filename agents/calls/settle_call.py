@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from uuid import UUID
 
 from agents.budgets.admission_queue import get_admission_queue
-from agents.budgets.call_costs import FREE, calculate_amounts
+from agents.budgets.call_prices import FREE, CallPrice, calculate_cost
 from agents.calls.context import CallContext
 from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_result
@@ -197,3 +197,17 @@ def _find_server_error(problem: Problem, organization_id: UUID) -> dict[str, Any
     if problem.rpc_data is not None:
         error["data"] = problem.rpc_data
     return redact_result(error, organization_id)
+
+
+def calculate_amounts(
+    price: CallPrice, *, deadline_ms: int, duration_ms: int, was_sent: bool, is_outcome_known: bool
+) -> dict[str, int]:
+    """Return the actual amounts of a call: zero if unsent, the maximum if its outcome is unknown.
+
+    The time is limited to the deadline, because starting a server isn't charged, so a settlement
+    never exceeds the reservation.
+    """
+    if not was_sent:
+        return {"calls": 0, "milliseconds": 0, "microusd": 0}
+    billed_ms = min(duration_ms, deadline_ms) if is_outcome_known else deadline_ms
+    return {"calls": 1, "milliseconds": billed_ms, "microusd": calculate_cost(price, billed_ms)}

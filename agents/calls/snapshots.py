@@ -14,14 +14,10 @@ from uuid import UUID
 
 from agents.budgets.limits import BudgetLimit
 from agents.budgets.services import load_limits
-from agents.builtin_tools.registry import (
-    AgentBuiltinTool,
-    build_agent_tool,
-    load_builtin_tools,
-)
+from agents.builtin_tools.registry import build_agent_tool, load_builtin_tools
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets.find_tools import CATALOG_TOOLS, FIND_TOOLS
-from agents.builtin_tools.types import BuiltinTool
+from agents.builtin_tools.types import AgentBuiltinTool, BuiltinTool
 from agents.calls.agent_tool_names import create_tool_names
 from agents.calls.definitions import (
     DefinitionKey,
