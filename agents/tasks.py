@@ -17,7 +17,7 @@ from agents.sessions.leases import list_unattended_sessions
 from agents.sessions.services import requeue_answered_sessions
 from agents.sessions.worker import get_session_runner
 from agents.wakeups import RUN_SESSION, notify_worker
-from agents.workflows import schedules
+from agents.workflows import triggers
 from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
@@ -70,7 +70,7 @@ def sweep() -> int:
 @shared_task(base=ExclusiveTask)
 def run_due_workflows() -> int:
     """Start scheduled workflow runs that are due; return how many."""
-    return schedules.start_due_runs()
+    return triggers.start_due_runs()
 
 
 @shared_task(base=ExclusiveTask)

@@ -6,7 +6,7 @@ from agents.llm.interface import ImageData
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ElicitationRequest, Session, WorkflowRun
 from agents.skills import SkillSpec, delete_skill, save_skill
-from agents.workflows.services import run_workflow
+from agents.workflows.runs import run_workflow
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.principals import Principal

@@ -20,14 +20,8 @@ from agents.models import Agent, Workflow, WorkflowRun
 from agents.models.agents import can_see_all_agents
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.sessions.services import can_run_agent, cancel_session
-from agents.workflows.queries import list_steps
-from agents.workflows.services import (
-    WorkflowSpec,
-    approve_workflow,
-    delete_workflow,
-    run_workflow,
-    save_workflow,
-)
+from agents.workflows.runs import list_steps, run_workflow
+from agents.workflows.services import WorkflowSpec, approve_workflow, delete_workflow, save_workflow
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal

@@ -14,13 +14,14 @@ from rest_framework.views import APIView
 
 from agents.api.workflows import WorkflowInputsField, WorkflowView
 from agents.models import Session, Trigger
-from agents.workflows.queries import build_webhook_url, list_triggers
 from agents.workflows.schedules import MAX_PERIOD_S, MIN_PERIOD_S
 from agents.workflows.triggers import (
     MAX_PER_MINUTE,
     TriggerSpec,
+    build_webhook_url,
     delete_trigger,
     get_trigger,
+    list_triggers,
     replace_secret,
     save_trigger,
 )

@@ -13,13 +13,12 @@ from agents.flow_labels.session_labels import label_reader
 from agents.models import Workflow, WorkflowRun, WorkflowVersion
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.sessions.services import cancel_session
-from agents.workflows.queries import list_steps
+from agents.workflows.runs import list_steps, run_workflow
 from agents.workflows.services import (
     WorkflowSpec,
     approve_workflow,
     delete_workflow,
     get_workflow,
-    run_workflow,
     save_workflow,
 )
 from bonobot.accounts.api.openapi_schema import describe_operation

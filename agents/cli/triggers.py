@@ -5,14 +5,16 @@ from typing import Any
 
 from agents.cli.skills import ENABLED_ARGUMENTS
 from agents.models import Trigger
-from agents.workflows.queries import build_webhook_url, list_triggers, serialize_trigger
 from agents.workflows.services import get_workflow as workflow_named
 from agents.workflows.triggers import (
     TriggerSpec,
+    build_webhook_url,
     delete_trigger,
     get_trigger,
+    list_triggers,
     replace_secret,
     save_trigger,
+    serialize_trigger,
 )
 from bonobot.core.cli.command_group import (
     Argument,

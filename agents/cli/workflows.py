@@ -109,7 +109,8 @@ def _delete_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _run_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.cli.sessions import wait_for_session
-    from agents.workflows.services import get_workflow, run_workflow
+    from agents.workflows.runs import run_workflow
+    from agents.workflows.services import get_workflow
 
     workflow = get_workflow(cli.principal, options.name)
     run = run_workflow(cli.principal, workflow, read_inputs(options.inputs, "INPUTS"))
@@ -119,7 +120,7 @@ def _run_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _list_runs(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.workflows.queries import serialize_run as run_json
+    from agents.workflows.runs import serialize_run as run_json
 
     rows = WorkflowRun.objects.for_organization(cli.principal.organization_id)
     rows = rows.select_related("session")
@@ -143,7 +144,7 @@ def _show_run_steps(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _cancel_run(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.sessions.services import cancel_session
-    from agents.workflows.queries import serialize_run as run_json
+    from agents.workflows.runs import serialize_run as run_json
 
     run = _get_run(cli, options.id)
     was_running = cancel_session(cli.principal, run.session)
@@ -152,8 +153,8 @@ def _cancel_run(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _show_run(cli: CommandContext, run: WorkflowRun, *, fail_when_unfinished: bool = True) -> None:
-    from agents.workflows.queries import list_steps
-    from agents.workflows.queries import serialize_run as run_json
+    from agents.workflows.runs import list_steps
+    from agents.workflows.runs import serialize_run as run_json
 
     run = WorkflowRun.objects.select_related("session").get(pk=run.pk)
     steps = [

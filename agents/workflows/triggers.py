@@ -1,6 +1,10 @@
-"""Create, update and delete triggers of workflows.
+"""Triggers of workflows: create, update and delete them, and start the runs that are due.
 
 A webhook's secret is encrypted, since signatures are verified with it, and shown only once.
+
+A sweep advances the trigger's due time by a conditional UPDATE and starts the run in the same
+transaction, so concurrent sweeps don't start it twice and a crash does neither. Any number of
+missed times leads to one run.
 """
 
 import re
@@ -8,23 +12,32 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.utils import timezone
 
 from agents.assignments import record_assignment_change, save_assignable
 from agents.flow_labels.text_labels import label_text
-from agents.models import Trigger, Workflow
+from agents.models import Session, Trigger, Workflow, WorkflowRun
 from agents.workflows.references import iterate_pointers
+from agents.workflows.runs import RunOrigin, check_inputs, start_run
 from agents.workflows.schedules import build_schedule
-from agents.workflows.services import check_inputs
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.problems import Conflict, InvalidInput, Problem
+from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
+from bonobot.ledger.types import Actor
+
+MAX_RUNS_PER_SWEEP = 100
+
+OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
 
 MAX_PER_MINUTE = 600
 MAX_TRIGGERS = 50
@@ -233,3 +246,104 @@ def _record_change(
 ) -> AbstractContextManager[Any]:
     all_details = {"workflow": row.workflow.name, **details}
     return record_assignment_change(principal, row, action, all_details, governed=False)
+
+
+def build_trigger_starter(trigger: Trigger) -> Mapping[str, str]:
+    """Return the title of a session that the trigger starts, and the fields of its starter."""
+    actor = build_trigger_actor(trigger)
+    return {
+        "title": trigger.workflow.name,
+        "started_by_kind": actor.kind,
+        "started_by_id": actor.id,
+        "started_by": actor.label,
+    }
+
+
+def build_trigger_actor(trigger: Trigger) -> Actor:
+    """Return the actor of a trigger for the audit log."""
+    return Actor("system", str(trigger.pk), trigger.label)
+
+
+def start_due_runs() -> int:
+    """Start the runs that are due; return how many."""
+    now = timezone.now()
+    due_triggers = Trigger.objects.filter(enabled=True, next_at__lte=now).order_by("next_at")
+    return sum(
+        _start_due_run(trigger, now)
+        for trigger in due_triggers.select_related("workflow")[:MAX_RUNS_PER_SWEEP]
+    )
+
+
+def _start_due_run(trigger: Trigger, now: datetime) -> bool:
+    """Start a trigger's run; errors are saved with the trigger and in the audit log."""
+    try:
+        with transaction.atomic():
+            return _claim_trigger(trigger, now) and bool(_start_trigger_run(trigger))
+    except Problem as problem:
+        with transaction.atomic():
+            if _claim_trigger(trigger, now, problem.code):
+                _record_failure(trigger, problem)
+        return False
+
+
+def _claim_trigger(trigger: Trigger, now: datetime, code: str = "") -> bool:
+    claimable = Trigger.objects.filter(pk=trigger.pk, enabled=True, next_at=trigger.next_at)
+    next_at = build_schedule(trigger).compute_next_due(now, trigger.next_at)
+    return bool(claimable.update(next_at=next_at, last_at=now, last_code=code[:64]))
+
+
+def _start_trigger_run(trigger: Trigger) -> WorkflowRun:
+    if trigger.runs.filter(session__status__in=OPEN_STATUSES).exists():
+        raise Conflict(
+            "The previous run hasn't ended.",
+            code="still_running",
+            remedy="Use a longer interval, or check why the previous run is still open.",
+        )
+    origin = RunOrigin(via=WorkflowRun.Via.SCHEDULE, trigger=trigger)
+    workflow, starter = trigger.workflow, build_trigger_starter(trigger)
+    return start_run(
+        workflow, trigger.inputs, starter, actor=build_trigger_actor(trigger), origin=origin
+    )
+
+
+def _record_failure(trigger: Trigger, problem: Problem) -> None:
+    record_finished_change(
+        **describe_row("trigger", trigger),
+        actor=build_trigger_actor(trigger),
+        action="trigger_not_run",
+        details={"workflow": trigger.workflow.name, "code": problem.code, "detail": str(problem)},
+        governed=False,
+    )
+
+
+def list_triggers(workflow: Workflow) -> "QuerySet[Trigger]":
+    """Return a workflow's triggers, each with its last run's id and status (one query)."""
+    latest = WorkflowRun.objects.filter(trigger=OuterRef("pk")).order_by("-created_at")
+    triggers: QuerySet[Trigger] = workflow.triggers.annotate(
+        last_run_id=Subquery(latest.values("pk")[:1]),
+        last_status=Subquery(latest.values("session__status")[:1]),
+    )
+    return triggers
+
+
+def build_webhook_url(trigger: Trigger) -> str:
+    """Return the URL of a webhook; "" for a schedule."""
+    if trigger.kind != Trigger.Kind.WEBHOOK:
+        return ""
+    return f"{settings.BONOBOT_URL}/api/hooks/{trigger.pk}"
+
+
+def serialize_trigger(trigger: Any) -> dict[str, Any]:
+    """Return a trigger of `list_triggers` as JSON values, without its secret."""
+    names = ("name", "kind", "enabled", "inputs", "every_s", "cron", "time_zone", "per_minute")
+    return {
+        "id": str(trigger.pk),
+        **{name: getattr(trigger, name) for name in names},
+        "next_at": trigger.next_at,
+        "last_at": trigger.last_at,
+        "last_code": trigger.last_code,
+        "last_run_id": trigger.last_run_id and str(trigger.last_run_id),
+        "last_status": trigger.last_status,
+        "has_secret": bool(trigger.secret),
+        "url": build_webhook_url(trigger),
+    }

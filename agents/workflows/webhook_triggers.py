@@ -7,7 +7,6 @@ the run's session as having untrusted content.
 
 import hmac
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -18,12 +17,13 @@ from django.utils import timezone
 from agents.budgets.limits import build_charge
 from agents.models import Trigger, WorkflowRun
 from agents.workflows.references import fill_references
-from agents.workflows.services import RunOrigin, require_startable, start_run
+from agents.workflows.runs import RunOrigin, require_startable, start_run
+from agents.workflows.triggers import build_trigger_actor, build_trigger_starter
 from bonobot.accounts.attempt_limits import forget_once, remember_once
 from bonobot.core.crypto.signatures import TOLERANCE_S, is_valid_signature
 from bonobot.core.problems import Conflict, InternalError, InvalidInput, Problem
 from bonobot.ledger.admission import Refusal
-from bonobot.ledger.types import Actor, Admission, FlowLabelEffect, Opening, Settlement
+from bonobot.ledger.types import Admission, FlowLabelEffect, Opening, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.flow_labels import FlowLabel, build_flow_key, encode_labels
 
@@ -129,17 +129,6 @@ def build_inputs(trigger: Trigger, body: Any) -> dict[str, Any]:
         field="body",
         remedy="Send the workflow's inputs as one object, or define the inputs in the trigger.",
     )
-
-
-def build_trigger_starter(trigger: Trigger) -> Mapping[str, str]:
-    """Return the fields of a session that name the trigger as its starter."""
-    actor = build_trigger_actor(trigger)
-    return {"started_by_kind": actor.kind, "started_by_id": actor.id, "started_by": actor.label}
-
-
-def build_trigger_actor(trigger: Trigger) -> Actor:
-    """Return the actor of a trigger for the audit log."""
-    return Actor("system", str(trigger.pk), trigger.label)
 
 
 def _check_delivery(

@@ -20,7 +20,7 @@ from agents.policies.decisions import ToolFacts
 from agents.sessions import child_sessions
 from agents.sessions.ask_agent_tool import build_tool_name, get_parent_session_id
 from agents.workflows.definitions import parse_workflow
-from agents.workflows.services import RunOrigin, check_run_inputs, create_run
+from agents.workflows.runs import RunOrigin, check_run_inputs, create_run
 from bonobot.core.i18n.messages import format_message
 from mcp_servers.flow_labels import FlowLabel
 

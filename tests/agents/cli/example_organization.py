@@ -15,7 +15,7 @@ from agents.notes import NoteSpec, save_note
 from agents.sessions.quarantine import quarantine_session
 from agents.sessions.services import request_cancel, start_session
 from agents.skills import SkillSpec, delete_skill, save_skill
-from agents.workflows.services import run_workflow
+from agents.workflows.runs import run_workflow
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import build_cli_principal

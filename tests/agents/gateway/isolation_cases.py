@@ -13,7 +13,7 @@ from agents.gateway.organization_server.chat_tools import build_chat_tool_name
 from agents.models import Agent
 from agents.sessions.services import start_session
 from agents.skills import SkillSpec, save_skill
-from agents.workflows.services import run_workflow
+from agents.workflows.runs import run_workflow
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_token_principal
 from bonobot.accounts.roles import Role

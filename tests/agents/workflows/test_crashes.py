@@ -7,7 +7,8 @@ import pytest
 
 from agents.assignments import set_callable_agents
 from agents.models import Agent, Approval, Session, Step, WorkflowRun
-from agents.workflows.services import WorkflowSpec, run_workflow, save_workflow
+from agents.workflows.runs import run_workflow
+from agents.workflows.services import WorkflowSpec, save_workflow
 from tests import factories
 from tests.agents.crash_scenarios import assert_in_order, kill_at_each_moment
 

@@ -13,7 +13,8 @@ from agents.services import AgentSpec, update_agent
 from agents.sessions import leases, step_store
 from agents.sessions import services as sessions
 from agents.sessions.worker import SessionRunner
-from agents.workflows.services import WorkflowSpec, approve_workflow, run_workflow, save_workflow
+from agents.workflows.runs import run_workflow
+from agents.workflows.services import WorkflowSpec, approve_workflow, save_workflow
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, Problem
 from bonobot.core.runtime import get_runtime

@@ -12,9 +12,9 @@ from django.utils import timezone
 from agents.flow_labels.services import list_session_labels
 from agents.models import Session, Trigger, WorkflowRun
 from agents.services import AgentSpec, update_agent
-from agents.workflows import schedules
+from agents.workflows import triggers
 from agents.workflows.services import WorkflowSpec, save_workflow
-from agents.workflows.triggers import TriggerSpec, save_trigger
+from agents.workflows.triggers import TriggerSpec, save_trigger, start_due_runs
 from bonobot.accounts.roles import Role
 from bonobot.core.crypto.signatures import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign_body
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
@@ -243,10 +243,10 @@ def test_a_webhook_is_rate_limited(administrator, workflow):
 
 def test_a_due_schedule_runs_once_after_missed_times(administrator, workflow):
     trigger = create_schedule(administrator, workflow)
-    assert schedules.start_due_runs() == 0, "its first time is in the future"
+    assert start_due_runs() == 0, "its first time is in the future"
     make_overdue(trigger)
     before = timezone.now()
-    assert [schedules.start_due_runs() for _ in range(3)] == [1, 0, 0]
+    assert [start_due_runs() for _ in range(3)] == [1, 0, 0]
     run = WorkflowRun.objects.select_related("session").get()
     assert (run.via, run.inputs, run.session.started_by) == (
         "schedule",
@@ -261,16 +261,16 @@ def test_a_due_schedule_runs_once_after_missed_times(administrator, workflow):
 def test_two_concurrent_sweeps_start_one_run(administrator, workflow, monkeypatch):
     trigger = create_schedule(administrator, workflow)
     make_overdue(trigger)
-    start_trigger_run = schedules._start_trigger_run
+    start_trigger_run = triggers._start_trigger_run
 
     def start_after_other_sweep(row):
         # The other sweep read the same row before this one updated its time.
-        assert schedules._claim_trigger(stale, timezone.now()) is False
+        assert triggers._claim_trigger(stale, timezone.now()) is False
         return start_trigger_run(row)
 
     stale = Trigger.objects.select_related("workflow").get(pk=trigger.pk)
-    monkeypatch.setattr(schedules, "_start_trigger_run", start_after_other_sweep)
-    assert schedules.start_due_runs() == 1
+    monkeypatch.setattr(triggers, "_start_trigger_run", start_after_other_sweep)
+    assert start_due_runs() == 1
     assert WorkflowRun.objects.count() == 1
 
 
@@ -278,26 +278,24 @@ def test_a_crash_leaves_no_run_and_keeps_the_due_time(administrator, workflow, m
     trigger = create_schedule(administrator, workflow)
     make_overdue(trigger)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            schedules, "_start_trigger_run", lambda row: (_ for _ in ()).throw(SystemExit)
-        )
+        patch.setattr(triggers, "_start_trigger_run", lambda row: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
-            schedules.start_due_runs()
-    assert schedules.start_due_runs() == 1, "the time is still due"
+            start_due_runs()
+    assert start_due_runs() == 1, "the time is still due"
 
 
 def test_the_error_of_a_run_is_stored_with_its_schedule(administrator, workflow):
     trigger = create_schedule(administrator, workflow)
     make_overdue(trigger)
-    assert schedules.start_due_runs() == 1
+    assert start_due_runs() == 1
     make_overdue(trigger)
-    assert schedules.start_due_runs() == 0
+    assert start_due_runs() == 0
     trigger.refresh_from_db()
     assert trigger.last_code == "still_running"
     Session.objects.update(status="done")
     save_workflow(administrator, WorkflowSpec(name="say", enabled=False), workflow)
     make_overdue(trigger)
-    assert [schedules.start_due_runs(), schedules.start_due_runs()] == [0, 0]
+    assert [start_due_runs(), start_due_runs()] == [0, 0]
     trigger.refresh_from_db()
     assert (trigger.last_code, trigger.next_at > timezone.now()) == ("workflow_disabled", True)
     assert AuditRow.objects.filter(action="trigger_not_run").count() == 2
@@ -308,12 +306,12 @@ def test_a_reenabled_schedule_runs_no_missed_times(administrator, workflow):
     trigger = create_schedule(administrator, workflow)
     save_trigger(administrator, workflow, TriggerSpec(name="nightly", enabled=False), trigger)
     make_overdue(trigger)
-    assert schedules.start_due_runs() == 0
+    assert start_due_runs() == 0
     trigger, _ = save_trigger(
         administrator, workflow, TriggerSpec(name="nightly", enabled=True), trigger
     )
     assert trigger.next_at > timezone.now()
-    assert schedules.start_due_runs() == 0
+    assert start_due_runs() == 0
 
 
 INVALID = (

@@ -15,7 +15,7 @@ from agents.gateway.organization_server.resources import (
 from agents.models import Agent, Session, Workflow
 from agents.services import AgentSpec, update_agent
 from agents.sessions.services import cancel_session, start_session
-from agents.workflows.services import run_workflow
+from agents.workflows.runs import run_workflow
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role

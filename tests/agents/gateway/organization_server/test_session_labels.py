@@ -12,7 +12,7 @@ from agents.flow_labels.services import list_session_labels
 from agents.gateway.organization_server.resources import build_uri
 from agents.models import Session, WorkflowRun
 from agents.sessions import services as sessions
-from agents.workflows.services import run_workflow
+from agents.workflows.runs import run_workflow
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, FlowCell
 from tests import factories, rest

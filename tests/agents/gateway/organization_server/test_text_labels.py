@@ -31,8 +31,8 @@ from agents.services import AgentSpec, update_agent
 from agents.sessions import services as sessions
 from agents.sessions.child_sessions import build_message_initializer, start_child
 from agents.skills import SkillSpec, save_skill
-from agents.workflows.schedules import start_due_runs
-from agents.workflows.services import run_workflow
+from agents.workflows.runs import run_workflow
+from agents.workflows.triggers import start_due_runs
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import ErrorOutput
