@@ -9,8 +9,8 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.utils.text import slugify
 
-from agents.builtin_tools.services import clean_toolset_spec
-from agents.builtin_tools.workspaces import delete_own_folder
+from agents.builtin_tools.toolset_options import clean_toolset_spec
+from agents.builtin_tools.workspaces import clean_workspace_spec, delete_own_folder
 from agents.flow_labels.text_labels import label_text
 from agents.models import (
     Agent,
@@ -81,7 +81,8 @@ def create_agent(principal: Principal, spec: AgentSpec) -> Agent:
     agent.max_calls = settings.BONOBOT_CALLS_PER_MESSAGE
     agent.max_run_s = settings.BONOBOT_RUN_S
     agent.calls_per_minute = settings.BONOBOT_CALLS_PER_MINUTE
-    _apply_agent_spec(agent, clean_toolset_spec(principal, agent, spec))
+    spec = clean_toolset_spec(principal, agent, spec)
+    _apply_agent_spec(agent, clean_workspace_spec(principal, agent, spec))
     agent.slug = agent.slug or slugify(spec.name)[:64]
     if agent.model_endpoint_id is None:
         agent.model_endpoint = _get_default_endpoint(principal)
@@ -98,7 +99,8 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     Disabling it ends its sessions.
     """
     principal.require(Action.MANAGE_AGENTS)
-    changed_names = _apply_agent_spec(agent, clean_toolset_spec(principal, agent, spec))
+    spec = clean_toolset_spec(principal, agent, spec)
+    changed_names = _apply_agent_spec(agent, clean_workspace_spec(principal, agent, spec))
     with record_change(
         **_build_audit_fields(principal, agent, "agent_updated", {"changed": changed_names})
     ):

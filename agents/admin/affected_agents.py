@@ -7,7 +7,7 @@ from uuid import UUID
 
 from agents.admin.policy_editor import PolicyEditor
 from agents.builtin_tools.registry import BUILTIN_TOOLS
-from agents.builtin_tools.services import build_toolbox
+from agents.builtin_tools.toolset_options import build_toolbox
 from agents.models import Agent, AgentServer
 from agents.policies.decisions import AgentServerScope, ToolFacts
 from agents.policies.queries import build_scope

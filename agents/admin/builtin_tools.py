@@ -13,7 +13,6 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.agents import AgentAdmin
 from agents.builtin_tools.command_sandbox import find_sandbox_fault
 from agents.builtin_tools.registry import BUILTIN_TOOLS
-from agents.builtin_tools.services import clear_workspace, describe_workspace
 from agents.builtin_tools.toolset_options import (
     SANDBOXED_TOOLSETS,
     TOOLSETS,
@@ -21,6 +20,7 @@ from agents.builtin_tools.toolset_options import (
     ToolsetOption,
     apply_defaults,
 )
+from agents.builtin_tools.workspaces import clear_workspace, describe_workspace
 from agents.flow_labels.services import clear_agent_stores, list_agent_stores
 from agents.models import Agent
 from agents.services import AgentSpec, update_agent

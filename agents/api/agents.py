@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from agents.api.call_serializers import OutputSchemaField
 from agents.assignments import list_callable_agents, set_callable_agents
-from agents.builtin_tools.services import MAX_WORKSPACE_MIB, clear_workspace, describe_workspace
+from agents.builtin_tools.workspaces import MAX_WORKSPACE_MIB, clear_workspace, describe_workspace
 from agents.models import Agent, ModelEndpoint
 from agents.models.agents import MAX_WORKSPACE_FILES, build_agent_lookup, can_see_all_agents
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent

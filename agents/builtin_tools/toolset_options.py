@@ -1,19 +1,22 @@
-"""Toolsets that people enable for an agent, and their options. Pure.
+"""Toolsets that people enable for an agent, and their options.
 
 A new agent has no toolset, regardless of its policy. Only platform administrators can set
 options that reach beyond the workspace.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import Field, dataclass, field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import re2
 
+from agents.models import Agent
 from agents.models.agents import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InvalidInput
-from mcp_servers.flow_labels import FlowLabel
+from bonobot.core.problems import Forbidden, InvalidInput
+from mcp_servers.flow_labels import FlowLabel, decode_labels
 
 MIB = 1024 * 1024
 NOTES_TOOLSET = "notes"
@@ -25,6 +28,28 @@ _HOST = re2.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|[0-9a-f:.]+|\*")
 SANDBOXED_TOOLSETS = frozenset({"git", "shell"})
 
 OptionValues = Mapping[str, Any]
+
+
+class ToolsetSpec(Protocol):
+    """The fields of an agent's specification for built-in tools and workspace."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def builtin_tools(self) -> Any:
+        """The toolsets, as `clean_toolsets` takes them."""
+
+    @property
+    def workspace_folder(self) -> str | None:
+        """The attached folder."""
+
+    @property
+    def workspace_mib(self) -> int | None:
+        """The size of the workspace in MiB."""
+
+    @property
+    def workspace_files(self) -> int | None:
+        """The number of files in the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,3 +374,46 @@ def _clean_text(path: str, option: ToolsetOption, value: Any) -> str:
 
 def _build_option_error(path: str, detail: str, remedy: str) -> InvalidInput:
     return InvalidInput(f"`{path}`: {detail}", field=f"builtin_tools.{path}", remedy=remedy)
+
+
+Spec = TypeVar("Spec", bound=ToolsetSpec)
+
+
+def clean_toolset_spec(principal: Principal, agent: Agent, spec: Spec) -> Spec:
+    """Return the specification with its toolsets as they are stored.
+
+    Raises `InvalidInput`, or `Forbidden` (`platform_admin_only`) for newly granted access beyond
+    the workspace.
+    """
+    if spec.builtin_tools is not None:
+        toolset_options = clean_toolsets(spec.builtin_tools)
+        if restricted_changes := list_restricted_changes(agent.builtin_tools, toolset_options):
+            require_host_access(
+                principal,
+                f"builtin_tools.{restricted_changes[0]}",
+                format_message("grant `{granted}`", granted=restricted_changes[0]),
+            )
+        spec = replace(spec, builtin_tools=toolset_options)
+    return spec
+
+
+def build_toolbox(agent: Agent) -> AgentToolsets:
+    """Return the toolsets and workspace limits of an agent."""
+    return AgentToolsets(
+        options_by_toolset=apply_defaults(agent.builtin_tools),
+        folder=agent.workspace_folder,
+        max_bytes=agent.workspace_mib * MIB,
+        max_files=agent.workspace_files,
+        stored_labels=decode_labels(agent.workspace_labels),
+    )
+
+
+def require_host_access(principal: Principal, field: str, action: str) -> None:
+    if not principal.may(Action.GRANT_HOST_ACCESS):
+        raise Forbidden(
+            format_message("Only a platform administrator can {what}.", what=action),
+            code="platform_admin_only",
+            field=field,
+            rule="platform_admin",
+            remedy="Contact a platform administrator.",
+        )

@@ -13,20 +13,33 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
 
-from agents.builtin_tools.toolset_options import AgentToolsets
+from agents.builtin_tools.toolset_options import (
+    AgentToolsets,
+    Spec,
+    build_toolbox,
+    require_host_access,
+)
+from agents.models import Agent
+from agents.models.agents import MAX_WORKSPACE_FILES
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 from bonobot.core.confined_folder import ConfinedFolder, FolderUsage, convert_os_error
 from bonobot.core.crypto import key_files
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InvalidInput, NotFound, Problem
+from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.core.process_cache import compute_once
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
+from mcp_servers.flow_labels import decode_labels
+
+MAX_WORKSPACE_MIB = 1024 * 1024
 
 SANDBOX_PATH = "/workspace"  # the workspace's path in the sandbox
 MAX_THREADS = 8
@@ -185,3 +198,94 @@ def _call_converting_os_errors(
 @compute_once
 def _get_thread_pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"workspace-{pid}")
+
+
+def clean_workspace_spec(principal: Principal, agent: Agent, spec: Spec) -> Spec:
+    """Return the specification with its folder as it is stored.
+
+    Raises `InvalidInput`, or `Forbidden` (`platform_admin_only`) for a newly attached folder.
+    """
+    if spec.workspace_folder and spec.workspace_folder != agent.workspace_folder:
+        require_host_access(principal, "workspace_folder", "attach a folder of this host")
+        spec = replace(spec, workspace_folder=clean_workspace_folder(agent, spec.workspace_folder))
+    for name, maximum in (
+        ("workspace_mib", MAX_WORKSPACE_MIB),
+        ("workspace_files", MAX_WORKSPACE_FILES),
+    ):
+        value = getattr(spec, name)
+        if value is not None and not 1 <= value <= maximum:
+            raise InvalidInput(
+                format_message("{value} is out of range.", value=value),
+                field=name,
+                remedy=format_message("Enter a number from 1 to {most:,}.", most=maximum),
+            )
+    return spec
+
+
+def describe_workspace(agent: Agent) -> dict[str, Any]:
+    """Return the workspace's folder, labels, usage and limits. Blocks while counting files."""
+    workspace = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
+    description = {
+        "folder": agent.workspace_folder,
+        "attached": workspace.attached,
+        "labels": list(decode_labels(agent.workspace_labels)),
+    }
+    if workspace.attached:
+        return description | dict.fromkeys(("bytes", "files", "max_bytes", "max_files"))
+    limits = {"max_bytes": workspace.max_bytes, "max_files": workspace.max_files}
+    if not workspace.root.is_dir():
+        return description | limits | {"bytes": 0, "files": 0}
+    with workspace.open() as folder:
+        usage = workspace.measure_usage(folder)
+    return description | limits | {"bytes": usage.size, "files": usage.file_count}
+
+
+def clear_workspace(principal: Principal, agent: Agent) -> None:
+    """Delete the contents and flow labels of an agent's own workspace.
+
+    Raises `Conflict` (`attached_folder`) if the folder is attached.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    if agent.workspace_folder:
+        raise Conflict(
+            "The agent uses an attached folder, which can't be deleted here.",
+            code="attached_folder",
+            remedy="Detach the folder first, or delete its contents on the host.",
+        )
+    workspace = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
+    with record_change(
+        **describe_row("agent", agent), actor=principal.actor, action="workspace_cleared"
+    ):
+        with workspace.open() as folder, workspace.lock(folder):
+            for entry in folder.list_entries("", MAX_WORKSPACE_FILES)[0]:
+                folder.delete(entry.path, with_contents=True)
+        Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
+    agent.workspace_labels = 0
+
+
+def clean_workspace_folder(agent: Agent, path: str) -> str:
+    """Return the folder; it may be another agent's, but not be inside or contain one.
+
+    An agent that can rename folders above another's workspace could replace it with a link.
+    """
+    folder = Path(clean_attached_folder(path))
+    for other_folder in _iterate_other_folders(agent):
+        if other_folder != folder and (
+            other_folder.is_relative_to(folder) or folder.is_relative_to(other_folder)
+        ):
+            raise InvalidInput(
+                format_message(
+                    "{folder!r} is inside another agent's folder, or contains it.",
+                    folder=str(folder),
+                ),
+                code="nested_folders",
+                field="workspace_folder",
+                remedy="Attach a folder that doesn't overlap with it, or attach the same folder.",
+            )
+    return str(folder)
+
+
+def _iterate_other_folders(agent: Agent) -> Iterator[Path]:
+    other_agents = Agent.objects.exclude(pk=agent.pk).exclude(workspace_folder="")
+    for folder in other_agents.values_list("workspace_folder", flat=True).distinct():
+        yield Path(folder)

@@ -174,7 +174,7 @@ def _add_workspace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _handle_workspace(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.builtin_tools.services import clear_workspace, describe_workspace
+    from agents.builtin_tools.workspaces import clear_workspace, describe_workspace
     from agents.services import AgentSpec, update_agent
 
     agent = _get_agent(cli, options.slug)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from agents.builtin_tools.services import clear_workspace, describe_workspace
-from agents.builtin_tools.workspaces import get_own_folder
+from agents.builtin_tools.workspaces import clear_workspace, describe_workspace, get_own_folder
 from agents.calls.pipeline import CallOutcome, CallRefused
 from agents.models import Agent
 from agents.services import delete_agent
