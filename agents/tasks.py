@@ -11,8 +11,7 @@ from agents.approvals.services import expire_overdue
 from agents.budgets import alerts as budget_alerts
 from agents.calls import deferred_calls
 from agents.elicitations import services as elicitations
-from agents.evaluation import replay_runner
-from agents.evaluation import services as evaluation
+from agents.evaluation import replays
 from agents.sessions.leases import list_unattended_sessions
 from agents.sessions.services import requeue_answered_sessions
 from agents.sessions.worker import get_session_runner
@@ -39,10 +38,10 @@ def run_session(session_id: str) -> None:
     )
 
 
-@shared_task(name=evaluation.REPLAY_TASK)
+@shared_task(name=replays.REPLAY_TASK)
 def run_replay(replay_id: str) -> None:
     """Take a replay onto the loop; the task ends at once and holds no thread."""
-    get_runtime().spawn(replay_runner.run_replay(UUID(replay_id)), name=f"take replay {replay_id}")
+    get_runtime().spawn(replays.run_replay(UUID(replay_id)), name=f"take replay {replay_id}")
 
 
 @shared_task(base=ExclusiveTask)
@@ -61,7 +60,7 @@ def sweep() -> int:
     session_ids = [*requeue_answered_sessions(), *list_unattended_sessions()]
     for session_id in session_ids:
         run_session.delay(str(session_id))
-    replay_ids = evaluation.list_stalled_replays()
+    replay_ids = replays.list_stalled_replays()
     for replay_id in replay_ids:
         run_replay.delay(str(replay_id))
     return len(session_ids) + len(replay_ids)

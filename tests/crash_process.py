@@ -28,7 +28,7 @@ from django.db import connection
 LEASE_S = 1.0
 # Modules that each child would import: imported once, before the forks.
 LOADED = (
-    "agents.evaluation.replay_runner",
+    "agents.evaluation.replays",
     "agents.llm.interface",
     "agents.llm.offline.model",
     "agents.sessions.worker",
@@ -105,7 +105,7 @@ def watch_writes(moments: Moments) -> None:
     """Add moments before and after every write and request."""
     from agents.calls import forward, pending_calls
     from agents.elicitations import services as elicitations
-    from agents.evaluation import services as evaluation
+    from agents.evaluation import replays
     from agents.llm.offline.model import OfflineModel
     from agents.sessions import child_sessions, leases, loop, step_store
     from agents.workflows import executor
@@ -133,7 +133,7 @@ def watch_writes(moments: Moments) -> None:
         (pending_calls, "write_incomplete_result", "save_responses"),
         (pending_calls, "mark_delivered", "schedule_check"),
         (elicitations, "create_request"),
-        (evaluation, "claim_replay", "complete_replay"),
+        (replays, "claim_replay", "complete_replay"),
     ):
         for name in names:
             moments.around(owner, name)
@@ -141,7 +141,7 @@ def watch_writes(moments: Moments) -> None:
 
 def run(order: dict[str, Any]) -> None:
     """Run sessions in this process until they wait or end, or run a replay."""
-    from agents.evaluation import replay_runner
+    from agents.evaluation import replays
     from agents.sessions import child_sessions, leases
     from agents.sessions.worker import get_session_runner
     from bonobot.core.runtime import close_runtime, get_runtime
@@ -160,7 +160,7 @@ def run(order: dict[str, Any]) -> None:
         ]
         await asyncio.wait_for(asyncio.gather(*(task for task in tasks if task)), 60)
         if order["replay"]:
-            await replay_runner.run_replay(UUID(order["replay"]))
+            await replays.run_replay(UUID(order["replay"]))
 
     if order["alone"]:
         child_sessions.run_locally = elsewhere

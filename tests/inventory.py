@@ -1,6 +1,7 @@
 """One of every object of an organization, by the names of URL parameters."""
 
-from agents.evaluation.services import ReplayOverrides, create_recording, create_replay
+from agents.evaluation.recordings import create_recording
+from agents.evaluation.replays import ReplayOverrides, create_replay
 from agents.images import store_images
 from agents.llm.interface import ImageData
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint

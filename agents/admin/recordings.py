@@ -23,13 +23,8 @@ from agents.evaluation.compare_transcripts import (
     TranscriptEntry,
     summarize_transcripts,
 )
-from agents.evaluation.services import (
-    MAX_INSTRUCTIONS_LENGTH,
-    ReplayOverrides,
-    create_recording,
-    create_replay,
-    delete_recording,
-)
+from agents.evaluation.recordings import create_recording, delete_recording
+from agents.evaluation.replays import MAX_INSTRUCTIONS_LENGTH, ReplayOverrides, create_replay
 from agents.models import Agent, ModelEndpoint, Recording, Replay
 from agents.policies.services import Entry, PolicySpec, load_policy_spec
 from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, redirect_to_page

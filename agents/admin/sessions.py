@@ -19,7 +19,7 @@ from agents.admin.approvals import LABEL_TEXTS
 from agents.admin.chat import read_attachments, read_output_schema
 from agents.admin.session_steps import load_latest_steps, load_session_facts, load_steps
 from agents.approvals.services import revoke_session_approval
-from agents.evaluation.services import FINISHED_STATUSES
+from agents.evaluation.recordings import FINISHED_STATUSES
 from agents.flow_labels.services import parse_labels
 from agents.images import build_blob_response, get_session_blob
 from agents.models import (

@@ -9,13 +9,8 @@ from rest_framework.response import Response
 
 from agents.api.policies import PolicySerializer, build_policy_spec
 from agents.evaluation.compare_transcripts import Transcript, summarize_transcripts
-from agents.evaluation.services import (
-    MAX_INSTRUCTIONS_LENGTH,
-    ReplayOverrides,
-    create_recording,
-    create_replay,
-    delete_recording,
-)
+from agents.evaluation.recordings import create_recording, delete_recording
+from agents.evaluation.replays import MAX_INSTRUCTIONS_LENGTH, ReplayOverrides, create_replay
 from agents.models import Recording, Replay, Session
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field

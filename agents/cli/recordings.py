@@ -54,7 +54,7 @@ def _convert_to_json(data: Any) -> dict[str, Any]:
 
 
 def _record_session(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.evaluation.services import create_recording
+    from agents.evaluation.recordings import create_recording
 
     recording = create_recording(cli.principal, sessions.get_session(cli, options.session))
     cli.emit(_serialize_recording(recording))
@@ -89,7 +89,7 @@ def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _delete_recording(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.evaluation.services import delete_recording
+    from agents.evaluation.recordings import delete_recording
 
     recording = _get_recording(cli, options.recording)
     serialized = _serialize_recording(recording)
@@ -99,7 +99,7 @@ def _delete_recording(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _replay_recording(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.evaluation.services import ReplayOverrides, create_replay
+    from agents.evaluation.replays import ReplayOverrides, create_replay
 
     recording = _get_recording(cli, options.recording)
     overrides = ReplayOverrides(
@@ -121,7 +121,7 @@ def _replay_recording(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _wait_for_replay(pending_replay: Replay, timeout_s: float) -> None:
     """Wait for the end of a replay; without a worker, run it in this process."""
-    from agents.evaluation import replay_runner as playing
+    from agents.evaluation import replays as playing
     from agents.sessions.leases import has_live_runner
     from bonobot.core.runtime import get_runtime
 

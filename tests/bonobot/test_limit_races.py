@@ -12,7 +12,7 @@ from django.db import connection
 
 from agents import notes, saved_filters
 from agents.access_requests import AccessRequestSpec, create_access_request
-from agents.evaluation import services as evaluation
+from agents.evaluation import recordings, replays
 from agents.models import AccessRequest, Agent, Note, Recording, SavedFilter, Trigger
 from agents.notes import NoteSpec, save_agent_note, save_note
 from agents.workflows import triggers
@@ -127,17 +127,17 @@ def test_concurrent_notes_dont_exceed_the_limit(
 def test_concurrent_recordings_and_replays_dont_exceed_the_limit(
     helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "MAX_RECORDINGS", 1)
-    monkeypatch.setattr(evaluation, "MAX_OPEN_REPLAYS", 1)
+    monkeypatch.setattr(recordings, "MAX_RECORDINGS", 1)
+    monkeypatch.setattr(replays, "MAX_OPEN_REPLAYS", 1)
     administrator = factories.build_administrator(helper.organization)
     first, second = (factories.create_answered_session(helper) for _ in range(2))
 
     def record(number: int) -> None:
-        evaluation.create_recording(administrator, first if number == 1 else second)
+        recordings.create_recording(administrator, first if number == 1 else second)
 
     def replay(_number: int) -> None:
-        overrides = evaluation.ReplayOverrides()
-        evaluation.create_replay(administrator, Recording.objects.get(), overrides)
+        overrides = replays.ReplayOverrides()
+        replays.create_replay(administrator, Recording.objects.get(), overrides)
 
     assert race(record) == ["", "too_many_recordings"]
     assert race(replay) == ["", "too_many_replays"]

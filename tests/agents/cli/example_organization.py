@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from agents.evaluation.services import create_recording
+from agents.evaluation.recordings import create_recording
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent
 from agents.notes import NoteSpec, save_note

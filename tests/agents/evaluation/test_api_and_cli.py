@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agents.evaluation import replay_runner
+from agents.evaluation import replays
 from agents.models import Agent, Recording, Replay
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
@@ -37,7 +37,7 @@ def test_rest_records_and_replays_a_session(acme, helper, workshop, run):
     assert (invalid.status, invalid.json["field"]) == (404, "endpoint")
     replay = operator.post(f"{path}/replays", {"policy": policy})
     assert (replay.status, replay.json["status"], replay.json["sides"]) == (201, "queued", None)
-    get_runtime().call(replay_runner.run_replay, Replay.objects.get().pk)
+    get_runtime().call(replays.run_replay, Replay.objects.get().pk)
     result = operator.get(f"{path}/replays/{replay.json['id']}").json
     assert (result["status"], result["differs"], result["changed"]["policy"]["mode"]) == (
         "done",
@@ -110,7 +110,7 @@ def test_the_admin_records_and_replays_a_session(acme, helper, workshop, run):
     assert "Replay in progress." in page
     replay = Replay.objects.get()
     assert set(replay.changed) == {"policy"}
-    get_runtime().call(replay_runner.run_replay, replay.pk)
+    get_runtime().call(replays.run_replay, replay.pk)
     page = admin_client.get_text(operator.get("agents_agent_replay", helper.pk, replay=replay.pk))
     assert "Decision changed" in page
     assert "denied_by_policy" in page

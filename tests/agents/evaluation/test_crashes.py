@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from agents.evaluation import services as evaluation
-from agents.evaluation.services import ReplayOverrides, create_recording, create_replay
+from agents.evaluation import replays
+from agents.evaluation.recordings import create_recording
+from agents.evaluation.replays import ReplayOverrides, create_replay
 from agents.models import Agent, Budget, Replay, Session
 from agents.sessions import services as sessions
 from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
@@ -53,7 +54,7 @@ def test_a_killed_replay_is_restarted_and_ends_once(acme, recording, call_log, s
         context = f"killed at {at}, {(processes.passed_moments or ['?'])[-1]}"
         expire_leases()
         finished = processes.passed_moments[-1] == "after complete_replay"
-        assert evaluation.list_stalled_replays(timedelta()) == ([] if finished else [replay.pk]), (
+        assert replays.list_stalled_replays(timedelta()) == ([] if finished else [replay.pk]), (
             context
         )
         assert processes.run(replay=replay) == "0", context

@@ -1,6 +1,6 @@
 """Audit entries with the codes of version 0.1."""
 
-from agents.evaluation.services import DECISION_CODES
+from agents.evaluation.recordings import DECISION_CODES
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from bonobot.ledger.audit.renamed_codes import RENAMED_CODES
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agents.evaluation.replay_runner import load_replay_context
-from agents.evaluation.services import ReplayOverrides, create_recording, create_replay
+from agents.evaluation.recordings import create_recording
+from agents.evaluation.replays import ReplayOverrides, create_replay, load_replay_context
 from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report

@@ -5,8 +5,13 @@ import json
 
 import pytest
 
-from agents.evaluation.replay_runner import load_replay_context, replay_messages
-from agents.evaluation.services import ReplayOverrides, create_recording, create_replay
+from agents.evaluation.recordings import create_recording
+from agents.evaluation.replays import (
+    ReplayOverrides,
+    create_replay,
+    load_replay_context,
+    replay_messages,
+)
 from agents.llm.interface import ModelError
 from agents.llm.offline.model import render_output
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint

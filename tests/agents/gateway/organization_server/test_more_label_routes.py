@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agents.evaluation.services import create_recording
+from agents.evaluation.recordings import create_recording
 from agents.models import Approval
 from tests import factories, rest
 from tests.agents.gateway.organization_server.conftest import Scene

@@ -13,7 +13,7 @@ from django.utils import timezone
 from agents.approvals.services import resolve_approval
 from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.elicitations.services import answer_request
-from agents.evaluation.services import create_recording
+from agents.evaluation.recordings import create_recording
 from agents.flow_labels.services import clear_agent_stores, list_agent_stores
 from agents.models import (
     Agent,

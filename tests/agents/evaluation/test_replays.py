@@ -6,15 +6,10 @@ import pytest
 from django.utils import timezone
 
 from agents.budgets.services import BudgetLine, set_budgets
-from agents.evaluation import replay_runner
-from agents.evaluation import services as evaluation
+from agents.evaluation import replays
 from agents.evaluation.compare_transcripts import Transcript
-from agents.evaluation.services import (
-    ReplayOverrides,
-    create_recording,
-    create_replay,
-    delete_recording,
-)
+from agents.evaluation.recordings import create_recording, delete_recording
+from agents.evaluation.replays import ReplayOverrides, create_replay
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import ModelEndpoint, Recording, Replay, Runner, Session
 from agents.policies.services import PolicySpec, set_policy
@@ -46,7 +41,7 @@ def run_replay(runner, administrator):
 
     def go(recording, **changed):
         replay = create_replay(administrator, recording, ReplayOverrides(**changed))
-        get_runtime().call(replay_runner.run_replay, replay.pk)
+        get_runtime().call(replays.run_replay, replay.pk)
         return Replay.objects.select_related("recording").get(pk=replay.pk)
 
     return go
@@ -159,7 +154,7 @@ def test_recording_errors_say_why(administrator, acme, helper, workshop, run, mo
     session = run(ECHO)
     with pytest.raises(Forbidden):
         create_recording(factories.create_member(acme, Role.REVIEWER), session)
-    monkeypatch.setattr("agents.evaluation.services.MAX_RECORDING_BYTES", 10)
+    monkeypatch.setattr("agents.evaluation.recordings.MAX_RECORDING_BYTES", 10)
     with pytest.raises(InvalidInput) as too_large:
         create_recording(administrator, session)
     assert too_large.value.code == "recording_too_large"
@@ -176,7 +171,7 @@ def test_recording_errors_say_why(administrator, acme, helper, workshop, run, mo
             recording,
             ReplayOverrides(policy=PolicySpec("all", deny=("mcp_nothing_x",))),
         )
-    monkeypatch.setattr("agents.evaluation.services.MAX_OPEN_REPLAYS", 1)
+    monkeypatch.setattr("agents.evaluation.replays.MAX_OPEN_REPLAYS", 1)
     create_replay(administrator, recording, ReplayOverrides())
     with pytest.raises(Conflict) as too_many:
         create_replay(administrator, recording, ReplayOverrides())
@@ -204,17 +199,17 @@ def test_a_replay_of_a_dead_worker_is_restarted(administrator, workshop, run, ru
     dead_runner = Runner.objects.create(
         host="gone", pid=1, heartbeat_at=timezone.now() - timedelta(minutes=1)
     )
-    claim = evaluation.claim_replay(replay.pk, dead_runner.pk)
+    claim = replays.claim_replay(replay.pk, dead_runner.pk)
     assert claim
-    assert evaluation.list_stalled_replays() == [replay.pk]
-    get_runtime().call(replay_runner.run_replay, replay.pk)
+    assert replays.list_stalled_replays() == [replay.pk]
+    get_runtime().call(replays.run_replay, replay.pk)
     replay.refresh_from_db()
     assert (replay.status, replay.fence) == (Replay.Status.DONE, 2)
-    evaluation.complete_replay(claim, Transcript())
+    replays.complete_replay(claim, Transcript())
     replay.refresh_from_db()
     assert replay.conversation["exchanges"], "a stale claim writes nothing"
-    assert evaluation.claim_replay(replay.pk, dead_runner.pk) is None
-    assert evaluation.list_stalled_replays() == []
+    assert replays.claim_replay(replay.pk, dead_runner.pk) is None
+    assert replays.list_stalled_replays() == []
 
 
 def test_the_schedule_starts_forgotten_replays(administrator, workshop, run, monkeypatch):
@@ -233,14 +228,14 @@ def test_a_replay_fails_after_too_many_attempts(administrator, workshop, run):
         administrator, create_recording(administrator, run(ECHO)), ReplayOverrides()
     )
     runner_id = leases.register_runner()
-    Replay.objects.update(fence=evaluation.MAX_ATTEMPTS)
-    assert evaluation.claim_replay(replay.pk, runner_id) is None
+    Replay.objects.update(fence=replays.MAX_ATTEMPTS)
+    assert replays.claim_replay(replay.pk, runner_id) is None
     replay.refresh_from_db()
     assert (replay.status, replay.error_code) == (Replay.Status.FAILED, "replay_lost")
 
 
 def test_the_newest_results_are_kept(administrator, workshop, run, run_replay, monkeypatch):
-    monkeypatch.setattr("agents.evaluation.services.MAX_FINISHED_REPLAYS", 2)
+    monkeypatch.setattr("agents.evaluation.replays.MAX_FINISHED_REPLAYS", 2)
     recording = create_recording(administrator, run("Hello"))
     replays = [run_replay(recording) for _ in range(3)]
     remaining = set(Replay.objects.values_list("pk", flat=True))

@@ -1,30 +1,36 @@
-"""Run replays against recorded results.
+"""Replays of recordings: create, claim, run and complete them.
 
 The model is really called, within the agent's budgets. Tool calls are only decided: no server or
 built-in tool is called.
+
+A replay changes nothing outside its row, so one whose runner died is simply run again.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from time import perf_counter
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
 from agents.attachments import build_model_messages
 from agents.calls.redaction import redact_value
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
-from agents.evaluation import services as evaluation
 from agents.evaluation.compare_transcripts import (
     RecordedDecision,
     Transcript,
     TranscriptEntry,
     build_transcript,
+    compare_transcripts,
 )
 from agents.evaluation.recorded_results import RecordedResults, apply_policy
-from agents.evaluation.services import ReplayLease
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import fill_context_window
 from agents.llm.token_estimates import estimate_tokens
@@ -36,26 +42,45 @@ from agents.model_endpoints.request_budget import (
     settle_model_request,
 )
 from agents.model_endpoints.services import build_endpoint, build_fallback_chain
-from agents.models import Agent, Replay, Step
+from agents.models import Agent, ModelEndpoint, Recording, Replay, Step
 from agents.policies.rules import read_policy
+from agents.policies.services import PolicySpec
+from agents.policies.shadow_mode import build_policy
 from agents.sessions.history import SessionHistory
 from agents.sessions.history import build_history as history_of
+from agents.sessions.leases import get_heartbeat_deadline
 from agents.sessions.loop import RunLimitExceeded, check_call_limit, check_turn_limit
 from agents.sessions.model_retries_and_fallback import find_next_request
 from agents.sessions.output_schemas import OutputSchemaViolation, check_final_answer
+from agents.sessions.services import require_run_permission
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from agents.sessions.turns import check_reply_not_empty
 from agents.sessions.worker import get_session_runner
-from bonobot.core.crypto.organization_secrets import load_masker
-from bonobot.core.db.transactions import UNAVAILABLE_ERRORS, run_orm_with_retry
+from bonobot.accounts.models import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.celery_tasks import enqueue_task_on_commit
+from bonobot.core.crypto.organization_secrets import load_masker, mask_organization_secrets
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS, lock_row, run_orm_with_retry
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InternalError, NotFound, Problem
+from bonobot.core.problems import Conflict, InternalError, InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.admission import AuditUnavailable
+from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.types import Actor, ActorKind, Opening
 
 AUDIT_ACTION = "agent_evaluation"
+
 logger = logging.getLogger(__name__)
+
+REPLAY_TASK = "agents.tasks.run_replay"
+# Finished replays per recording, and open replays per organization.
+MAX_FINISHED_REPLAYS = 50
+MAX_OPEN_REPLAYS = 10
+# A replay that was claimed this often without finishing has failed.
+MAX_ATTEMPTS = 10
+MAX_INSTRUCTIONS_LENGTH = 100_000
 
 
 @dataclass(frozen=True)
@@ -79,6 +104,235 @@ class ReplayContext:
     def get_output_schema(self, history: SessionHistory) -> dict[str, Any] | None:
         """Return the schema of the answer to the message in progress; None if it has none."""
         return history.output_schema or self.agent.output_schema or None
+
+
+@dataclass
+class ReplaySteps:
+    """The steps of a running replay, in memory."""
+
+    steps: list[Step] = field(default_factory=list)
+    decisions: dict[str, RecordedDecision] = field(default_factory=dict)
+
+    @property
+    def history(self) -> SessionHistory:
+        """The history that the steps make up."""
+        return history_of(self.steps)
+
+    @property
+    def last_turn(self) -> int:
+        return self.steps[-1].turn if self.steps else 0
+
+    @property
+    def transcript(self) -> Transcript:
+        """The transcript so far."""
+        return build_transcript(self.steps, self.decisions)
+
+    def add_step(self, kind: str, payload: dict[str, Any], **fields: Any) -> Step:
+        values = {"state": Step.State.DONE, "call_id": uuid4(), **fields}
+        step = Step(seq=len(self.steps) + 1, kind=kind, payload=payload, **values)
+        self.steps.append(step)
+        return step
+
+
+@dataclass(frozen=True)
+class ReplayOverrides:
+    """What a replay changes; None keeps the current value."""
+
+    instructions: str | None = None
+    endpoint: str | None = None
+    policy: PolicySpec | None = None
+
+
+@dataclass(frozen=True)
+class ReplayLease:
+    """A runner's right to write a replay."""
+
+    replay_id: UUID
+    runner_id: UUID
+    fence: int
+
+
+def create_replay(principal: Principal, recording: Recording, overrides: ReplayOverrides) -> Replay:
+    """Create a replay of a recording and enqueue it.
+
+    Raises `Forbidden`, `NotFound` (the endpoint), `InvalidInput` with the field, or `Conflict`
+    (`too_many_replays`).
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    agent = recording.agent
+    require_run_permission(principal, agent)
+    new_replay = _build_replay(principal, recording, overrides)
+    organization = Organization(pk=recording.organization_id)
+    with record_change(
+        **describe_row("recording", recording, recording.title),
+        actor=principal.actor,
+        action="recording_replayed",
+        details={
+            "replay_id": str(new_replay.pk),
+            "agent": agent.slug,
+            "changed": sorted(new_replay.changed),
+        },
+        governed=False,
+    ):
+        lock_row(organization)
+        _check_open_replays(organization)
+        new_replay.save(force_insert=True)
+    enqueue_task_on_commit(REPLAY_TASK, str(new_replay.pk))
+    return new_replay
+
+
+def _check_open_replays(organization: Organization) -> None:
+    open_replays = Replay.objects.for_organization(organization.pk).filter(
+        status__in=(Replay.Status.QUEUED, Replay.Status.RUNNING)
+    )
+    if open_replays.count() >= MAX_OPEN_REPLAYS:
+        raise Conflict(
+            format_message("{count} replays are already running.", count=MAX_OPEN_REPLAYS),
+            code="too_many_replays",
+            remedy="Wait until one finishes.",
+        )
+
+
+def _build_replay(principal: Principal, recording: Recording, overrides: ReplayOverrides) -> Replay:
+    organization_id = recording.organization_id
+    endpoint: ModelEndpoint | None = None
+    changes: dict[str, Any] = {}
+    if overrides.instructions is not None:
+        changes["instructions"] = make_storable(
+            _clean_instructions(overrides.instructions, organization_id)
+        )
+    if overrides.endpoint is not None:
+        endpoint = _get_endpoint(organization_id, overrides.endpoint)
+        changes["endpoint"] = overrides.endpoint
+    rules = None
+    if overrides.policy is not None:
+        rules = build_policy(recording.agent, overrides.policy).as_dict()
+        changes["policy"] = overrides.policy.as_dict()
+    return Replay(
+        organization_id=organization_id,
+        recording=recording,
+        changed=changes,
+        rules=rules,
+        endpoint=endpoint,
+        started_by_kind=principal.kind,
+        started_by_id=principal.id,
+        started_by=principal.label,
+    )
+
+
+def _get_endpoint(organization_id: UUID, slug: str) -> ModelEndpoint:
+    endpoint = ModelEndpoint.objects.for_organization(organization_id).filter(slug=slug).first()
+    if endpoint is None:
+        raise NotFound(
+            format_message("The model endpoint {slug!r} doesn't exist.", slug=slug),
+            field="endpoint",
+            remedy="List them with: bonobot models list",
+        )
+    return endpoint
+
+
+def _clean_instructions(text: str, organization_id: UUID) -> str:
+    if len(text) > MAX_INSTRUCTIONS_LENGTH:
+        raise InvalidInput(
+            format_message("The instructions have {count:,} characters.", count=len(text)),
+            field="instructions",
+            remedy=format_message(
+                "Use at most {longest_instructions:,} characters.",
+                longest_instructions=MAX_INSTRUCTIONS_LENGTH,
+            ),
+        )
+    return mask_organization_secrets(text, organization_id)
+
+
+def claim_replay(replay_id: UUID, runner_id: UUID) -> ReplayLease | None:
+    """Claim a queued or abandoned replay; return None if it isn't claimable."""
+    claimable = Replay.objects.filter(_build_claimable_filter(), pk=replay_id)
+    fence = claimable.values_list("fence", flat=True).first()
+    if fence is None:
+        return None
+    lease = ReplayLease(replay_id, runner_id, fence + 1)
+    # The fence in the condition makes two claims of the same state exclude each other.
+    is_claimed = claimable.filter(fence=fence).update(
+        runner_id=runner_id,
+        fence=F("fence") + 1,
+        status=Replay.Status.RUNNING,
+        updated_at=timezone.now(),
+    )
+    if not is_claimed:
+        return None
+    if fence >= MAX_ATTEMPTS:
+        fail_replay(lease, Problem("Its worker stopped on every attempt.", code="replay_lost"))
+        return None
+    return lease
+
+
+def list_stalled_replays(min_queued_time: timedelta = timedelta(seconds=10)) -> list[UUID]:
+    """Return the ids of replays that should be running but aren't."""
+    long_queued = Q(status=Replay.Status.QUEUED, updated_at__lt=timezone.now() - min_queued_time)
+    stalled = Replay.objects.filter(long_queued | _build_abandoned_filter())
+    return list(stalled.values_list("pk", flat=True)[:100])
+
+
+def release_replay(lease: ReplayLease) -> None:
+    """Requeue a replay that this process can't finish."""
+    now = timezone.now()
+    if _filter_leased(lease).update(status=Replay.Status.QUEUED, runner=None, updated_at=now):
+        enqueue_task_on_commit(REPLAY_TASK, str(lease.replay_id))
+
+
+def complete_replay(lease: ReplayLease, transcript: Transcript) -> None:
+    """Save the result of a replay, unless its lease was lost."""
+    replay_row = Replay.objects.select_related("recording").get(pk=lease.replay_id)
+    differences = compare_transcripts(
+        Transcript.from_dict(replay_row.recording.conversation), transcript
+    )
+    _finish_replay(
+        lease,
+        status=Replay.Status.DONE,
+        conversation=make_storable(transcript.to_dict()),
+        differences=make_storable([asdict(difference) for difference in differences]),
+        differs=bool(differences),
+        tokens=transcript.tokens,
+        cost_microusd=transcript.cost_microusd,
+    )
+
+
+def fail_replay(lease: ReplayLease, problem: Problem) -> None:
+    """Save the error of a replay that ended without a result."""
+    detail = f"{problem} {problem.remedy}".strip()
+    _finish_replay(lease, status=Replay.Status.FAILED, error_code=problem.code, error_detail=detail)
+
+
+def _finish_replay(lease: ReplayLease, **values: Any) -> None:
+    now = timezone.now()
+    with transaction.atomic():
+        if not _filter_leased(lease).update(runner=None, finished_at=now, updated_at=now, **values):
+            return
+        same_recording = Replay.objects.filter(recording__replays=lease.replay_id)
+        finished_replays = same_recording.exclude(finished_at=None).order_by("-created_at")
+        Replay.objects.filter(
+            pk__in=list(finished_replays.values_list("pk", flat=True)[MAX_FINISHED_REPLAYS:])
+        ).delete()
+
+
+def _filter_leased(lease: ReplayLease) -> Any:
+    return Replay.objects.filter(
+        pk=lease.replay_id,
+        runner_id=lease.runner_id,
+        fence=lease.fence,
+        status=Replay.Status.RUNNING,
+    )
+
+
+def _build_claimable_filter() -> Q:
+    return Q(status=Replay.Status.QUEUED) | _build_abandoned_filter()
+
+
+def _build_abandoned_filter() -> Q:
+    without_runner = Q(runner=None) | Q(runner__stopped_at__isnull=False)
+    return Q(status=Replay.Status.RUNNING) & (
+        without_runner | Q(runner__heartbeat_at__lt=get_heartbeat_deadline())
+    )
 
 
 def load_replay_context(replay_id: UUID) -> ReplayContext:
@@ -115,34 +369,6 @@ def load_replay_context(replay_id: UUID) -> ReplayContext:
         ),
         recorded_results=RecordedResults(transcript, masker.mask_value),
     )
-
-
-@dataclass
-class ReplaySteps:
-    """The steps of a running replay, in memory."""
-
-    steps: list[Step] = field(default_factory=list)
-    decisions: dict[str, RecordedDecision] = field(default_factory=dict)
-
-    @property
-    def history(self) -> SessionHistory:
-        """The history that the steps make up."""
-        return history_of(self.steps)
-
-    @property
-    def last_turn(self) -> int:
-        return self.steps[-1].turn if self.steps else 0
-
-    @property
-    def transcript(self) -> Transcript:
-        """The transcript so far."""
-        return build_transcript(self.steps, self.decisions)
-
-    def add_step(self, kind: str, payload: dict[str, Any], **fields: Any) -> Step:
-        values = {"state": Step.State.DONE, "call_id": uuid4(), **fields}
-        step = Step(seq=len(self.steps) + 1, kind=kind, payload=payload, **values)
-        self.steps.append(step)
-        return step
 
 
 async def replay_messages(context: ReplayContext) -> Transcript:
@@ -384,7 +610,7 @@ async def run_replay(replay_id: UUID) -> None:
     runner_id = get_session_runner().runner_id
     if runner_id is None:
         return
-    lease = await get_runtime().run_orm(evaluation.claim_replay, replay_id, runner_id)
+    lease = await get_runtime().run_orm(claim_replay, replay_id, runner_id)
     if lease is not None:
         await _run_claimed_replay(lease)
 
@@ -395,17 +621,17 @@ async def _run_claimed_replay(lease: ReplayLease) -> None:
         context = await orm(load_replay_context, lease.replay_id)
         transcript = await replay_messages(context)
     except asyncio.CancelledError:
-        await asyncio.shield(orm(evaluation.release_replay, lease))
+        await asyncio.shield(orm(release_replay, lease))
         raise
     except (*UNAVAILABLE_ERRORS, AuditUnavailable) as error:
         logger.warning("replay %s stands still: %s", lease.replay_id, error)
-        await run_orm_with_retry(evaluation.release_replay, lease)
+        await run_orm_with_retry(release_replay, lease)
     except Problem as problem:
-        await run_orm_with_retry(evaluation.fail_replay, lease, problem)
+        await run_orm_with_retry(fail_replay, lease, problem)
     except Exception:
         # The top of a worker's task: no caller could report the error.
         logger.exception("replay %s ended by a fault", lease.replay_id)
         remedy = "Replay it again. If it fails again, contact the administrator."
-        await run_orm_with_retry(evaluation.fail_replay, lease, InternalError(remedy=remedy))
+        await run_orm_with_retry(fail_replay, lease, InternalError(remedy=remedy))
     else:
-        await run_orm_with_retry(evaluation.complete_replay, lease, transcript)
+        await run_orm_with_retry(complete_replay, lease, transcript)
