@@ -29,12 +29,11 @@ template, and its variables don't match a `/`. A pattern that matches the reques
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Literal, Protocol
 from uuid import UUID
 
+from agents.policies import decision_texts
 from agents.policies.rules import Arguments, Policy, Rule
-from bonobot.core.i18n.messages import format_message
 
 UNRESTRICTED_POLICY = Policy("all")
 Kind = Literal["resource", "resource_template", "skill", "prompt"]
@@ -192,39 +191,13 @@ class PolicyDecision:
         return self.verdict != "deny"
 
 
-_DEFINITION_REFUSALS = {
-    "pending": (
-        "not_approved",
-        partial(format_message, "The {noun} `{label}` is pending review."),
-        format_message("Someone who can review definitions must review it."),
-    ),
-    "changed": (
-        "definition_changed",
-        partial(format_message, "The server changed the {noun} `{label}` after it was approved."),
-        format_message("Someone who can review definitions must review the change."),
-    ),
-    "instructions_changed": (
-        "definition_changed",
-        partial(format_message, "The server of the {noun} `{label}` changed its instructions."),
-        format_message(
-            "Someone who can review definitions must compare and approve the new instructions."
-        ),
-    ),
-    "rejected": (
-        "definition_rejected",
-        partial(format_message, "The {noun} `{label}` was rejected in a review."),
-        format_message("Someone who can review definitions must approve it."),
-    ),
-    "refused": (
-        "definition_rejected",
-        partial(format_message, "The definition of the {noun} `{label}` can't be used."),
-        format_message("See the definition's page for the reason. The server must fix it."),
-    ),
-    "gone": (
-        "{noun}_gone",
-        partial(format_message, "The server no longer declares the {noun} `{label}`."),
-        format_message("Refresh the server, or use another one."),
-    ),
+_REVIEW_CODES = {
+    "pending": "not_approved",
+    "changed": "definition_changed",
+    "instructions_changed": "definition_changed",
+    "rejected": "definition_rejected",
+    "refused": "definition_rejected",
+    "gone": "{noun}_gone",
 }
 
 
@@ -278,48 +251,29 @@ def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
             "organization",
             "organization:halted",
             "kill_switch_enabled",
-            "The organization's kill switch is enabled.",
-            "An owner can disable the kill switch.",
+            *decision_texts.HALTED_ORGANIZATION,
         )
-    return _build_switch_stage("agent", switches.agent, "agent_disabled", "This agent is disabled.")
+    if not switches.agent:
+        text = decision_texts.DISABLED_AGENT
+        return StageVerdict("agent", "agent:enabled", "agent_disabled", *text)
+    return StageVerdict("agent", "agent:enabled")
 
 
 def evaluate_server_stage(name: str, enabled: bool) -> StageVerdict:
-    return _build_switch_stage(
-        "server",
-        enabled,
-        "server_disabled",
-        format_message("The server `{name}` is disabled.", name=name),
-    )
-
-
-def _build_switch_stage(name: str, enabled: bool, code: str, reason: str) -> StageVerdict:
     if enabled:
-        return StageVerdict(name, f"{name}:enabled")
-    return StageVerdict(
-        name, f"{name}:enabled", code, reason, "An operator or owner can enable it."
-    )
+        return StageVerdict("server", "server:enabled")
+    text = decision_texts.explain_disabled_server(name)
+    return StageVerdict("server", "server:enabled", "server_disabled", *text)
 
 
 def evaluate_attachment_stage(facts: DecisionFacts, scope: AgentServerScope | None) -> StageVerdict:
     """Check that the server is attached to the agent and enabled there."""
     if scope is not None and scope.enabled:
         return StageVerdict("attachment", "attachment:enabled")
-    reason = format_message(
-        "The server `{server_name}` isn't attached to this agent.", server_name=facts.server_name
+    text = decision_texts.explain_missing_attachment(
+        facts.server_name, is_attached=scope is not None
     )
-    if scope is not None:
-        reason = format_message(
-            "The server `{server_name}` is disabled for this agent.",
-            server_name=facts.server_name,
-        )
-    return StageVerdict(
-        "attachment",
-        "attachment:enabled",
-        "not_attached",
-        reason,
-        "Attach the server to the agent first.",
-    )
+    return StageVerdict("attachment", "attachment:enabled", "not_attached", *text)
 
 
 def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
@@ -330,35 +284,20 @@ def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
         "attachment",
         f"builtin:{tool.toolset}",
         "builtin_disabled",
-        format_message(
-            "The built-in tool `{tool}` isn't enabled for this agent.", tool=tool.own_name
-        ),
-        format_message(
-            "Enable `{toolset}`, with its required options, on the agent's Built-in tools page.",
-            toolset=tool.toolset,
-        ),
+        *decision_texts.explain_missing_toolset(tool.own_name, tool.toolset),
     )
 
 
 def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
     """Check that the definition is approved, still offered, and enabled."""
-    if refusal := _DEFINITION_REFUSALS.get(facts.state):
-        code, format_reason, remedy = refusal
-        reason = format_reason(noun=facts.noun, label=facts.label)
+    if code := _REVIEW_CODES.get(facts.state):
+        text = decision_texts.explain_review_state(facts.state, noun=facts.noun, label=facts.label)
         code = code.replace("{noun}", facts.noun)
-        return StageVerdict("definition", f"definition:{facts.state}", code, reason, remedy)
+        return StageVerdict("definition", f"definition:{facts.state}", code, *text)
     if not facts.enabled:
-        return StageVerdict(
-            "definition",
-            "definition:switch",
-            f"{facts.noun}_disabled",
-            format_message(
-                "The {noun} `{label}` is disabled.",
-                noun=facts.noun,
-                label=facts.label,
-            ),
-            "An operator can enable it on its server.",
-        )
+        text = decision_texts.explain_disabled_definition(facts.noun, facts.label)
+        code = f"{facts.noun}_disabled"
+        return StageVerdict("definition", "definition:switch", code, *text)
     return StageVerdict("definition", "definition:approved")
 
 
@@ -372,12 +311,7 @@ def _evaluate_tool_scope(tool: ToolFacts, scope: AgentServerScope | None) -> Sta
         "scope",
         "attachment:allowed" if denied_glob is None else f"attachment:denied:{denied_glob}",
         "denied_by_attachment",
-        format_message(
-            "The tool `{tool}` of the server `{server_name}` isn't selected for this agent.",
-            server_name=tool.server_name,
-            tool=tool.label,
-        ),
-        "Change the selected tools of that server on the agent's Tools tab.",
+        *decision_texts.explain_unselected_tool(tool.label, tool.server_name),
     )
 
 
@@ -390,12 +324,7 @@ def _evaluate_organization_policy(
             "organization",
             f"organization:{matching_rules.deny}",
             "denied_by_organization",
-            format_message(
-                "The organization's rule `{deny}` denies `{tool}` for every agent.",
-                deny=matching_rules.deny,
-                tool=tool.label,
-            ),
-            "An owner can change the organization's rules.",
+            *decision_texts.explain_organization_denial(matching_rules.deny, tool.label),
         )
     if matching_rules.ask is not None:
         return _build_ask_stage("organization", f"organization:{matching_rules.ask}", tool)
@@ -412,25 +341,10 @@ def _evaluate_policy(tool: ToolFacts, policy: Policy, arguments: Arguments | Non
         return StageVerdict(
             "policy", f"{rule}:{matching_rules.allow}" if policy.mode == "allowlist" else rule
         )
-    if policy.mode == "none":
-        reason = format_message(
-            "The agent's policy (mode `none`) blocks every tool, including `{tool}`.",
-            tool=tool.label,
-        )
-    elif matching_rules.deny is not None:
+    text = decision_texts.explain_policy_denial(policy.mode, matching_rules.deny, tool.label)
+    if policy.mode != "none" and matching_rules.deny is not None:
         rule = f"{rule}:{matching_rules.deny}"
-        reason = format_message(
-            "The rule `{rule}` of the agent's policy denies `{tool}`.",
-            rule=str(matching_rules.deny),
-            tool=tool.label,
-        )
-    else:
-        reason = format_message(
-            "The agent's policy (mode `allowlist`) has no rule that allows `{tool}`.",
-            tool=tool.label,
-        )
-    remedy = "An operator or owner can change the agent's tool policy."
-    return StageVerdict("policy", rule, "denied_by_policy", reason, remedy)
+    return StageVerdict("policy", rule, "denied_by_policy", *text)
 
 
 class _MatchingRules:
@@ -449,17 +363,8 @@ class _MatchingRules:
 
 
 def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:
-    return StageVerdict(
-        stage,
-        rule,
-        reason=format_message(
-            "The rule `{rule}` requires approval for `{tool}`.",
-            rule=rule.partition(":")[2],
-            tool=tool.label,
-        ),
-        remedy="Someone who can approve calls must approve it on the Approvals page.",
-        asks=True,
-    )
+    text = decision_texts.explain_required_approval(rule.partition(":")[2], tool.label)
+    return StageVerdict(stage, rule, "", *text, asks=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,14 +446,8 @@ def _evaluate_definition_scope(
         "scope",
         "attachment:selected",
         "not_selected",
-        format_message(
-            "The {noun} `{uri}` of the server `{server_name}` isn't selected for this agent.",
-            server_name=definition.server_name,
-            noun=definition.noun,
-            uri=definition.uri or definition.label,
-        ),
-        format_message(
-            "Select the {noun} for that server on the agent's Tools tab.", noun=definition.noun
+        *decision_texts.explain_unselected_definition(
+            definition.noun, definition.uri or definition.label, definition.server_name
         ),
     )
 
@@ -563,13 +462,5 @@ def _find_pattern(patterns: Iterable[str], names: Iterable[str]) -> str | None:
 def _evaluate_mode(definition: DefinitionFacts, mode: str) -> StageVerdict:
     if mode != "none":
         return StageVerdict("policy", f"policy:{mode}")
-    return StageVerdict(
-        "policy",
-        "policy:none",
-        "denied_by_policy",
-        format_message(
-            "The tool policy mode `none` denies `{name}` and everything else.",
-            name=definition.label,
-        ),
-        "An operator or owner can change the agent's tool policy.",
-    )
+    text = decision_texts.explain_definition_denial(definition.label)
+    return StageVerdict("policy", "policy:none", "denied_by_policy", *text)

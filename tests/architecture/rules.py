@@ -66,6 +66,7 @@ DECISIONS = (
     "bonobot.accounts.admin_base.svg_charts",
     "agents.elicitations.forms",
     "agents.policies.compare_decisions",
+    "agents.policies.decision_texts",
     "agents.policies.decisions",
     "agents.policies.rules",
     "agents.sessions.timeline_bars",

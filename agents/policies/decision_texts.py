@@ -1,0 +1,155 @@
+"""Texts of decisions: why a call is denied or needs an approval, and what to do next. No I/O."""
+
+from functools import partial
+from typing import NamedTuple
+
+from bonobot.core.i18n.messages import format_message
+
+ENABLE_REMEDY = format_message("An operator or owner can enable it.")
+POLICY_REMEDY = format_message("An operator or owner can change the agent's tool policy.")
+
+
+class DecisionText(NamedTuple):
+    """Why a stage denies a call or asks for an approval, and what to do next."""
+
+    reason: str
+    remedy: str
+
+
+HALTED_ORGANIZATION = DecisionText(
+    format_message("The organization's kill switch is enabled."),
+    format_message("An owner can disable the kill switch."),
+)
+DISABLED_AGENT = DecisionText(format_message("This agent is disabled."), ENABLE_REMEDY)
+
+# By the state of a definition.
+_REVIEW_REASONS = {
+    "pending": partial(format_message, "The {noun} `{label}` is pending review."),
+    "changed": partial(
+        format_message, "The server changed the {noun} `{label}` after it was approved."
+    ),
+    "instructions_changed": partial(
+        format_message, "The server of the {noun} `{label}` changed its instructions."
+    ),
+    "rejected": partial(format_message, "The {noun} `{label}` was rejected in a review."),
+    "refused": partial(format_message, "The definition of the {noun} `{label}` can't be used."),
+    "gone": partial(format_message, "The server no longer declares the {noun} `{label}`."),
+}
+_REVIEW_REMEDIES = {
+    "pending": format_message("Someone who can review definitions must review it."),
+    "changed": format_message("Someone who can review definitions must review the change."),
+    "instructions_changed": format_message(
+        "Someone who can review definitions must compare and approve the new instructions."
+    ),
+    "rejected": format_message("Someone who can review definitions must approve it."),
+    "refused": format_message("See the definition's page for the reason. The server must fix it."),
+    "gone": format_message("Refresh the server, or use another one."),
+}
+
+
+def explain_disabled_server(name: str) -> DecisionText:
+    return DecisionText(
+        format_message("The server `{name}` is disabled.", name=name), ENABLE_REMEDY
+    )
+
+
+def explain_missing_attachment(server_name: str, *, is_attached: bool) -> DecisionText:
+    """Return why an agent can't use a server: it isn't attached, or is disabled there."""
+    reason = format_message(
+        "The server `{server_name}` isn't attached to this agent.", server_name=server_name
+    )
+    if is_attached:
+        reason = format_message(
+            "The server `{server_name}` is disabled for this agent.", server_name=server_name
+        )
+    return DecisionText(reason, format_message("Attach the server to the agent first."))
+
+
+def explain_missing_toolset(tool: str, toolset: str) -> DecisionText:
+    return DecisionText(
+        format_message("The built-in tool `{tool}` isn't enabled for this agent.", tool=tool),
+        format_message(
+            "Enable `{toolset}`, with its required options, on the agent's Built-in tools page.",
+            toolset=toolset,
+        ),
+    )
+
+
+def explain_review_state(state: str, *, noun: str, label: str) -> DecisionText:
+    """Return why a definition in this state can't be used."""
+    return DecisionText(_REVIEW_REASONS[state](noun=noun, label=label), _REVIEW_REMEDIES[state])
+
+
+def explain_disabled_definition(noun: str, label: str) -> DecisionText:
+    return DecisionText(
+        format_message("The {noun} `{label}` is disabled.", noun=noun, label=label),
+        format_message("An operator can enable it on its server."),
+    )
+
+
+def explain_unselected_tool(tool: str, server_name: str) -> DecisionText:
+    return DecisionText(
+        format_message(
+            "The tool `{tool}` of the server `{server_name}` isn't selected for this agent.",
+            server_name=server_name,
+            tool=tool,
+        ),
+        format_message("Change the selected tools of that server on the agent's Tools tab."),
+    )
+
+
+def explain_unselected_definition(noun: str, uri: str, server_name: str) -> DecisionText:
+    return DecisionText(
+        format_message(
+            "The {noun} `{uri}` of the server `{server_name}` isn't selected for this agent.",
+            server_name=server_name,
+            noun=noun,
+            uri=uri,
+        ),
+        format_message("Select the {noun} for that server on the agent's Tools tab.", noun=noun),
+    )
+
+
+def explain_organization_denial(rule: object, tool: str) -> DecisionText:
+    return DecisionText(
+        format_message(
+            "The organization's rule `{deny}` denies `{tool}` for every agent.",
+            deny=rule,
+            tool=tool,
+        ),
+        format_message("An owner can change the organization's rules."),
+    )
+
+
+def explain_policy_denial(mode: str, rule: object | None, tool: str) -> DecisionText:
+    """Return why the agent's policy denies a tool: its mode, a rule, or no rule that allows it."""
+    if mode == "none":
+        reason = format_message(
+            "The agent's policy (mode `none`) blocks every tool, including `{tool}`.", tool=tool
+        )
+    elif rule is not None:
+        reason = format_message(
+            "The rule `{rule}` of the agent's policy denies `{tool}`.", rule=str(rule), tool=tool
+        )
+    else:
+        reason = format_message(
+            "The agent's policy (mode `allowlist`) has no rule that allows `{tool}`.", tool=tool
+        )
+    return DecisionText(reason, POLICY_REMEDY)
+
+
+def explain_definition_denial(name: str) -> DecisionText:
+    """Return why the agent's policy denies a resource or prompt: its mode is `none`."""
+    return DecisionText(
+        format_message(
+            "The tool policy mode `none` denies `{name}` and everything else.", name=name
+        ),
+        POLICY_REMEDY,
+    )
+
+
+def explain_required_approval(rule: str, tool: str) -> DecisionText:
+    return DecisionText(
+        format_message("The rule `{rule}` requires approval for `{tool}`.", rule=rule, tool=tool),
+        format_message("Someone who can approve calls must approve it on the Approvals page."),
+    )
