@@ -20,11 +20,16 @@ from agents.calls.incomplete_results import (
     parse_incomplete_result,
     parse_url_elicitations,
 )
-from agents.calls.mcp_tasks import call_as_task
-from agents.calls.pending_calls import SendRequest, poll_task
+from agents.calls.mcp_tasks import (
+    SendRequest,
+    call_as_task,
+    poll_task,
+    requires_task,
+)
+from agents.calls.pending_calls import deliver_responses
 from agents.calls.prepare_call import redecide_call
 from agents.calls.resolve import build_params, get_argument_schema
-from agents.calls.snapshots import SnapshotTool, Target, get_snapshot_cache
+from agents.calls.snapshots import SnapshotTool, Target
 from agents.calls.types import (
     CallIncomplete,
     CallOutcome,
@@ -35,7 +40,6 @@ from agents.calls.types import (
 )
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
-from bonobot.core.runtime import get_runtime
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error
 from mcp_servers.client.mcp_extensions import is_skill_content
@@ -43,7 +47,6 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH
 from mcp_servers.refresh_definitions import await_refresh_on_error
 
-CANCEL_TIMEOUT_S = 5.0
 MIN_TIMEOUT_S = 0.1  # for a retry shortly before the deadline
 
 MakeCall = Callable[[CallRequest], Awaitable[CallOutcome]]
@@ -100,7 +103,9 @@ async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any
         host=request.host,
     )
     is_poll = request.continuation is not None and request.continuation.task_id
-    if tool is not None and tool.requires_task and not is_poll:
+    # Few tools declare their execution.
+    execution = tool.declaration.get("execution") if tool and not is_poll else None
+    if execution is not None and requires_task(endpoint, execution):
         send_request = partial(call_as_task, endpoint, send_request, request.timeout_s)
     context.sent = True
     result = await _send_round_trip(request, endpoint, send_request, build_params(request, target))
@@ -118,6 +123,8 @@ async def _send_round_trip(
     """Send a request of a call, or poll its task; return the raw result."""
     continuation = request.continuation
     if continuation and continuation.task_id:
+        if continuation.updates:
+            await deliver_responses(continuation, send_request)
         return await poll_task(request, endpoint, continuation, send_request)
     if request.relay:
         return await send_request(request.method, _build_relayed_params(params, request.relay))
@@ -224,22 +231,3 @@ async def _make_nested_call(
     if outcome.pending_call_id is not None:
         raise CallIncomplete(outcome)
     return outcome
-
-
-async def cancel_task(request: CallRequest, task_id: str) -> None:
-    """Send `tasks/cancel` for a task whose result is no longer needed."""
-    if request.agent_id is None or request.server_id is None:
-        return
-    snapshot = await get_runtime().run_orm(get_snapshot_cache().load, "agent", request.agent_id)
-    server = snapshot.servers.get(request.server_id)
-    if server is None or not server.enabled:
-        return
-    endpoint = await resolve_user_endpoint(server.endpoint, request.principal, request.session_id)
-    await get_connection_pool().send_request(
-        endpoint,
-        "tasks/cancel",
-        {"taskId": task_id},
-        holder=request.holder,
-        timeout_s=CANCEL_TIMEOUT_S,
-        host=request.host,
-    )

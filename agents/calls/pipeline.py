@@ -26,8 +26,9 @@ from agents.calls.admit import build_admission, choose_timeouts
 from agents.calls.completions import clean_completion
 from agents.calls.connections import release_connections, release_server_connections
 from agents.calls.context import CallContext
-from agents.calls.forward import cancel_task, forward_call
+from agents.calls.forward import forward_call
 from agents.calls.inspect_result import inspect_result
+from agents.calls.mcp_tasks import cancel_task
 from agents.calls.pending_calls import save_pending_call
 from agents.calls.prepare_call import (
     add_call_labels,

@@ -30,7 +30,6 @@ from agents.calls.definitions import (
     list_servers_with_changed_instructions,
     split_tools,
 )
-from agents.calls.mcp_tasks import requires_task
 from agents.models import Agent, AgentServer
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from agents.policies.decisions import (
@@ -85,7 +84,6 @@ class SnapshotTool:
     labels: tuple[str, ...] = ()
     store_use: StoreUse = NO_STORE
     builtin: BuiltinTool | None = field(default=None, compare=False)
-    requires_task: bool = False  # can only be called as a task
     # The original input schema, which arguments must match.
     input_schema: dict[str, Any] = field(init=False, compare=False, repr=False)
 
@@ -437,7 +435,6 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
         definition_id=row.pk,
         labels=get_effective_labels(row, server.origin),
         store_use=get_store_use(row, server.origin),
-        requires_task=requires_task(server.endpoint, row.payload),
     )
 
 

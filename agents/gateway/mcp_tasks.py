@@ -23,7 +23,7 @@ from agents.calls.incomplete_results import (
     get_earlier_call_ids,
     parse_input_requests,
 )
-from agents.calls.pending_calls import RemoteTask, TaskMethod, send_task_request
+from agents.calls.mcp_tasks import RemoteTask, TaskMethod, send_task_request
 from agents.calls.pipeline import ApprovalRequired, CallOutcome
 from agents.calls.result_text import estimate_size
 from agents.calls.snapshots import CallSnapshot
