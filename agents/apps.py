@@ -45,8 +45,8 @@ class AgentsConfig(AppConfig):
                 find=LazyFunction("agents.gateway.routes.find_target"),
             )
         )
-        register_readiness_part(LazyFunction("agents.session_gauges.probe_workers"))
-        register_row_gauges(LazyFunction("agents.session_gauges.build_row_gauges"))
+        register_readiness_part(LazyFunction("agents.monitoring_gauges.probe_workers"))
+        register_row_gauges(LazyFunction("agents.monitoring_gauges.build_row_gauges"))
         register_server_panel(LazyFunction("agents.admin.agents.build_agents_panel"))
         register_token_snippets(
             LazyFunction("agents.admin.client_config_snippets.build_token_snippets")

@@ -19,7 +19,7 @@ ENGLISH = (
     *("bonobot.management", "agents.config_file", "bonobot.monitoring.health"),
     *("agents.cli", "mcp_servers.cli", "bonobot.accounts.cli"),
     *("bonobot.ledger.cli", "bonobot.notifications.cli", "bonobot.maintenance.cli"),
-    *("bonobot.processes", "agents.organization_offboarding", "agents.session_gauges"),
+    *("bonobot.processes", "agents.organization_offboarding", "agents.monitoring_gauges"),
     "agents.gateway",  # except for texts that screens show: see ON_SCREENS
 )
 ON_SCREENS = ("agents.gateway.client_config_snippets",)

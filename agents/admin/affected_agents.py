@@ -10,7 +10,7 @@ from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.toolset_options import build_toolbox
 from agents.models import Agent, AgentServer
 from agents.policies.decisions import AgentServerScope, ToolFacts
-from agents.policies.queries import build_scope
+from agents.policies.effective_policies import build_scope
 
 
 @dataclass(frozen=True)

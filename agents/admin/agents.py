@@ -29,7 +29,7 @@ from agents.budgets.services import (
 )
 from agents.call_activity import RANGES, CallActivity
 from agents.calls.snapshots import get_snapshot_cache
-from agents.llm.pricing import fill_context_window
+from agents.llm.prices_and_context_windows import fill_context_window
 from agents.llm.token_estimates import count_tokens, estimate_tokens
 from agents.model_endpoints.services import build_endpoint
 from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session

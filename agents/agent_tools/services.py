@@ -15,7 +15,7 @@ from agents.agent_tools.settings import (
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.models import Agent, ToolRule
 from agents.policies.decisions import EffectivePolicy
-from agents.policies.queries import load_policy
+from agents.policies.effective_policies import load_policy
 from agents.policies.services import build_policy_spec, replace_policy
 from agents.services import attach_server
 from bonobot.accounts.principals import Principal

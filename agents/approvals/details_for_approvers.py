@@ -8,7 +8,7 @@ from django.db.models import Count, Max, Q
 from django.utils import timezone
 
 from agents.models import Approval, Step
-from agents.policies.queries import load_policy
+from agents.policies.effective_policies import load_policy
 from agents.policies.rule_texts import describe_condition
 from agents.policies.rules import Policy, Rule
 from bonobot.core.problems import NotFound

@@ -38,7 +38,7 @@ from agents.policies.decisions import (
     ToolFacts,
     decide_tool_call,
 )
-from agents.policies.queries import (
+from agents.policies.effective_policies import (
     build_agent_draft,
     build_agent_policy,
     build_organization_draft,

@@ -32,7 +32,7 @@ from agents.evaluation.compare_transcripts import (
 )
 from agents.evaluation.recorded_results import RecordedResults, apply_policy
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import fill_context_window
+from agents.llm.prices_and_context_windows import fill_context_window
 from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.request_budget import (
     ModelReservation,

@@ -46,7 +46,7 @@ from agents.policies.decisions import (
     decide_definition,
     decide_tool_call,
 )
-from agents.policies.queries import (
+from agents.policies.effective_policies import (
     build_agent_policy,
     build_server_policy,
     find_organization_policy,

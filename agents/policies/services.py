@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from agents.models import Agent, ToolPolicy, ToolRule
-from agents.policies.queries import build_rules
+from agents.policies.effective_policies import build_rules
 from agents.policies.rules import Policy, Rule
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal

@@ -12,7 +12,7 @@ from typing import Any
 from django.utils import timezone
 
 from agents.models import Agent, ToolPolicy, ToolRule
-from agents.policies.queries import build_rules
+from agents.policies.effective_policies import build_rules
 from agents.policies.rules import Policy, Rule, read_policy
 from agents.policies.services import (
     Owner,

@@ -24,7 +24,7 @@ from agents.policies.compare_decisions import (
     is_hidden,
 )
 from agents.policies.decisions import ALL_SWITCHES_ON, EffectivePolicy, ToolFacts
-from agents.policies.queries import apply_organization_policy, load_policy
+from agents.policies.effective_policies import apply_organization_policy, load_policy
 from agents.policies.rules import Policy
 from agents.policies.services import Owner, PolicySpec, get_organization_id
 from agents.policies.shadow_mode import (

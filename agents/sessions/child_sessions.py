@@ -14,7 +14,7 @@ from django.conf import settings
 
 from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Agent, Inbox, Session, Step
-from agents.policies.queries import require_enabled
+from agents.policies.effective_policies import require_enabled
 from agents.sessions.answer_notices import ANSWER_NOTICE_CODES
 from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_cancel
 from agents.wakeups import build_session_topic, notify_worker, run_locally

@@ -27,7 +27,7 @@ from agents.models import (
     WorkflowRun,
 )
 from agents.models.agents import build_agent_lookup, can_see_all_agents
-from agents.policies.queries import require_enabled
+from agents.policies.effective_policies import require_enabled
 from agents.sessions.history import list_current_steps
 from agents.sessions.output_schemas import OutputSchema, check_output_schema, map_texts
 from agents.sessions.quarantine import require_not_quarantined

@@ -18,7 +18,7 @@ from agents.llm import interface as llm_interface
 from agents.llm.message_order import order_messages
 from agents.llm.result_frames import build_frame
 from agents.models import Agent, Session, Step
-from agents.policies.queries import require_enabled
+from agents.policies.effective_policies import require_enabled
 from agents.sessions.history import build_history
 from agents.sessions.output_schemas import check_output_schema, map_texts
 from agents.sessions.services import MAX_TITLE_LENGTH, require_run_permission

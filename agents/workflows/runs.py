@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 from agents.flow_labels.session_labels import label_session
 from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Agent, Session, Step, Trigger, Workflow, WorkflowRun
-from agents.policies.queries import require_enabled
+from agents.policies.effective_policies import require_enabled
 from agents.sessions.services import require_run_permission
 from agents.wakeups import notify_worker
 from agents.workflows.definitions import WorkflowDefinition, parse_workflow

@@ -14,7 +14,7 @@ from agents.console.onboarding import (
     set_step_skipped,
 )
 from agents.models import Agent, ModelEndpoint, Session
-from agents.policies.queries import load_policy
+from agents.policies.effective_policies import load_policy
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
