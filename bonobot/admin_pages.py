@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage, Tags, register
 class AdminConfig(admin_apps.SimpleAdminConfig):
     """Django's admin with our default site; its pages are loaded with the URLs."""
 
-    default_site = "agents.console.admin.site.BonobotAdminSite"
+    default_site = "agents.admin.site.BonobotAdminSite"
 
     def ready(self) -> None:
         """Register Django's admin checks, which load the pages only when they run."""
@@ -33,4 +33,6 @@ def load_admin_pages() -> None:
     Loading them takes a second, so workers and most commands don't.
     """
     admin.autodiscover()
+    # Not loaded by `autodiscover`: the site itself is in `agents.admin`.
+    from agents.admin import pages as agent_pages  # noqa: F401 - importing registers
     from bonobot.jobs import admin as job_admin  # noqa: F401 - importing registers

@@ -77,7 +77,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("bonobot.accounts.api.urls")),
     path("", include("bonobot.notifications.api.urls")),
     path("", include("agents.api.client_config_snippets")),
-    path("", include("agents.api.onboarding")),
+    path("", include("agents.api.first_run")),
     path("", include("agents.api.urls")),  # first: `mcp-servers/import` is no server's id
     path("", include("mcp_servers.api.urls")),
     *(

@@ -155,7 +155,7 @@ COMMAND_GROUPS = {
     "first-run": GroupEntry(
         "Show the first steps of an organization: completed, skipped, or hidden",
         {
-            "agents.cli.onboarding:VERBS": "show skip unskip hide unhide",
+            "agents.cli.first_run:VERBS": "show skip unskip hide unhide",
         },
         reads="show",
     ),

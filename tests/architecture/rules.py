@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.agent_tools",),
     ("agents.access_requests",),
     (
-        *("agents.gateway", "agents.console", "agents.config_file", "agents.admin", "agents.api"),
+        *("agents.gateway", "agents.config_file", "agents.admin", "agents.api"),
         *("agents.cli", "agents.organization_offboarding", "agents.tasks", "agents.apps"),
         "agents",
     ),
@@ -155,7 +155,7 @@ LONGEST_MODULE = 700
 LONGEST_FUNCTION = 50
 # Gerunds that are the standard term of MCP, Python or the trade.
 STANDARD_GERUNDS = frozenset(
-    {"logging", "masking", "monitoring", "onboarding", "pricing", "sampling", "scanning", "tracing"}
+    {"logging", "masking", "monitoring", "pricing", "sampling", "scanning", "tracing"}
 )
 # What says only that something happened, or to something.
 BARE_NAMES = frozenset(

@@ -12,7 +12,7 @@ LOADED = """
 import sys
 import django
 django.setup()
-heavy = {"agents.admin.agents", "agents.console.admin.site", "bonobot.urls", "mcp",
+heavy = {"agents.admin.agents", "agents.admin.site", "bonobot.urls", "mcp",
          "rest_framework.views"}
 print(sorted(heavy & set(sys.modules)))
 """

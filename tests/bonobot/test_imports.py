@@ -26,7 +26,7 @@ HEAVY_LIBRARIES = frozenset(
 HEAVY_PACKAGES = frozenset(
     {
         *("agents.admin.agents", "agents.builtin_tools.registry", "agents.calls.pipeline"),
-        *("agents.console.admin.site", "agents.gateway.transports", "agents.services"),
+        *("agents.admin.site", "agents.gateway.transports", "agents.services"),
         *("agents.sessions.loop", "bonobot.core.http.egress", "bonobot.core.runtime"),
         *("bonobot.urls", "mcp_servers.client.pool", "mcp_servers.discovery"),
         *("mcp_servers.scanning.definitions", "mcp_servers.schemas", "mcp_servers.services"),

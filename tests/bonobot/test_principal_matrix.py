@@ -20,8 +20,8 @@ from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
-from agents.console import command_palette
-from agents.console.navigation import Navigation
+from agents.admin import command_palette
+from agents.admin.navigation import Navigation
 from agents.gateway import server_registry
 from agents.gateway.organization_server import handlers as organization_server_handlers
 from agents.gateway.organization_server import management_tools

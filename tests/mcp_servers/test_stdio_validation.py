@@ -8,7 +8,7 @@ from django.utils.datastructures import MultiValueDict
 from agents.config_file.apply_config import apply_config
 from agents.config_file.export_config import export_config, to_yaml
 from agents.config_file.read_config import read_config_file
-from agents.console.doctor_checks import inspect_stdio_configuration
+from agents.doctor_checks import inspect_stdio_configuration
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime

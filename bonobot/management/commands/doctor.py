@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from rich.table import Table
 from rich.text import Text
 
-from agents.console.doctor_checks import SettingsFinding, run_settings_checks
+from agents.doctor_checks import SettingsFinding, run_settings_checks
 from bonobot.core.cli.pipe_console import PipeConsole
 from bonobot.management.command_groups import COMMAND_HELPS
 

@@ -182,7 +182,7 @@ class Command(BaseCommand):
         if Organization.objects.exists():
             return {}
         # It loads agents, servers and sessions, which takes a fifth of a start.
-        from agents.console.demo_organization import create_demo_organization
+        from agents.demo_organization import create_demo_organization
 
         self.stdout.write("Creating a demo organization with an agent and its servers")
         demo = create_demo_organization()

@@ -7,10 +7,10 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.admin.dashboard import describe_budgets
 from agents.budgets import alerts as budget_alerts
 from agents.budgets.limits import BudgetLimit, build_budget_key
 from agents.budgets.services import BudgetLine, BudgetUse, load_budget_use, set_budgets
-from agents.console.dashboard import describe_budgets
 from agents.models import Budget
 from agents.tasks import send_budget_alerts
 from bonobot.ledger.models import BudgetCell

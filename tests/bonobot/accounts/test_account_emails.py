@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from agents.console import doctor_checks
+from agents import doctor_checks
 from bonobot.accounts import tasks
 from bonobot.accounts.account_emails import (
     ACCOUNT_DELAYS_MIN,

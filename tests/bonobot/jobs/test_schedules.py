@@ -7,7 +7,7 @@ from django.db import OperationalError
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from agents.console import doctor_checks
+from agents import doctor_checks
 from bonobot.accounts.roles import Role
 from bonobot.celery import app
 from bonobot.core.problems import Problem

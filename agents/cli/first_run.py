@@ -4,10 +4,10 @@ import argparse
 from functools import partial
 from typing import Any
 
-from agents.console.onboarding import (
+from agents.first_run import (
     SLUGS,
-    load_onboarding_progress,
-    set_onboarding_closed,
+    load_first_run_progress,
+    set_first_run_closed,
     set_step_skipped,
 )
 from bonobot.accounts.roles import Action
@@ -15,7 +15,7 @@ from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_ta
 
 
 def _describe_progress(cli: CommandContext) -> dict[str, Any]:
-    progress = load_onboarding_progress(cli.principal.organization_id)
+    progress = load_first_run_progress(cli.principal.organization_id)
     return {
         "steps": [
             {
@@ -60,7 +60,7 @@ def _handle_skip(cli: CommandContext, options: argparse.Namespace, *, is_skipped
 
 
 def _handle_hide(cli: CommandContext, options: argparse.Namespace, *, hidden: bool) -> None:
-    set_onboarding_closed(cli.principal, is_closed=hidden)
+    set_first_run_closed(cli.principal, is_closed=hidden)
     cli.emit(_describe_progress(cli))
     cli.print_message(
         f"The first steps are {'hidden from' if hidden else 'shown on'} the dashboard."

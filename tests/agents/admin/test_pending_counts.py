@@ -3,7 +3,7 @@
 import pytest
 from django.utils import timezone
 
-from agents.console.pending_counts import load_pending_counts
+from agents.admin.pending_counts import load_pending_counts
 from agents.models import Approval
 from tests import factories
 

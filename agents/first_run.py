@@ -1,4 +1,4 @@
-"""Onboarding steps of an organization: progress, skip and close.
+"""The first-run steps of an organization: progress, skip and close.
 
 Whether a step is done is derived from existing rows, however they were created. `FirstRun`
 only stores which steps were skipped and whether the checklist was closed. Skipped steps can be
@@ -47,7 +47,7 @@ SIMPLE_TYPES = (str, int, float)
 
 
 @dataclass(frozen=True)
-class OnboardingStep:
+class FirstRunStep:
     """A step, and whether it is done or was skipped."""
 
     slug: str
@@ -63,15 +63,15 @@ class OnboardingStep:
 
 
 @dataclass(frozen=True)
-class OnboardingProgress:
+class FirstRunProgress:
     """An organization's progress; `undelivered` notifications failed in the last day."""
 
-    steps: tuple[OnboardingStep, ...]
+    steps: tuple[FirstRunStep, ...]
     closed: bool
     undelivered: int
 
     @property
-    def next(self) -> OnboardingStep | None:
+    def next(self) -> FirstRunStep | None:
         """The first open step."""
         return next((step for step in self.steps if not step.is_finished), None)
 
@@ -86,7 +86,7 @@ class OnboardingProgress:
         return sum(step.is_finished for step in self.steps)
 
 
-def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
+def load_first_run_progress(organization_id: UUID) -> FirstRunProgress:
     """Return an organization's progress (one query)."""
     in_organization = {"organization_id": organization_id}
     failed_notifications = (
@@ -105,7 +105,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         Exists(AuditRow.objects.filter(**in_organization, tool_name__gt="")),
     )
     steps = (
-        OnboardingStep(
+        FirstRunStep(
             slug,
             title=title,
             description=description,
@@ -114,7 +114,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         )
         for (slug, title, description), is_done in zip(STEPS, (True, *done), strict=True)
     )
-    return OnboardingProgress(tuple(steps), closed_at is not None, undelivered)
+    return FirstRunProgress(tuple(steps), closed_at is not None, undelivered)
 
 
 def set_step_skipped(principal: Principal, slug: str, *, is_skipped: bool = True) -> None:
@@ -133,7 +133,7 @@ def set_step_skipped(principal: Principal, slug: str, *, is_skipped: bool = True
     row.save(update_fields=["skipped"])
 
 
-def set_onboarding_closed(principal: Principal, *, is_closed: bool = True) -> None:
+def set_first_run_closed(principal: Principal, *, is_closed: bool = True) -> None:
     """Hide the checklist from the dashboard, or show it again."""
     row = _ensure_first_run(principal)
     row.closed_at = timezone.now() if is_closed else None

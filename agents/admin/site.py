@@ -16,17 +16,17 @@ from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
-from agents.console.admin import settings_check
-from agents.console.command_palette import search_documentation, search_palette
-from agents.console.dashboard import build_dashboard
-from agents.console.live_updates import select_topics, stream_changes
-from agents.console.navigation import (
+from agents.admin import settings_check
+from agents.admin.command_palette import search_documentation, search_palette
+from agents.admin.dashboard import build_dashboard
+from agents.admin.live_updates import select_topics, stream_changes
+from agents.admin.navigation import (
     OAUTH_CLIENTS,
     SETTINGS,
     Navigation,
     build_navigation,
 )
-from agents.console.pending_counts import count_pending
+from agents.admin.pending_counts import count_pending
 from bonobot.accounts.admin_base import ScopedAdmin
 from bonobot.accounts.admin_base.form_versions import add_form_versions
 from bonobot.accounts.admin_base.responses import (
@@ -154,8 +154,8 @@ class BonobotAdminSite(AdminSite):
 
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs, including the pages of the current organization."""
+        from agents.admin.first_run import build_url_patterns
         from agents.admin.kill_switch import show_kill_switch  # these modules import this site
-        from agents.console.admin.onboarding import build_url_patterns
 
         own_urls = [
             path(

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.urls import get_script_prefix, reverse
 from django.utils.translation import gettext_lazy as _
 
-from agents.console.pending_counts import PendingCounts
+from agents.admin.pending_counts import PendingCounts
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import counted

@@ -13,8 +13,8 @@ from agents.access_requests import (
     answer_access_request,
     create_access_request,
 )
+from agents.admin import live_updates
 from agents.approvals.services import create_approval, resolve_approval
-from agents.console import live_updates
 from agents.models import Agent, Approval
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role

@@ -19,10 +19,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from agents.access_requests import ANSWER_PERMISSIONS
+from agents.admin.pending_counts import PendingCounts
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
-from agents.console.onboarding import OnboardingProgress, load_onboarding_progress
-from agents.console.pending_counts import PendingCounts
+from agents.first_run import FirstRunProgress, load_first_run_progress
 from agents.models import AccessRequest, Approval, Budget, Session
 from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.models import AccountEmail
@@ -313,7 +313,7 @@ def build_dashboard(
     organization_id = principal.organization_id
     servers = Server.objects.for_organization(organization_id)
     shown_servers = _list_servers(servers)
-    progress = load_onboarding_progress(organization_id)
+    progress = load_first_run_progress(organization_id)
     sessions = Session.objects.for_organization(organization_id).select_related("agent")
     server_counts = _count_servers(servers)
     return {
@@ -333,7 +333,7 @@ def build_dashboard(
 def _list_attention(
     principal: Principal,
     pending: PendingCounts,
-    progress: OnboardingProgress,
+    progress: FirstRunProgress,
     servers: list[Server],
     server_counts: dict[str, Any],
 ) -> Iterator[AttentionItem]:

@@ -12,8 +12,8 @@ from django.core.management import call_command
 from django.db import OperationalError, connection
 from pytest_django import Settings
 
-from agents.console import doctor_checks
-from agents.console.doctor_checks import SettingsFinding
+from agents import doctor_checks
+from agents.doctor_checks import SettingsFinding
 from bonobot.monitoring import database_state, health
 from bonobot.processes.process_status import ProcessStatus, read_statuses, write_statuses
 from mcp_servers.client.child_process import GROUP, NAMESPACE

@@ -5,8 +5,8 @@ from django.core.checks import Warning as CheckWarning
 from playwright.sync_api import Page, expect
 from pytest_django import DjangoAssertNumQueries
 
-from agents.console.admin import settings_check
-from agents.console.doctor_checks import START_SCHEDULER, SettingsFinding
+from agents.admin import settings_check
+from agents.doctor_checks import START_SCHEDULER, SettingsFinding
 from bonobot.accounts.models import User
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.messages import format_message

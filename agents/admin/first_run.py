@@ -1,4 +1,4 @@
-"""Onboarding pages and forms."""
+"""First-run pages and forms."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,13 +18,13 @@ from agents.admin.audit_entries import describe_entries
 from agents.admin.server_imports import import_servers
 from agents.agent_tools.services import save_settings
 from agents.agent_tools.settings import Setting
-from agents.console.onboarding import (
+from agents.first_run import (
     SLUGS,
-    OnboardingProgress,
-    OnboardingStep,
+    FirstRunProgress,
+    FirstRunStep,
     build_example_message,
-    load_onboarding_progress,
-    set_onboarding_closed,
+    load_first_run_progress,
+    set_first_run_closed,
     set_step_skipped,
 )
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
@@ -72,7 +72,7 @@ ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
 }
 
 
-class OnboardingModelEndpointForm(forms.Form):
+class FirstModelEndpointForm(forms.Form):
     """A model endpoint with its most common fields."""
 
     prefix = "model"
@@ -182,32 +182,32 @@ def _build_action_url(view_name: str, *args: Any) -> str:
     return reverse(f"admin:first_run_{view_name}", args=args)
 
 
-def build_onboarding_url(step: str = "") -> str:
-    """Return the URL of onboarding, at an optional step."""
+def build_first_run_url(step: str = "") -> str:
+    """Return the URL of the first run, at an optional step."""
     query = f"?{urlencode({'step': step})}" if step else ""
     return f"{reverse('admin:first_run')}{query}"
 
 
 def _build_review_url(*servers: Server) -> str:
-    return build_added_url(ONBOARDING_DESTINATION, servers)
+    return build_added_url(FIRST_RUN_DESTINATION, servers)
 
 
-ONBOARDING_DESTINATION = replace(
+FIRST_RUN_DESTINATION = replace(
     POOL_DESTINATION,
     title=_("Add a server"),
     url=_build_action_url,
     build_next_url=_build_review_url,
-    onward=lazy(build_onboarding_url, str)(),
+    onward=lazy(build_first_run_url, str)(),
 )
 
 
-def show_onboarding(request: HttpRequest) -> HttpResponseBase:
+def show_first_run(request: HttpRequest) -> HttpResponseBase:
     """Show the steps with the current one open, or perform the posted action."""
     principal = resolve_principal(request)
     principal.require(Action.MANAGE_SERVERS)
     if request.method == "POST" and (response := _perform_action(request, principal)):
         return response
-    progress = load_onboarding_progress(principal.organization_id)
+    progress = load_first_run_progress(principal.organization_id)
     step = _select_step(request, progress)
     context: dict[str, Any] = {
         "setup": progress,
@@ -232,19 +232,19 @@ def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseB
     action, step = request.POST.get("do"), request.POST.get("step", "")
     if action == "skip":
         set_step_skipped(principal, step)
-        return HttpResponseRedirect(build_onboarding_url())
+        return HttpResponseRedirect(build_first_run_url())
     if action == "unskip":
         set_step_skipped(principal, step, is_skipped=False)
-        return HttpResponseRedirect(build_onboarding_url(step))
+        return HttpResponseRedirect(build_first_run_url(step))
     if action in ("close", "open"):
-        set_onboarding_closed(principal, is_closed=action == "close")
+        set_first_run_closed(principal, is_closed=action == "close")
         return HttpResponseRedirect(
-            reverse("admin:index") if action == "close" else build_onboarding_url()
+            reverse("admin:index") if action == "close" else build_first_run_url()
         )
     return None
 
 
-def _select_step(request: HttpRequest, progress: OnboardingProgress) -> OnboardingStep | None:
+def _select_step(request: HttpRequest, progress: FirstRunProgress) -> FirstRunStep | None:
     requested_slug = request.POST.get("step") or request.GET.get("step", "")
     if requested_slug and requested_slug not in SLUGS:
         raise NotFound(format_message("Unknown step {slug!r}.", slug=requested_slug), field="step")
@@ -261,7 +261,7 @@ def _handle_call_step(
         agent = agents.get_or_404(principal.organization_id, pk=posted["agent"])
         return _follow_session(start_session(principal, agent, posted.get("text", "")))
     is_model = posted is not None and posted.get("do") == "model"
-    model_form = OnboardingModelEndpointForm(principal, posted if is_model else None)
+    model_form = FirstModelEndpointForm(principal, posted if is_model else None)
     test_result = problem = None
     if is_model and (endpoint := _save_form(principal, model_form)) is not None:
         test_result, problem = _try_model_endpoint(principal, endpoint)
@@ -282,11 +282,11 @@ def _handle_call_step(
 
 def _follow_session(session: Session) -> HttpResponseBase:
     """Return to the steps, where the call of the session is shown when it is made."""
-    return HttpResponseRedirect(f"{build_onboarding_url()}?session={session.pk}")
+    return HttpResponseRedirect(f"{build_first_run_url()}?session={session.pk}")
 
 
 def _build_session_context(
-    request: HttpRequest, principal: Principal, progress: OnboardingProgress
+    request: HttpRequest, principal: Principal, progress: FirstRunProgress
 ) -> dict[str, Any]:
     """Return the session that was started on this page, and whether it made its call."""
     pk = parse_uuid(request.GET.get("session", ""))
@@ -300,7 +300,7 @@ def _build_session_context(
     return {"session": session, "session_state": state, "live_topics": LIVE_TOPICS}
 
 
-def _save_form(principal: Principal, form: FirstCallForm | OnboardingModelEndpointForm) -> Any:
+def _save_form(principal: Principal, form: FirstCallForm | FirstModelEndpointForm) -> Any:
     """Save the posted form; None if nothing was posted or the form has errors."""
     if not form.is_bound or not form.is_valid():
         return None
@@ -321,14 +321,14 @@ def _try_model_endpoint(
         return None, problem
 
 
-def _build_step_context(principal: Principal, step: OnboardingStep | None) -> dict[str, Any]:
+def _build_step_context(principal: Principal, step: FirstRunStep | None) -> dict[str, Any]:
     """Return the context of the open step in addition to its forms."""
     if step is not None and step.slug == "connect":
         servers = Server.objects.in_scope(principal.organization_id).order_by("-created_at")
         return {
             "servers": servers[:MAX_SERVERS],
             "review_url": _build_review_url(*servers[:MAX_SERVERS]),
-            "starters": preset_gallery.list_starter_cards(principal, ONBOARDING_DESTINATION),
+            "starters": preset_gallery.list_starter_cards(principal, FIRST_RUN_DESTINATION),
         }
     if step is not None and step.slug == "ask":
         agents = Agent.objects.visible_to(principal).filter(enabled=True)
@@ -336,7 +336,7 @@ def _build_step_context(principal: Principal, step: OnboardingStep | None) -> di
     return {}
 
 
-def _load_results(principal: Principal, progress: OnboardingProgress) -> dict[str, Any]:
+def _load_results(principal: Principal, progress: FirstRunProgress) -> dict[str, Any]:
     """Return what the completed steps resulted in, for their lines."""
     organization_id = principal.organization_id
     done = {step.slug for step in progress.steps if step.done}
@@ -355,21 +355,21 @@ def _load_results(principal: Principal, progress: OnboardingProgress) -> dict[st
 def _build_add_view(add_view: Callable[..., HttpResponseBase]) -> View:
     def add_server(request: HttpRequest, **url_arguments: Any) -> HttpResponseBase:
         return add_view(
-            request, resolve_principal(request), ONBOARDING_DESTINATION, *url_arguments.values()
+            request, resolve_principal(request), FIRST_RUN_DESTINATION, *url_arguments.values()
         )
 
     return add_server
 
 
 def build_url_patterns(wrap: Callable[[View], View]) -> list[URLPattern]:
-    """Return the URL patterns of onboarding."""
+    """Return the URL patterns of the first run."""
     add_server_patterns = [
         path(f"first-run/{view_name}/", wrap(_build_add_view(add)), name=f"first_run_{view_name}")
         for view_name, add in ADD_SERVER_VIEWS.items()
     ]
     preset_view = wrap(_build_add_view(preset_gallery.add_by_preset))
     return [
-        path("first-run/", wrap(show_onboarding), name="first_run"),
+        path("first-run/", wrap(show_first_run), name="first_run"),
         path("first-run/added/", wrap(_build_add_view(show_added_servers)), name="first_run_added"),
         path("first-run/preset/<str:slug>/", preset_view, name="first_run_preset"),
         *add_server_patterns,

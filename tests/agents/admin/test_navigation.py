@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.console.navigation import SETTINGS_AREA, SIDEBAR, Groups, NavigationEntry
+from agents.admin.navigation import SETTINGS_AREA, SIDEBAR, Groups, NavigationEntry
 from tests.parts import ROOT
 
 PAGE_PATH = re.compile(r"\*([A-Z][\w -]+(?: → [^*→]+)+)\*")

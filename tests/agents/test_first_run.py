@@ -1,4 +1,4 @@
-"""Onboarding: completed steps follow from existing rows, skipped steps are stored."""
+"""The first run: completed steps follow from existing rows, skipped steps are stored."""
 
 import re
 
@@ -8,9 +8,9 @@ from pytest_django import DjangoAssertNumQueries
 
 from agents.agent_tools.services import save_settings
 from agents.agent_tools.settings import Setting, ToolKey, find_inherited_setting
-from agents.console.onboarding import (
-    load_onboarding_progress,
-    set_onboarding_closed,
+from agents.first_run import (
+    load_first_run_progress,
+    set_first_run_closed,
     set_step_skipped,
 )
 from agents.models import Agent, ModelEndpoint, Session
@@ -33,9 +33,7 @@ def acme() -> Organization:
 
 def list_open_steps(organization: Organization) -> list[str]:
     return [
-        step.slug
-        for step in load_onboarding_progress(organization.pk).steps
-        if not step.is_finished
+        step.slug for step in load_first_run_progress(organization.pk).steps if not step.is_finished
     ]
 
 
@@ -50,7 +48,7 @@ def test_steps_are_completed_by_existing_rows(
     assert list_open_steps(acme) == ["ask"]
     create_call(acme)
     with django_assert_num_queries(1):
-        assert load_onboarding_progress(acme.pk).next is None
+        assert load_first_run_progress(acme.pk).next is None
 
 
 def test_a_skipped_step_is_skipped_for_all_and_can_be_undone(acme: Organization) -> None:
@@ -84,8 +82,8 @@ def test_an_auditor_sees_the_progress_without_links(acme: Organization) -> None:
     assert "Add a server" in page
     assert admin_client.build_url("first_run") not in page
     auditor.get("first_run", status=403)
-    set_onboarding_closed(factories.build_administrator(acme))
-    assert not load_onboarding_progress(acme.pk).is_shown
+    set_first_run_closed(factories.build_administrator(acme))
+    assert not load_first_run_progress(acme.pk).is_shown
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,4 +1,4 @@
-"""REST of onboarding."""
+"""REST of the first run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,10 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.console.onboarding import (
+from agents.first_run import (
     SLUGS,
-    load_onboarding_progress,
-    set_onboarding_closed,
+    load_first_run_progress,
+    set_first_run_closed,
     set_step_skipped,
 )
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -20,7 +20,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
 
-class OnboardingStepSerializer(StrictSerializer):
+class FirstRunStepSerializer(StrictSerializer):
     """One step of the setup."""
 
     slug = serializers.CharField()
@@ -30,10 +30,10 @@ class OnboardingStepSerializer(StrictSerializer):
     skipped = serializers.BooleanField()
 
 
-class OnboardingSerializer(VersionedSerializer):
+class FirstRunSerializer(VersionedSerializer):
     """The setup progress of the organization."""
 
-    steps = OnboardingStepSerializer(many=True)
+    steps = FirstRunStepSerializer(many=True)
     next = serializers.CharField(
         allow_null=True, help_text="The first remaining step; null if there is none."
     )
@@ -48,7 +48,7 @@ class OnboardingSerializer(VersionedSerializer):
 @extend_schema_serializer(
     examples=[OpenApiExample("Hide the setup", {"hidden": True, "skipped": ["ask"]})]
 )
-class OnboardingBody(VersionedBody):
+class FirstRunBody(VersionedBody):
     """Changes to the setup."""
 
     hidden = serializers.BooleanField(help_text="Hide the setup from the dashboard.")
@@ -59,32 +59,32 @@ class OnboardingBody(VersionedBody):
     )
 
 
-class OnboardingView(ResourceView):
+class FirstRunView(ResourceView):
     """The setup of the current organization."""
 
     rules = {"GET": Action.MANAGE_SERVERS, "PATCH": Action.MANAGE_SERVERS}
 
-    @describe_operation("get_first_run", answer=OnboardingSerializer)
+    @describe_operation("get_first_run", answer=FirstRunSerializer)
     def get(self, request: object) -> Response:
         """Get the setup steps, and which are done or skipped."""
         return self._show_progress()
 
-    @describe_operation("update_first_run", body=OnboardingBody, answer=OnboardingSerializer)
+    @describe_operation("update_first_run", body=FirstRunBody, answer=FirstRunSerializer)
     def patch(self, request: object) -> Response:
         """Skip or restore setup steps, and hide or show the setup."""
-        values: dict[str, Any] = self.read_body(OnboardingBody, partial=True)
+        values: dict[str, Any] = self.read_body(FirstRunBody, partial=True)
         if "skipped" in values:
             for slug in SLUGS:
                 set_step_skipped(self.principal, slug, is_skipped=slug in values["skipped"])
         if "hidden" in values:
-            set_onboarding_closed(self.principal, is_closed=values["hidden"])
+            set_first_run_closed(self.principal, is_closed=values["hidden"])
         return self._show_progress()
 
     def _show_progress(self) -> Response:
-        progress = load_onboarding_progress(self.organization_id)
+        progress = load_first_run_progress(self.organization_id)
         next_slug = progress.next.slug if progress.next else None
         data = {"steps": progress.steps, "next": next_slug, "hidden": progress.closed}
-        return self.respond_row(data, OnboardingSerializer)
+        return self.respond_row(data, FirstRunSerializer)
 
 
-urlpatterns = [path("first-run", OnboardingView.as_view(), name="first-run")]
+urlpatterns = [path("first-run", FirstRunView.as_view(), name="first-run")]

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
-from agents.console.doctor_checks import run_settings_checks
+from agents.doctor_checks import run_settings_checks
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.core.i18n.messages import format_message

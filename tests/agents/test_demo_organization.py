@@ -2,10 +2,10 @@
 
 import pytest
 
+from agents import demo_organization
 from agents.agent_tools.services import save_settings
 from agents.agent_tools.settings import Setting
 from agents.calls.snapshots import get_snapshot_cache
-from agents.console import demo_organization
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_cli_principal

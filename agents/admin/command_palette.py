@@ -12,7 +12,7 @@ from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
-from agents.console.navigation import Navigation, NavigationItem
+from agents.admin.navigation import Navigation, NavigationItem
 from agents.models import Agent, Session, Skill, Workflow
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

@@ -1,1 +1,0 @@
-"""Console of the admin: dashboard, onboarding, command palette, settings check."""

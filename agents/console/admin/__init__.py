@@ -1,1 +1,0 @@
-"""Admin site and pages of the console."""
