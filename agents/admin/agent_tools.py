@@ -376,7 +376,7 @@ def _render_matrix(
     shown_tools = found_tools if is_complete else _list_opened_tools(tools, query.get("open", ""))
     groups = build_groups(snapshot, changes, shown_tools)
     return visit.render_tab(
-        "agents/agent_tools.html",
+        "agent_tools/page.html",
         agent=agent,
         groups=_add_attached_servers(agent, snapshot, groups, opened=query.get("open", "")),
         counts=_list_counts(groups),
@@ -408,7 +408,7 @@ def show_matrix_preview(visit: ObjectRequest) -> HttpResponseBase:
     shown_tools = [tool for tool in list_sorted_tools(snapshot) if f"tool-{tool.name}" in posted]
     return render_fragment(
         visit.request,
-        "agents/agent_tools_preview.html",
+        "agent_tools/preview.html",
         agent=visit.object,
         groups=build_groups(snapshot, changes, shown_tools),
     )

@@ -298,7 +298,7 @@ def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     [selection] = _load_selections(visit, [str(selection.server.pk)])
     selection.problem = discovery.problem
     return render_fragment(
-        visit.request, "agents/pick_server.html", agent=visit.object, selection=selection
+        visit.request, "attach_servers/server.html", agent=visit.object, selection=selection
     )
 
 
@@ -311,7 +311,7 @@ def _render_server_picker(visit: ObjectRequest) -> HttpResponseBase:
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
     page_rows = list(rows.order_by("name")[: SERVERS_SHOWN + 1])
     return replace(visit, page="servers").render_tab(
-        "agents/pick.html",
+        "attach_servers/choose_servers.html",
         agent=agent,
         servers=add_tool_counts(page_rows[:SERVERS_SHOWN]),
         more=len(page_rows) > SERVERS_SHOWN,
@@ -340,7 +340,7 @@ def _render_tool_picker(
     visit: ObjectRequest, selections: list[ServerSelection]
 ) -> HttpResponseBase:
     return replace(visit, page="servers").render_tab(
-        "agents/pick_tools.html", agent=visit.object, selections=selections
+        "attach_servers/choose_tools.html", agent=visit.object, selections=selections
     )
 
 
@@ -416,7 +416,7 @@ def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
     return render_fragment(
         visit.request,
-        "agents/server_states.html",
+        "agent_tools/server_states.html",
         agent_servers=agent.agent_servers.select_related("server"),
         running=agent.sessions.unfinished().count(),
     )

@@ -78,7 +78,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
     workspace = describe_workspace(agent)
     stores = list_agent_stores(agent)
     return visit.render_tab(
-        "agents/builtin_tools.html",
+        "builtin_tools/page.html",
         agent=agent,
         toolsets=toolsets,
         enabled_count=sum(row.enabled for row in toolsets),

@@ -54,7 +54,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     for stage in explanation["stages"]:
         stage["title"] = STAGE_TITLES[stage["stage"]]
     return visit.render_tab(
-        "agents/explain.html",
+        "agents/decision_explanation.html",
         agent=agent,
         tool=tool,
         explanation=explanation,

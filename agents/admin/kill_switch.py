@@ -53,7 +53,7 @@ def _render_confirmation(visit: ObjectRequest) -> HttpResponseBase | None:
         return None
     return render_screen(
         visit.request,
-        "disable_confirmation.html",
+        "kill_switch/confirm.html",
         title=_t("Disable %(name)s?") % {"name": visit.object},
         object=visit.object,
         opts=visit.admin.opts,
@@ -86,7 +86,7 @@ def show_kill_switch(request: HttpRequest) -> HttpResponseBase:
     organization = Organization.objects.get(pk=principal.organization_id)
     return render_screen(
         request,
-        "kill_switch.html",
+        "kill_switch/page.html",
         title=_t("Kill switch"),
         impact=load_impact(organization),
         reason_length=MAX_REASON_LENGTH,

@@ -306,7 +306,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
                 problem = exc
         return render_screen(
             request,
-            "agents/try_endpoint.html",
+            "model_endpoints/try_endpoint.html",
             title=_("Test model"),
             opts=self.opts,
             object=endpoint,

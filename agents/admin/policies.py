@@ -406,7 +406,7 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
             if simulation is None:
                 return redirect_to_page(visit, "policy", f"?{query.urlencode()}" if query else "")
     return visit.render_tab(
-        "agents/policy.html",
+        "policies/agent_policy.html",
         agent=agent,
         draft=form_data,
         editor=build_policy_editor(load_agent_scope(snapshot, agent), stored_policy, draft_policy),
@@ -489,7 +489,7 @@ def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
     ]
     return render_fragment(
         visit.request,
-        "agents/policy_preview.html",
+        "policies/preview.html",
         agent=agent,
         editor=editor,
         **FORM_CHOICES,
@@ -512,7 +512,7 @@ def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
     ).get_page(query.get("page"))
     return render_fragment(
         visit.request,
-        "agents/policy_rows.html",
+        "policies/tool_rows.html",
         agent=agent,
         tool_rules=build_form_data(load_policy_spec(agent), tools, list(page)).tool_rules,
         choices=EFFECT_CHOICES,
@@ -569,7 +569,7 @@ def show_organization_policy(
             return HttpResponseRedirect(request.path)
     return render_screen(
         request,
-        "organization_policy.html",
+        "policies/organization_policy.html",
         title=section.title,
         draft=form_data,
         problem=problem,
@@ -620,7 +620,7 @@ def show_organization_agents(request: HttpRequest) -> HttpResponseBase:
     )
     return render_screen(
         request,
-        "organization_policy_agents.html",
+        "policies/organization_policy_agents.html",
         title=_("Agents"),
         rows=[(row, modes.get(row.agent.pk, "")) for row in paged],
         paged=paged,
@@ -638,7 +638,7 @@ def show_organization_policy_preview(request: HttpRequest) -> HttpResponseBase:
     section = {part.name: part for part in (RULES, DEFAULTS)}.get(request.GET.get("section", ""))
     return render_fragment(
         request,
-        "agents/policy_preview.html",
+        "policies/preview.html",
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         may_try=is_simulation,
         is_simulation=is_simulation,

@@ -49,7 +49,7 @@ def show_simulation(visit: ObjectRequest) -> HttpResponseBase:
     if context is None:
         return redirect_to_page(visit, "simulate")
     return visit.render_tab(
-        "agents/policy_simulation.html",
+        "policy_simulations/agent_policy.html",
         agent=agent,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
         enforce_url=visit.url("enforce_draft"),
@@ -79,7 +79,7 @@ def show_organization_simulation(request: HttpRequest) -> HttpResponseBase:
         return HttpResponseRedirect(page_url)
     return render_screen(
         request,
-        "organization_policy_simulation.html",
+        "policy_simulations/organization_policy.html",
         title=_("Simulate organization policy"),
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         enforce_url=f"{page_url}?do=enforce",

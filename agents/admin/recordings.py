@@ -127,7 +127,7 @@ def show_recordings(visit: ObjectRequest) -> HttpResponseBase:
     """List the agent's recordings."""
     rows = visit.object.recordings.defer("conversation")
     page = Paginator(rows, PAGE_SIZE).get_page(visit.request.GET.get("page"))
-    return visit.render_tab("agents/recordings.html", agent=visit.object, paged=page)
+    return visit.render_tab("recordings/list.html", agent=visit.object, paged=page)
 
 
 @AgentAdmin.add_page("recording", parent_tab="recordings")
@@ -155,7 +155,7 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
     policy = load_policy_spec(agent)
     earlier_replays = recording.replays.defer("conversation", "differences")
     return visit.render_tab(
-        "agents/recording.html",
+        "recordings/recording.html",
         agent=agent,
         recording=recording,
         replays=[
@@ -187,7 +187,7 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
         else Transcript.from_dict(recording_replay.conversation)
     )
     return visit.render_tab(
-        "agents/replayed_recording.html",
+        "recordings/replay.html",
         agent=visit.object,
         replay=recording_replay,
         changes=_describe_changes(recording_replay),

@@ -320,7 +320,7 @@ def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
         except Problem as exc:
             problem = exc
     return replace(visit, page="try").render_tab(
-        "servers/try_definition.html",
+        "server_calls/try_definition.html",
         server=server,
         kind=kind_slug,
         kind_label=label,
@@ -471,7 +471,7 @@ def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
         except Problem as exc:
             problem = exc
     return visit.render_tab(
-        "servers/try_tool.html",
+        "server_calls/try_tool.html",
         server=server,
         tools=tools,
         tool=tool,

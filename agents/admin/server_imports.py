@@ -395,7 +395,7 @@ def _render_page(
     return destination.render_page(
         request,
         "paste",
-        "servers/paste.html",
+        "server_imports/paste.html",
         status=status,
         text=text,
         registry=request.POST.get("registry", ""),

@@ -71,7 +71,7 @@ class BonobotAdminSite(AdminSite):
     """The admin of Bonobot."""
 
     login_form = SignInForm
-    logout_template = "people/signed_out.html"
+    logout_template = "accounts/signed_out.html"
     site_header = "Bonobot"
     site_title = "Bonobot"
     index_title = _("Dashboard")
@@ -138,7 +138,7 @@ class BonobotAdminSite(AdminSite):
         }
         request.current_app = self.name
         view = SignInView.as_view(
-            template_name="people/login.html",
+            template_name="accounts/login.html",
             authentication_form=self.login_form,
             extra_context=context,
         )
@@ -212,7 +212,9 @@ class BonobotAdminSite(AdminSite):
     def choose_organization(self, request: HttpRequest) -> HttpResponseBase:
         """Show the choice of organizations, or switch to the chosen one."""
         if request.method != "POST":
-            return render_screen(request, "organization.html", title=_("Choose an organization"))
+            return render_screen(
+                request, "choose_organization.html", title=_("Choose an organization")
+            )
         slug = request.POST.get("to") or request.GET.get("to", "")
         if not _list_organizations(request).filter(slug=slug).exists():
             raise NotFound(
@@ -230,7 +232,7 @@ class BonobotAdminSite(AdminSite):
         navigation = self.get_sidebar_list(request)
         return render_fragment(
             request,
-            "palette.html",
+            "command_palette/results.html",
             results=search_palette(resolve_principal(request), navigation, query),
             documentation=search_documentation(query),
         )

@@ -37,7 +37,7 @@ def show_own_grants(request: HttpRequest) -> HttpResponseBase:
     rows = authorized_clients.list_own_grants(user, list_reachable_organizations(request))
     return render_screen(
         request,
-        "oauth_clients/authorized.html",
+        "oauth_clients/authorized_clients.html",
         title=_("Authorized clients"),
         rows=[
             (client_grant, ROLE_NAMES[client_grant.grant.role], _describe_scopes(client_grant))

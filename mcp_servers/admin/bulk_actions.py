@@ -98,9 +98,9 @@ def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
         ),
     }
     if FRAGMENT_HEADER in request.headers:
-        return render_fragment(request, "servers/bulk_job_body.html", **context)
+        return render_fragment(request, "bulk_actions/job_body.html", **context)
     return render_screen(
-        request, "servers/bulk_job.html", title=_("Bulk job"), opts=Server._meta, **context
+        request, "bulk_actions/job.html", title=_("Bulk job"), opts=Server._meta, **context
     )
 
 
@@ -140,7 +140,7 @@ def confirm_removal(
     action = request.POST.get("action", "")
     return render_screen(
         request,
-        "servers/remove.html",
+        "bulk_actions/delete_servers.html",
         title=_t("Delete servers") if len(affected) > 1 else _t("Delete server"),
         only_server=only_server,
         affected=affected,
@@ -282,7 +282,7 @@ def _render_confirmation(
 ) -> HttpResponseBase:
     return render_screen(
         request,
-        "servers/bulk.html",
+        "bulk_actions/confirm.html",
         affected=affected,
         opts=admin.opts,
         action=request.POST.get("action", ""),

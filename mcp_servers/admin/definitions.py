@@ -371,7 +371,7 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
     rows = definitions.in_bulk(list(page))
     items = [build_definition_row(rows[pk], label_context) for pk in page]
     return visit.render_tab(
-        "servers/definitions.html",
+        "definitions/list.html",
         server=server,
         items=items,
         groups=_build_groups(items, groups_by_id),
@@ -595,5 +595,7 @@ def show_arguments(visit: ObjectRequest) -> HttpResponseBase:
         return redirect_to_page(visit, "definitions")
     row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=definition_id)
     return render_fragment(
-        visit.request, "servers/schema.html", rows=build_definition_row(row, LabelContext()).input
+        visit.request,
+        "definitions/schema.html",
+        rows=build_definition_row(row, LabelContext()).input,
     )

@@ -100,4 +100,4 @@ def show_calls(visit: ObjectRequest) -> HttpResponseBase:
     """Show the audit entries of this server's latest calls."""
     server: Server = visit.object
     rows = AuditRow.objects.for_organization(server.organization_id).filter(server_id=server.pk)
-    return visit.render_tab("servers/calls.html", server=server, rows=rows[:CALLS_SHOWN])
+    return visit.render_tab("servers/latest_calls.html", server=server, rows=rows[:CALLS_SHOWN])

@@ -154,7 +154,7 @@ def add_api(
     return destination.render_page(
         request,
         "openapi",
-        "servers/api.html",
+        "openapi/add_operations.html",
         form=form,
         document=document,
         **build_operation_picker(outline, selected),
@@ -200,7 +200,7 @@ def show_api_configuration(visit: ObjectRequest) -> HttpResponseBase:
         server.refresh_from_db()
         problem = exc
     return visit.render_tab(
-        "servers/api_configuration.html",
+        "openapi/server_operations.html",
         server=server,
         form=form,
         problem=problem,
@@ -218,7 +218,7 @@ def _render_document_page(
     return destination.render_page(
         request,
         "openapi",
-        "servers/document.html",
+        "openapi/choose_document.html",
         status=status,
         problem=problem,
         document=request.POST.get("document", ""),
@@ -293,7 +293,7 @@ class OperationParametersWidget(forms.Widget):
         context = {
             "rows": list(value or ()),
             "empty_row": {"in": "query"},
-            "row_template": "admin/servers/operation_parameter.html",
+            "row_template": "admin/openapi/operation_parameter.html",
             "places": PARAMETER_LOCATIONS,
             "types": TYPE_NAMES,
         }
@@ -481,7 +481,7 @@ def add_declared_api(
     return destination.render_page(
         request,
         "operations",
-        "servers/declare.html",
+        "openapi/declare_api.html",
         form=form,
         operation=operation,
         example=build_example_request(request),
@@ -499,7 +499,7 @@ def render_operation_preview(request: HttpRequest, principal: Principal) -> Http
     """Render the request that the operation in the form would send, without sending it."""
     principal.require(Action.MANAGE_SERVERS)
     return render_fragment(
-        request, "servers/operation_sent.html", example=build_example_request(request)
+        request, "openapi/operation_request.html", example=build_example_request(request)
     )
 
 

@@ -100,7 +100,7 @@ def choose_preset(
     return destination.render_page(
         request,
         "presets",
-        "servers/presets.html",
+        "presets/gallery.html",
         groups=_group_cards(cards),
         categories=sorted(
             ((category, preset_catalog.format_category(category)) for category in category_slugs),
@@ -237,7 +237,7 @@ def add_by_preset(
     return destination.render_page(
         request,
         "presets",
-        "servers/preset.html",
+        "presets/add_by_preset.html",
         preset=preset,
         about=preset_catalog.localize_description(preset),
         transport=Server.Transport(preset.transport_type).label,

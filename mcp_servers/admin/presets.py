@@ -94,7 +94,7 @@ class PresetParametersWidget(forms.Widget):
         context = {
             "rows": rows,
             "empty_row": {"required": True},
-            "row_template": "admin/servers/preset_parameter.html",
+            "row_template": "admin/presets/parameter.html",
             "kinds": [(kind, KIND_NAMES[kind]) for kind in PARAMETER_KINDS],
             "note": ""
             if rows
@@ -406,7 +406,7 @@ class PresetAdmin(ScopedAdmin):
     ) -> HttpResponseBase:
         return render_screen(
             request,
-            "servers/preset_edit.html",
+            "presets/edit.html",
             title=make_visible(preset.name) if preset else _("Create preset"),
             opts=self.opts,
             form=form,
@@ -540,4 +540,6 @@ def save_preset(visit: ObjectRequest) -> HttpResponseBase:
             add_problem_to_form(form, problem)
         else:
             return _redirect_after_save(visit.request, preset)
-    return visit.render_tab("servers/save_preset.html", server=server, form=form, draft=draft)
+    return visit.render_tab(
+        "presets/save_server_as_preset.html", server=server, form=form, draft=draft
+    )

@@ -238,7 +238,7 @@ def show_added_servers(
     return destination.render_page(
         request,
         "paste",
-        "servers/added.html",
+        "review_new_servers/page.html",
         rows=rows_by_state,
         attention_groups=group_rows(rows_by_state["attention"]),
         failure_groups=group_failures(failures),

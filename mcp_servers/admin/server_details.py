@@ -93,7 +93,7 @@ def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
             return _redirect_to_server(visit)
     states = {row.name: row.state for row in server.definitions.tools()}
     return visit.render_tab(
-        "servers/declared.html",
+        "openapi/declared_operations.html",
         server=server,
         form=form,
         operations=[
@@ -133,7 +133,7 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
             return _redirect_to_server(visit)
     url = server.endpoint_config.get("url", "")
     return visit.render_tab(
-        "servers/operation.html",
+        "openapi/declared_operation.html",
         server=server,
         operation=form,
         name=name,
@@ -155,7 +155,7 @@ def show_operation_removal(visit: ObjectRequest) -> HttpResponseBase:
         messages.success(visit.request, _t("%(name)s was deleted.") % {"name": name})
         return _redirect_to_server(visit)
     return visit.render_tab(
-        "servers/remove_operation.html", server=server, operation=stored_operation
+        "openapi/remove_operation.html", server=server, operation=stored_operation
     )
 
 

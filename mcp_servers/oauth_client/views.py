@@ -44,7 +44,7 @@ def start_login(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
         return _render_refusal(request, problem)
     response = render(
         request,
-        "oauth/start.html",
+        "oauth_client/start.html",
         {
             "server": server,
             "account": account,
@@ -75,7 +75,7 @@ def complete_login(request: HttpRequest) -> HttpResponseBase:
     if principal.may(Action.MANAGE_SERVERS) and user.is_staff:
         server_url = reverse("admin:mcp_servers_server_change", args=[server.pk])
         return HttpResponseRedirect(f"{server_url}?connect")
-    return render(request, "oauth/done.html", {"server": server})
+    return render(request, "oauth_client/done.html", {"server": server})
 
 
 @login_not_required
@@ -99,4 +99,4 @@ def _get_session_key(request: HttpRequest) -> str:
 
 
 def _render_refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
-    return render(request, "oauth/refused.html", {"problem": problem}, status=problem.status)
+    return render(request, "oauth_client/refused.html", {"problem": problem}, status=problem.status)

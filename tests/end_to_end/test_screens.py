@@ -46,7 +46,7 @@ FORMS = {
     for name in ("add", "declare", "document", "paste", "presets", "url")
 }
 # Pages that differ only in names and tabs: one page per template is checked.
-TWINS = FORMS | {"admin/servers/preset.html", "admin/delete_confirmation.html"}
+TWINS = FORMS | {"admin/presets/add_by_preset.html", "admin/delete_confirmation.html"}
 
 
 def get_distinct(visits: Iterable[Visit], checked_elsewhere: Set[str]) -> Iterator[Visit]:

@@ -60,7 +60,7 @@ class InvitationAdmin(ServiceFormAdmin):
     empty_icon = "mail"
     add_label = _("Invite member")
     empty_text = _("Invite people by email address. They receive a link that can be used once.")
-    change_form_template = "admin/people/invitation.html"
+    change_form_template = "admin/invitations/invitation.html"
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
@@ -170,7 +170,7 @@ class InvitationAdmin(ServiceFormAdmin):
             return _redirect_to_members()
         return render_screen(
             request,
-            "people/invitation_created.html",
+            "invitations/invitation_created.html",
             title=sent_invitation.invitation.email,
             object=sent_invitation.invitation,
             opts=self.opts,

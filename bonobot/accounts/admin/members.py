@@ -196,7 +196,7 @@ class MembershipAdmin(ServiceFormAdmin):
     ordering = ("user__username",)
     list_select_related = ("user",)
     search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
-    change_list_template = "admin/people/members.html"
+    change_list_template = "admin/members/list.html"
 
     @display(description=_("member"), ordering="user__username")
     def person(self, member: Membership) -> str:
@@ -248,7 +248,7 @@ class MembershipAdmin(ServiceFormAdmin):
         if unmailed := [(user, link) for user, link in links if link]:
             return render_screen(
                 request,
-                "people/password_link.html",
+                "members/password_link.html",
                 title=_("Password reset links"),
                 reset_links=unmailed,
                 opts=self.opts,

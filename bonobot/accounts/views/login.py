@@ -155,10 +155,10 @@ def _build_form_error(problem: TooManyAttempts) -> ValidationError:
 def render_signed_out_page(
     request: HttpRequest, template: str, *, title: Any, status: int = 200, **context: Any
 ) -> TemplateResponse:
-    """Return a page without navigation, from `templates/people/…`."""
+    """Return a page without navigation, from `templates/accounts/…`."""
     request.current_app = site.name
     full_context = {**site.each_context(request), "title": title, **context}
-    return TemplateResponse(request, f"people/{template}", full_context, status=status)
+    return TemplateResponse(request, f"accounts/{template}", full_context, status=status)
 
 
 def build_layout_context(request: HttpRequest) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def review_reset(request: HttpRequest, text: str) -> HttpResponseBase:
 class ForgottenPasswordView(PasswordResetView):
     """Request a reset link; response and timing don't depend on whether an account exists."""
 
-    template_name = "people/reset_password.html"
+    template_name = "accounts/reset_password.html"
     success_url = reverse_lazy("admin:login")
     title = _("Forgot your password?")
 
@@ -91,7 +91,7 @@ class ForgottenPasswordView(PasswordResetView):
 class NewPasswordView(PasswordResetConfirmView):
     """Set a new password; the next sign-in still needs the second factor."""
 
-    template_name = "people/new_password.html"
+    template_name = "accounts/new_password.html"
     success_url = reverse_lazy("admin:login")
     title = _("New password")
     token_generator = reset_tokens
