@@ -9,7 +9,7 @@ from uuid import uuid4
 from django.utils import timezone
 
 from agents import services as agent_services
-from agents.elicitations.forms import parse_elicitation
+from agents.elicitations.requested_schemas import parse_elicitation
 from agents.elicitations.services import ElicitationOrigin, create_request
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import (

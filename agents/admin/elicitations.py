@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS
 from agents.admin.approvals import PartialNameFilter, PersonRequestAdmin
-from agents.elicitations.forms import ElicitationField, iterate_fields
+from agents.elicitations.requested_schemas import ElicitationField, iterate_fields
 from agents.elicitations.services import answer_request, can_answer
 from agents.models import ElicitationRequest
 from bonobot.accounts.admin_base import ObjectRequest

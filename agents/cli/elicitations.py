@@ -13,7 +13,7 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:
-    from agents.elicitations.forms import ElicitationField
+    from agents.elicitations.requested_schemas import ElicitationField
 
 MAX_LISTED = 100
 
@@ -93,7 +93,7 @@ def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any
 
 def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
     """Ask the pending requests on the terminal; return whether they were answered."""
-    from agents.elicitations.forms import iterate_fields
+    from agents.elicitations.requested_schemas import iterate_fields
     from agents.elicitations.services import answer_request, can_answer
 
     pending_requests = ElicitationRequest.objects.pending().in_session_tree(session.pk)
@@ -183,7 +183,7 @@ def _show_elicitation_request(cli: CommandContext, options: argparse.Namespace) 
 
 
 def _print_elicitation_request(cli: CommandContext, question: ElicitationRequest) -> None:
-    from agents.elicitations.forms import iterate_fields
+    from agents.elicitations.requested_schemas import iterate_fields
 
     serialized = serialize_elicitation_request(question)
     rows = [
@@ -208,7 +208,7 @@ _ANSWER_ARGUMENTS = (
 
 
 def _answer_elicitation_request(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.elicitations.forms import iterate_fields
+    from agents.elicitations.requested_schemas import iterate_fields
     from agents.elicitations.services import answer_request
 
     question = _get_elicitation_request(cli, options.id)

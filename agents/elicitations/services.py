@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from agents.approvals.services import build_requester_fields
-from agents.elicitations.forms import ElicitationParams, clean_content, iterate_fields
+from agents.elicitations.requested_schemas import ElicitationParams, clean_content, iterate_fields
 from agents.flow_labels.session_labels import label_session
 from agents.models import ElicitationRequest, PendingCall, Session
 from agents.wakeups import notify_of_answer, wake_session

@@ -23,7 +23,7 @@ from agents.calls import pending_calls
 from agents.calls.require_approval import ApprovalRequired
 from agents.calls.root_limits import RootSession
 from agents.calls.types import CallRefused
-from agents.elicitations import forms as elicitation_forms
+from agents.elicitations import requested_schemas
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import ElicitationOrigin
 from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
@@ -83,7 +83,7 @@ class SessionHost(Host):
     ) -> dict[str, Any]:
         """Ask the session's user and wait up to `BONOBOT_ANSWER_S` seconds."""
         self._check_offered(endpoint, "elicitation")
-        form = elicitation_forms.parse_elicitation(params)
+        form = requested_schemas.parse_elicitation(params)
         expires_at = timezone.now() + timedelta(seconds=settings.BONOBOT_ANSWER_S)
         origin = ElicitationOrigin(self._session.pk, endpoint.server_id, endpoint.name)
         orm = get_runtime().run_orm
@@ -203,7 +203,7 @@ class SessionHost(Host):
         if request["method"] == "roots/list":
             return await get_runtime().run_orm(self._build_roots)
         try:
-            form = elicitation_forms.parse_elicitation(request["params"])
+            form = requested_schemas.parse_elicitation(request["params"])
         except InvalidInput as error:
             raise Problem(
                 format_message(

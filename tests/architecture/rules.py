@@ -64,7 +64,7 @@ DECISIONS = (
     "agents.calls.incomplete_results",
     "agents.calls.result_text",
     "bonobot.accounts.admin_base.svg_charts",
-    "agents.elicitations.forms",
+    "agents.elicitations.requested_schemas",
     "agents.policies.compare_decisions",
     "agents.policies.decision_texts",
     "agents.policies.decisions",

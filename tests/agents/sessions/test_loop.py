@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from agents.approvals.services import resolve_approval
 from agents.calls.pipeline import ApprovalRequired
-from agents.elicitations import forms as elicitation_forms
+from agents.elicitations import requested_schemas
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import ElicitationOrigin
 from agents.llm import interface as llm_interface
@@ -303,7 +303,7 @@ def test_an_approval_is_still_valid_when_its_interrupted_call_is_repeated(
 def test_requests_on_the_connection_of_a_dead_process_end(
     acme, helper, workshop, interrupted_session, run
 ):
-    form = elicitation_forms.parse_elicitation(
+    form = requested_schemas.parse_elicitation(
         {"mode": "form", "message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
     )
     origin = ElicitationOrigin(interrupted_session.pk, workshop.pk, workshop.name)

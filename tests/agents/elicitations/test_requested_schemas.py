@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.elicitations.forms import clean_content, iterate_fields, parse_elicitation
+from agents.elicitations.requested_schemas import clean_content, iterate_fields, parse_elicitation
 from bonobot.core.problems import InvalidInput
 
 TITLED = {"oneOf": [{"const": "a", "title": "Ay"}, {"const": "b"}]}
