@@ -1,21 +1,12 @@
-"""REST of an agent's tools, resources and prompts."""
+"""REST of an agent's tools, resources and prompts, of decisions about calls, and of calls."""
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentView
-from agents.api.call_serializers import (
-    MAX_CALL_S,
-    CallResultSerializer,
-    CallToolBody,
-    EffectiveDefinitionSerializer,
-    EffectiveToolSerializer,
-    ExplainBody,
-    ExplanationSerializer,
-)
 from agents.calls import pipeline
 from agents.calls.definitions import SnapshotDefinition
 from agents.calls.explain import build_missing_tool_error, explain_call
@@ -31,9 +22,163 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.pagination import paginate_items
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.runtime import get_runtime
+from mcp_servers.api.serializers import JSON_OBJECT
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 
 EXAMPLE_SERVER_ID = "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e"
+MAX_CALL_S = 600
+
+
+@extend_schema_field({**JSON_OBJECT, "description": "As defined by the tool's input schema."})
+class ToolArgumentsField(serializers.DictField):
+    """A tool's arguments; the call pipeline validates them against the tool's input schema."""
+
+
+@extend_schema_field({**JSON_OBJECT, "description": "The server's response."})
+class UpstreamResultField(serializers.DictField):
+    """The server's response, including unknown fields."""
+
+
+class EffectiveToolSerializer(StrictSerializer):
+    """A tool of an agent, and whether the agent can call it."""
+
+    name = serializers.CharField(help_text="The tool's name as models see it.")
+    source = serializers.ChoiceField(["mcp", "builtin"])  # type: ignore[assignment]  # DRF moves it
+    server = serializers.CharField(help_text="Name of its server; empty for built-in tools.")
+    server_id = serializers.UUIDField(allow_null=True)
+    tool = serializers.CharField(help_text="The tool's name on its server.")
+    description = serializers.CharField()
+    input_schema = serializers.DictField()
+    decision = serializers.ChoiceField(
+        ["allow", "ask", "deny"], help_text="`ask`: each call requires approval."
+    )
+    allowed = serializers.BooleanField(help_text="True if the call needs no approval.")
+    code = serializers.CharField(help_text="Why it isn't allowed; empty if it is.")
+    reason = serializers.CharField()
+    rule = serializers.CharField(help_text="The rule that made the decision.")
+    remedy = serializers.CharField()
+
+
+class EffectiveDefinitionSerializer(StrictSerializer):
+    """A resource, template, skill, or prompt of an agent, and whether the agent can use it."""
+
+    kind = serializers.ChoiceField(["resource", "resource_template", "skill", "prompt"])
+    server = serializers.CharField(help_text="Name of its server.")
+    server_id = serializers.UUIDField()
+    name = serializers.CharField(help_text="Its URI or URI template, or the name of a prompt.")
+    title = serializers.CharField()
+    description = serializers.CharField()
+    mime_type = serializers.CharField(help_text="Empty if the server doesn't declare it.")
+    argument_schema = serializers.DictField(
+        allow_null=True, help_text="For a prompt: its arguments as JSON Schema."
+    )
+    allowed = serializers.BooleanField()
+    code = serializers.CharField(help_text="Why it isn't allowed; empty if it is.")
+    reason = serializers.CharField()
+    rule = serializers.CharField(help_text="The rule that made the decision.")
+    remedy = serializers.CharField()
+
+
+class ExplanationStageSerializer(StrictSerializer):
+    """The verdict of one stage of the call pipeline."""
+
+    stage = serializers.CharField()
+    verdict = serializers.ChoiceField(
+        ["allow", "ask", "deny", "skip"], help_text="`skip`: the stage doesn't apply."
+    )
+    allows = serializers.BooleanField(help_text="True unless the stage denies the call.")
+    rule = serializers.CharField()
+    code = serializers.CharField()
+    reason = serializers.CharField()
+    remedy = serializers.CharField()
+    changeable_by = serializers.CharField(
+        help_text="The roles that can change this stage's verdict."
+    )
+
+
+class ExplanationSerializer(StrictSerializer):
+    """Why an agent can or can't call a tool."""
+
+    tool = serializers.CharField()
+    decision = serializers.ChoiceField(["allow", "ask", "deny"])
+    allowed = serializers.BooleanField(help_text="True if the call needs no approval.")
+    first = serializers.CharField(
+        help_text=(
+            "The first stage that denies the call, or else the first that requires approval; "
+            "empty if there is none."
+        )
+    )
+    code = serializers.CharField()
+    rule = serializers.CharField()
+    reason = serializers.CharField()
+    remedy = serializers.CharField()
+    changeable_by = serializers.CharField(help_text="The roles that can change the decision.")
+    stages = ExplanationStageSerializer(many=True)
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("With arguments", {"arguments": {"timezone": "Europe/Berlin"}})]
+)
+class ExplainBody(StrictSerializer):
+    """The arguments of the call to explain."""
+
+    arguments = ToolArgumentsField()
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("A call", {"arguments": {"timezone": "Europe/Berlin"}})]
+)
+class CallToolBody(StrictSerializer):
+    """The arguments of a call."""
+
+    arguments = ToolArgumentsField(required=False)
+    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "A result",
+            {
+                "call_id": "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11",
+                "outcome": "ok",
+                "is_error": False,
+                "text": "2026-11-21T22:10:03+01:00",
+                "result": {"content": [{"type": "text", "text": "2026-11-21T22:10:03+01:00"}]},
+                "code": "",
+                "remedy": "",
+                "duration_ms": 41,
+                "cost_microusd": 0,
+                "server": "time",
+                "tool": "get_current_time",
+                "sanitized": {},
+                "flagged": {},
+            },
+        )
+    ]
+)
+class CallResultSerializer(StrictSerializer):
+    """The result of a call; a failure of the server is an outcome, not a problem."""
+
+    call_id = serializers.UUIDField(allow_null=True, help_text="ID of the audit entry.")
+    outcome = serializers.ChoiceField(["ok", "error", "unknown"])
+    is_error = serializers.BooleanField()
+    text = serializers.CharField(help_text="The result as models see it: sanitized and truncated.")
+    result = UpstreamResultField()
+    code = serializers.CharField()
+    remedy = serializers.CharField()
+    duration_ms = serializers.IntegerField()
+    cost_microusd = serializers.IntegerField(help_text="The server's price for the call.")
+    server = serializers.CharField()
+    tool = serializers.CharField()
+    sanitized = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="Number of text passages removed or neutralized, by rule.",
+    )
+    flagged = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="Number of text passages that look like instructions to a model, by rule.",
+    )
 
 
 class PromptArgumentsField(serializers.DictField):

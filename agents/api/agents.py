@@ -8,12 +8,12 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.call_serializers import OutputSchemaField
 from agents.assignments import list_callable_agents, set_callable_agents
 from agents.builtin_tools.workspaces import MAX_WORKSPACE_MIB, clear_workspace, describe_workspace
 from agents.models import Agent, ModelEndpoint
 from agents.models.agents import MAX_WORKSPACE_FILES, build_agent_lookup, can_see_all_agents
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
+from agents.sessions.output_schemas import MAX_OUTPUT_SCHEMA_SIZE
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import (
     READ,
@@ -36,6 +36,29 @@ from mcp_servers.api.serializers import JSON_OBJECT
 from mcp_servers.flow_labels import LABEL_BITS
 
 MAX_LIMIT = 2**31 - 1
+OUTPUT_SCHEMA_HELP = (
+    "JSON Schema of an object that the answer must match, with at most "
+    f"{MAX_OUTPUT_SCHEMA_SIZE:,} characters."
+)
+
+
+@extend_schema_field({"type": "object", "nullable": True, "additionalProperties": True})
+class OutputSchemaField(serializers.DictField):
+    """An output schema; null and an empty one mean none."""
+
+    def __init__(self, **options: Any) -> None:
+        """Allow null."""
+        options.setdefault("help_text", OUTPUT_SCHEMA_HELP)
+        super().__init__(allow_null=True, **options)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the schema unchanged, as an object; its parts are checked by the service."""
+        if not isinstance(data, dict):
+            self.fail("not_a_dict", input_type=type(data).__name__)
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value or None
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "Toolsets by name, with their options."})

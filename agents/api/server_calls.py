@@ -8,7 +8,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.call_serializers import MAX_CALL_S, CallResultSerializer
+from agents.api.agent_tools import MAX_CALL_S, CallResultSerializer
 from agents.calls import pipeline
 from agents.calls.snapshots import get_snapshot_cache
 from bonobot.accounts.api.openapi_schema import describe_operation

@@ -20,25 +20,26 @@ from drf_spectacular.utils import (
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.agents import AgentRowFilter, AgentView
-from agents.api.budgets import BudgetUseSerializer
-from agents.api.call_serializers import (
-    EXAMPLE_MESSAGE,
-    MessageBody,
-    ResendMessageBody,
-    StepSerializer,
+from agents.api.agents import (
+    OUTPUT_SCHEMA_HELP,
+    AgentRowFilter,
+    AgentView,
+    OutputSchemaField,
 )
-from agents.attachments import decode_attachments
+from agents.api.budgets import BudgetUseSerializer
+from agents.api.session_steps import StepSerializer
+from agents.attachments import MAX_ATTACHMENTS, MAX_TEXT_BYTES, decode_attachments
 from agents.budgets.services import list_session_budget_use
 from agents.flow_labels.services import list_session_labels
 from agents.flow_labels.session_labels import label_reader, label_session_reader
 from agents.flow_labels.text_labels import label_text_reader
-from agents.images import build_blob_response, get_session_blob
+from agents.images import MAX_IMAGE_BYTES, build_blob_response, get_session_blob
 from agents.models import Session
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_file_response, load_output
 from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.services import (
+    MAX_MESSAGE_LENGTH,
     cancel_session,
     find_selectable_endpoint,
     resend_message,
@@ -53,9 +54,11 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from mcp_servers.flow_labels import FlowLabel
 
 MAX_STEPS = 500
+EXAMPLE_MESSAGE = "What time is it in Asia/Tokyo?"
 SEQ_SCHEMA = {"type": "integer", "minimum": 0, "default": 0}
 KEEPALIVE_S = 15.0
 # Then the client reconnects with its last id and is authorized again.
@@ -100,6 +103,65 @@ class SessionFilter(AgentRowFilter):
     status = django_filters.ChoiceFilter(choices=Session.Status.choices)
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+
+
+class AttachmentBody(StrictSerializer):
+    """A file attached to a message."""
+
+    name = serializers.CharField(max_length=255)
+    content = serializers.CharField(
+        trim_whitespace=False,
+        help_text=(
+            f"Base64 of an image (PNG, JPEG, GIF, WebP; {MAX_IMAGE_BYTES:,} bytes at "
+            f"most), of a text in UTF-8 ({MAX_TEXT_BYTES:,} bytes at most), or of a PDF file "
+            f"({MAX_PDF_BYTES:,} bytes and {MAX_PDF_PAGES} pages at most) if the agent's model "
+            "endpoint has `pdf_input`."
+        ),
+    )
+
+
+@extend_schema_serializer(examples=[OpenApiExample("A message", {"message": EXAMPLE_MESSAGE})])
+class MessageBody(StrictSerializer):
+    """A message for an agent."""
+
+    message = serializers.CharField(
+        max_length=MAX_MESSAGE_LENGTH, trim_whitespace=False, allow_blank=True
+    )
+    attachments = AttachmentBody(
+        many=True,
+        required=False,
+        help_text=f"At most {MAX_ATTACHMENTS}; the size of the body is limited.",
+    )
+    output_schema = OutputSchemaField(
+        required=False,
+        help_text=f"{OUTPUT_SCHEMA_HELP} For this message, instead of the agent's.",
+    )
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample("Resend the last message", {}),
+        OpenApiExample("Replace an earlier message", {"seq": 5, "message": EXAMPLE_MESSAGE}),
+    ]
+)
+class ResendMessageBody(StrictSerializer):
+    """A message to resend or replace."""
+
+    seq = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        help_text="Number of the message's step. Default: the last message.",
+    )
+    message = serializers.CharField(
+        required=False,
+        max_length=MAX_MESSAGE_LENGTH,
+        trim_whitespace=False,
+        allow_blank=True,
+        help_text="The new text. Default: the current text.",
+    )
+    attachments = AttachmentBody(
+        many=True, required=False, help_text="Added to the message's current attachments."
+    )
 
 
 @extend_schema_serializer(
