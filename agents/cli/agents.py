@@ -1,4 +1,4 @@
-"""The commands `agents add`, `set`, `policy`, `explain`, `callable-agents` and others."""
+"""The commands `agents add`, `set`, `remove`, `callable-agents` and others."""
 
 import argparse
 from collections.abc import Callable
@@ -6,24 +6,18 @@ from typing import Any
 
 from agents.assignments import list_callable_agents, set_callable_agents
 from agents.builtin_tools.toolset_options import TOOLSETS
-from agents.calls.explain import build_missing_tool_error, explain_call
-from agents.calls.snapshots import get_snapshot_cache
-from agents.cli import chat, policy_simulations, sessions
+from agents.cli import chat, sessions
 from agents.cli.agent_list import get_agent, serialize_agent
 from agents.config_file.read_config import AGENT_LIMITS
 from agents.models import Agent, ModelEndpoint
-from agents.policies.services import load_policy_spec, set_policy
-from agents.policies.shadow_mode import find_draft
 from agents.services import AgentSpec, create_agent, delete_agent, update_agent
 from bonobot.core.cli.command_group import (
     Argument,
     CommandContext,
     CommandVerb,
-    build_table,
     read_text,
 )
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.untrusted_text import make_visible
 
 _LIMIT_HELP = {
     "max_turns": "Maximum model turns per message",
@@ -137,9 +131,6 @@ SET_VERB = CommandVerb(
 )
 
 
-MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
-
-
 _CREATE_ARGUMENTS = (
     Argument("NAME", "Name of the agent"),
     Argument("--slug SLUG", "Slug of the agent (default: derived from the name)"),
@@ -173,106 +164,6 @@ def _create_agent(cli: CommandContext, options: argparse.Namespace) -> None:
         f"{agent.slug} was created. Its policy denies every tool until you change it:"
     )
     cli.print_message(f"bonobot agents policy {agent.slug} --mode all")
-
-
-def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    owners = parser.add_mutually_exclusive_group(required=True)
-    owners.add_argument("slug", metavar="SLUG", nargs="?", help="Slug of the agent")
-    owners.add_argument(
-        "--organization",
-        action="store_true",
-        help="The organization's policy, which applies to every agent",
-    )
-    policy_simulations.add_policy_arguments(parser)
-    draft_actions = parser.add_mutually_exclusive_group()
-    draft_actions.add_argument(
-        "--shadow",
-        action="store_true",
-        help="Save as a draft in shadow mode: record its decisions without enforcing them",
-    )
-    draft_actions.add_argument("--enforce", action="store_true", help="Make the draft the policy")
-    draft_actions.add_argument("--discard", action="store_true", help="Delete the draft")
-
-
-def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
-    if options.organization:
-        policy_simulations.handle_organization_policy(cli, options)
-        return
-    agent = get_agent(cli, options.slug)
-    policy_simulations.apply_draft_options(cli, agent, options)
-    new_policy = (
-        None if options.shadow else policy_simulations.collect_policy_options(agent, options)
-    )
-    if new_policy is not None:
-        set_policy(cli.principal, agent, new_policy)
-        policy_simulations.warn_about_missing_tools(cli, agent, new_policy)
-    current_policy, draft = load_policy_spec(agent), find_draft(agent)
-    tools = get_snapshot_cache().load_current("agent", agent.pk).tools
-    effective = [
-        {
-            "name": name,
-            "allowed": tool.decision.allowed,
-            "decision": tool.decision.verdict,
-            "code": tool.decision.code,
-        }
-        for name, tool in sorted(tools.items())
-    ]
-    cli.emit(
-        {
-            **current_policy.as_dict(),
-            "tools": effective,
-            "draft": draft.as_dict() if draft else None,
-        },
-        build_table(
-            "TOOL",
-            "DECISION",
-            "REASON",
-            rows=[(t["name"], t["decision"], t["code"]) for t in effective],
-            empty="This agent has no tools. Attach a server first.",
-        ),
-    )
-    cli.print_message(policy_simulations.format_policy(current_policy))
-    policy_simulations.show_draft(cli, agent, draft)
-
-
-_EXPLAIN_ARGUMENTS = (
-    Argument("SLUG", "Slug of the agent"),
-    Argument("TOOL", "Name of the tool"),
-    Argument("--arguments JSON", "Explain a call with these arguments, as a JSON object"),
-)
-
-
-def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = get_agent(cli, options.slug)
-    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
-    tool = snapshot.find_tool(options.tool)
-    if tool is None:
-        raise build_missing_tool_error(cli.principal, snapshot, options.tool)
-    text = options.arguments
-    arguments = policy_simulations.parse_json_object(text, "--arguments") if text else None
-    explanation = explain_call(cli.principal, snapshot, tool, arguments)
-    rows = [
-        (
-            stage["stage"].replace("_", " "),
-            MARKS[stage["verdict"]],
-            stage["rule"],
-            stage["reason"],
-            stage["changeable_by"] if stage["verdict"] in ("ask", "deny") else "",
-        )
-        for stage in explanation["stages"]
-    ]
-    columns = ("STAGE", "", "RULE", "REASON", "WHO CAN CHANGE IT")
-    cli.emit(explanation, build_table(*columns, rows=rows, empty=""))
-    if explanation["allowed"]:
-        cli.print_message("Allowed.")
-        return
-    stage_name = explanation["first"].replace("_", " ")
-    cli.print_message(
-        make_visible(
-            f"{explanation['code']} ({stage_name}): {explanation['reason']} {explanation['remedy']}"
-        )
-    )
-    cli.print_message(f"Who can change it: {explanation['changeable_by']}.")
 
 
 def _delete_agent(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -351,20 +242,6 @@ VERBS = (
             "agents export-session 0198c0de-… --as json",
         ),
     ),
-    CommandVerb(
-        "policy",
-        "Show or change the policy of an agent or of the organization",
-        _handle_policy,
-        arguments=(_add_policy_arguments,),
-        examples=(
-            "agents policy demo",
-            "agents policy demo --mode allowlist --allow 'mcp_time_*'",
-            "agents policy --organization --deny 'mcp_shell_*'",
-            """agents policy demo --ask '{"tool": "mcp_time_*", "when": {"required": ["zone"]}}'""",
-            "agents policy demo --shadow --ask 'mcp_git_*'",
-            "agents policy demo --enforce",
-        ),
-    ),
     SET_VERB,
     CommandVerb(
         "disable",
@@ -387,16 +264,6 @@ VERBS = (
         arguments=_SLUG_ARGUMENT,
         examples=("agents remove demo", "agents remove demo --yes"),
         confirmation="Delete the agent {slug}, its sessions, and its private servers?",
-    ),
-    CommandVerb(
-        "explain",
-        "Explain why an agent can or can't call a tool",
-        _explain_decision,
-        arguments=_EXPLAIN_ARGUMENTS,
-        examples=(
-            "agents explain demo mcp_git_git_commit",
-            """agents explain demo mcp_time_get_current_time --arguments '{"timezone": "UTC"}'""",
-        ),
     ),
 )
 

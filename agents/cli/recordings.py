@@ -6,7 +6,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from agents.cli import sessions
-from agents.cli.policy_simulations import add_policy_arguments, collect_policy_options
+from agents.cli.policies import add_policy_arguments, collect_policy_options
 from agents.models import Agent, Recording, Replay
 from bonobot.core.cli.command_group import (
     Argument,

@@ -18,7 +18,7 @@ from django.db.models import Q
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from agents.cli import approvals, policy_simulations
+from agents.cli import approvals
 from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
 from agents.sessions.events import SessionEvent
 from bonobot.core.cli.command_group import (
@@ -27,6 +27,7 @@ from bonobot.core.cli.command_group import (
     CommandFailed,
     CommandVerb,
     build_table,
+    parse_json_object,
     read_text,
 )
 from bonobot.core.problems import InvalidInput, ServiceUnavailable
@@ -247,7 +248,7 @@ RUN_ARGUMENTS = (
 def read_output_schema(path: str | None) -> dict[str, Any] | None:
     """Read the option `--output-schema`; raises `InvalidInput`."""
     text = read_text(path, "--output-schema")
-    return None if text is None else policy_simulations.parse_json_object(text, "--output-schema")
+    return None if text is None else parse_json_object(text, "--output-schema")
 
 
 def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:

@@ -115,8 +115,9 @@ COMMAND_GROUPS = {
         {
             "agents.cli.agent_list:VERBS": "list",
             "agents.cli.agents:VERBS": (
-                "add run chat retry export-session policy set disable enable remove explain"
+                "add run chat retry export-session set disable enable remove"
             ),
+            "agents.cli.policies:VERBS": "policy explain",
             "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
             "agents.cli.session_imports:VERBS": "import-session",
             "agents.cli.builtin_tools:WORKSPACE_VERBS": "tools workspace",
@@ -125,7 +126,7 @@ COMMAND_GROUPS = {
                 "session-approvals revoke-session-approval"
             ),
             "agents.cli.flow_labels:OF_AGENTS": "flow-labels clear-flow-labels",
-            "agents.cli.store_labels:OF_AGENTS": "store-labels clear-store-labels",
+            "agents.cli.flow_labels:STORES_OF_AGENTS": "store-labels clear-store-labels",
             "agents.cli.recordings:VERBS": "record recordings replay remove-recording",
         },
         reads="list sessions",
@@ -182,7 +183,7 @@ COMMAND_GROUPS = {
             "mcp_servers.cli.show_server:VERBS": "show",
             "mcp_servers.cli.openapi:VERBS": "operations add-operation remove-operation",
             "mcp_servers.cli.definitions:LABEL_VERBS": "label",
-            "agents.cli.store_labels:OF_SERVERS": "store-labels clear-store-labels",
+            "agents.cli.flow_labels:STORES_OF_SERVERS": "store-labels clear-store-labels",
             "agents.cli.budgets:PRICING": "price",
             "agents.cli.agent_servers:VERBS": "status connect disconnect tools",
             "mcp_servers.cli.health:VERBS": "history",

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -591,3 +591,14 @@ def read_text(name: str | None, field: str = "--file") -> str | None:
             field=field,
             remedy="Specify a text file that you can read.",
         ) from None
+
+
+def parse_json_object(text: str, field: str) -> dict[str, Any]:
+    """Parse a JSON object; raises `InvalidInput`."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
+    raise InvalidInput(
+        "The value isn't a JSON object.", field=field, remedy='Use the format {"name": "value"}.'
+    )

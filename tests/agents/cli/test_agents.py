@@ -18,18 +18,6 @@ from tests.wait import eventually
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def agent(acme):
-    """An agent without servers."""
-    return factories.create_agent(acme, "helper", mode="none")
-
-
-@pytest.fixture
-def time_server(acme, agent):
-    """A real server, discovered, approved, and attached to the agent."""
-    return factories.approve_server(acme, factories.create_stdio_server(acme), agent)
-
-
 def test_agents_are_listed_with_their_slug(bonobot, time_server):
     (row,) = bonobot("agents", "list", "--json").json
     assert (row["slug"], row["servers"]) == ("helper", ["time"])
@@ -104,47 +92,6 @@ def test_a_run_that_takes_too_long_says_whether_it_continues(bonobot, agent, mon
 def test_a_run_that_cant_start_fails(bonobot, agent, slug, text, code):
     result = bonobot("agents", "run", slug, text, "--json")
     assert (result.status, result.error["code"]) == (1, code)
-
-
-def test_the_policy_shows_the_allowed_tools(bonobot, time_server):
-    result = bonobot(
-        "agents",
-        "policy",
-        "helper",
-        "--mode",
-        "allowlist",
-        "--allow",
-        "mcp_time_convert_time",
-        "--json",
-    )
-    allowed = {tool["name"] for tool in result.json["tools"] if tool["allowed"]}
-    assert allowed == {"mcp_time_convert_time"}
-    assert {"mcp_time_get_current_time", "read_result"} <= {
-        tool_row["name"] for tool_row in result.json["tools"]
-    }
-
-
-def test_the_help_of_a_policy_says_that_a_list_is_replaced(bonobot, agent, capsys):
-    bonobot("agents", "policy", "helper", "--mode", "allowlist", "--allow", "read_result")
-    result = bonobot("agents", "policy", "helper", "--allow", "list_skills", "--json")
-    assert result.json["allow"] == ["list_skills"]
-    bonobot("agents", "policy", "--help")
-    help_text = " ".join(capsys.readouterr().out.split())
-    assert "--allow TOOL Tool to allow: name, glob, or JSON rule" in help_text
-    assert "Repeatable; replaces the current list" in help_text
-
-
-def test_a_rule_without_a_server_is_refused_with_its_position(bonobot, time_server):
-    result = bonobot("agents", "policy", "helper", "--allow", "mcp_nothing_*", "--json")
-    assert (result.status, result.error["field"]) == (1, "allow[0]")
-
-
-def test_explain_names_the_first_denying_stage(bonobot, time_server):
-    explanation = bonobot("agents", "explain", "helper", "mcp_time_convert_time", "--json").json
-    assert (explanation["allowed"], explanation["code"]) == (False, "denied_by_policy")
-    assert [stage["stage"] for stage in explanation["stages"] if not stage["allows"]] == [
-        explanation["first"]
-    ]
 
 
 def test_a_token_is_printed_once_and_authenticates(bonobot, agent):
@@ -226,19 +173,6 @@ def test_with_several_organizations_one_must_be_specified(bonobot, agent):
     assert bonobot("agents", "list", "--org", "nowhere", "--json").error["code"] == "not_found"
 
 
-def test_the_organizations_policy_is_shown_and_updated(bonobot, acme):
-    rule = '{"tool": "read_result", "when": {"required": ["id"]}}'
-    result = bonobot(
-        "agents", "policy", "--organization", "--ask", rule, "--deny", "mcp_*", "--json"
-    )
-    ask_rule = {"tool": "read_result", "when": {"required": ["id"]}}
-    policy = {"mode": "all", "allow": [], "ask": [ask_rule], "deny": ["mcp_*"]}
-    assert result.json == {**policy, "draft": None}
-    assert "deny mcp_*" in bonobot("agents", "policy", "--organization").out
-    invalid = bonobot("agents", "policy", "--organization", "--ask", '{"tool": 1}', "--json")
-    assert invalid.error["code"] == "invalid"
-
-
 def test_an_agent_is_disabled_and_enabled(bonobot, acme):
     agent = factories.create_agent(acme)
     session = start_session(factories.build_administrator(acme), agent, "hello")
@@ -303,11 +237,3 @@ def test_an_entry_of_the_audit_log_is_shown_by_its_number_and_its_id(acme, bonob
     assert "resource_name\tHelper" in bonobot("audit", "show", str(listed_entry["seq"])).out
     for unknown in ("9" * 18, "9" * 30, "nothing"):
         assert bonobot("audit", "show", unknown, "--json").error["code"] == "not_found"
-
-
-@pytest.mark.parametrize("owner", ["--organization", "helper"])
-def test_a_rule_for_a_tool_that_doesnt_exist_is_a_warning(bonobot, acme, owner):
-    factories.create_agent(acme, "helper")
-    ran = bonobot("agents", "policy", owner, "--mode", "denylist", "--deny", "reed_result")
-    warning = "! There is no tool `reed_result`. Its rule has no effect yet."
-    assert (ran.status, ran.err.strip()) == (0, warning)
