@@ -38,7 +38,12 @@ from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cach
 from agents.models import Agent, AgentServer
 from agents.policies.decisions import EffectivePolicy, PolicyDecision, decide_tool_call
 from agents.policies.rules import Policy
-from agents.services import attach_server
+from agents.services import (
+    attach_server,
+    detach_server,
+    get_attached_server,
+    set_attachment_enabled,
+)
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
 from bonobot.accounts.roles import Action
 from bonobot.core.db.object_version import VersionConflict
@@ -433,6 +438,39 @@ def attach_selected_servers(visit: ObjectRequest) -> HttpResponseBase:
         text = _t("%(server)s was attached to %(agent)s.")
         messages.success(visit.request, text % {"server": server.name, "agent": agent})
     return redirect_to_page(visit, "servers", f"?open={servers[0].pk}")
+
+
+@AgentAdmin.add_page("server_states")
+def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
+    agent: Agent = visit.object
+    return render_fragment(
+        visit.request,
+        "agent_tools/server_states.html",
+        agent_servers=agent.agent_servers.select_related("server"),
+        running=agent.sessions.unfinished().count(),
+    )
+
+
+@AgentAdmin.add_object_action("detach_server", required_actions=Action.MANAGE_AGENTS)
+def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
+    server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
+    detach_server(visit.principal, visit.object, server)
+    text = _t("%(server)s was detached from %(agent)s.")
+    messages.success(visit.request, text % {"agent": visit.object, "server": server.name})
+    return redirect_to_page(visit, "servers")
+
+
+@AgentAdmin.add_object_action("toggle_server", required_actions=Action.MANAGE_AGENTS)
+def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
+    """Enable or disable a server for this agent only; effective on the next call."""
+    server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
+    enabled = visit.request.POST.get("enabled") == "1"
+    set_attachment_enabled(visit.principal, visit.object, server, enabled=enabled)
+    enabled_text = _t("%(server)s is enabled for %(agent)s, starting with the next call.")
+    disabled_text = _t("%(server)s is disabled for %(agent)s, starting with the next call.")
+    values = {"agent": visit.object, "server": server.name}
+    messages.success(visit.request, (enabled_text if enabled else disabled_text) % values)
+    return redirect_to_page(visit, "servers")
 
 
 def _parse_ids(ids: Iterable[str]) -> list[UUID]:

@@ -1,4 +1,4 @@
-"""Attached servers of an agent: list, attach, and choose tools, resources and prompts.
+"""Attach servers to an agent: choose servers, and their tools, resources and prompts.
 
 Resources and prompts are selected one by one, all at once, or by patterns over URIs, templates and
 names. None is selected by default.
@@ -28,12 +28,7 @@ from agents.policies.rules import (
     escape_glob,
     is_name_allowed,
 )
-from agents.services import (
-    attach_server,
-    detach_server,
-    get_attached_server,
-    set_attachment_enabled,
-)
+from agents.services import attach_server
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
@@ -409,39 +404,6 @@ def _build_not_found(ids: list[str]) -> NotFound:
         field="server",
         remedy="Choose shared servers of the organization.",
     )
-
-
-@AgentAdmin.add_page("server_states")
-def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
-    agent: Agent = visit.object
-    return render_fragment(
-        visit.request,
-        "agent_tools/server_states.html",
-        agent_servers=agent.agent_servers.select_related("server"),
-        running=agent.sessions.unfinished().count(),
-    )
-
-
-@AgentAdmin.add_object_action("detach_server", required_actions=Action.MANAGE_AGENTS)
-def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
-    server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
-    detach_server(visit.principal, visit.object, server)
-    text = _t("%(server)s was detached from %(agent)s.")
-    messages.success(visit.request, text % {"agent": visit.object, "server": server.name})
-    return redirect_to_page(visit, "servers")
-
-
-@AgentAdmin.add_object_action("toggle_server", required_actions=Action.MANAGE_AGENTS)
-def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
-    """Enable or disable a server for this agent only; effective on the next call."""
-    server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
-    enabled = visit.request.POST.get("enabled") == "1"
-    set_attachment_enabled(visit.principal, visit.object, server, enabled=enabled)
-    enabled_text = _t("%(server)s is enabled for %(agent)s, starting with the next call.")
-    disabled_text = _t("%(server)s is disabled for %(agent)s, starting with the next call.")
-    values = {"agent": visit.object, "server": server.name}
-    messages.success(visit.request, (enabled_text if enabled else disabled_text) % values)
-    return redirect_to_page(visit, "servers")
 
 
 # -- Private servers: the same pages to add them, with the agent as the destination ----------------
