@@ -257,14 +257,14 @@ class BonobotAdminSite(AdminSite):
         context |= {
             "styles": [
                 static(f"bonobot/{name}.css")
-                for name in ("admin", "shell", "records", "matrix", "servers", "policy")
+                for name in (
+                    *("admin", "shell", "records", "approvals", "audit", "agent-tools"),
+                    *("servers", "policies"),
+                )
             ],
             "scripts": [
                 static(f"bonobot/{name}.js")
-                for name in (
-                    *("theme", "admin", "live", "records", "drafts", "toasts"),
-                    "option-filter",
-                )
+                for name in ("theme", "admin", "live", "drafts", "toasts", "option-filter")
             ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,
