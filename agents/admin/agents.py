@@ -155,7 +155,7 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("servers"), ordering="bound")
     def server_count(self, agent: Any) -> str:
-        return render_to_string("admin/agents/servers_cell.html", {"agent": agent})
+        return render_to_string("admin/agents/list_servers.html", {"agent": agent})
 
     @display(description=_("running"), ordering="running")
     def running_sessions(self, agent: Any) -> str:
@@ -179,7 +179,7 @@ class AgentAdmin(TabbedAdmin):
     @display(description="")
     def run(self, agent: Agent) -> str:
         """Return the button that opens a chat."""
-        return render_to_string("admin/agents/run.html", {"agent": agent})
+        return render_to_string("admin/agents/list_chat_link.html", {"agent": agent})
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -247,7 +247,9 @@ class AuditAdmin(ScopedAdmin):
         context |= self._build_tools(principal, request, context)
         if entry_id:
             row = self._get_row(principal.organization_id, entry_id)
-            context |= build_entry_context(row) | {"panel_template": "admin/audit/entry.html"}
+            context |= build_entry_context(row) | {
+                "panel_template": "admin/audit/entry_details.html"
+            }
         return response
 
     def _build_rows(
@@ -308,10 +310,10 @@ class AuditAdmin(ScopedAdmin):
         principal.require(Action.VIEW_AUDIT)
         row = self._get_row(principal.organization_id, object_id)
         if FRAGMENT_HEADER in request.headers:
-            return render_fragment(request, "audit/entry.html", **build_entry_context(row))
+            return render_fragment(request, "audit/entry_details.html", **build_entry_context(row))
         return render_screen(
             request,
-            "audit/row.html",
+            "audit/entry_page.html",
             title=f"{capfirst(format_action(row.action))}: {row.resource_name or row.tool_name}",
             opts=self.opts,
             opened=_parse_json(row.opened),

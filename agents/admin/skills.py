@@ -174,7 +174,7 @@ def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
             messages.success(visit.request, _t("Saved. Effective from the next turn."))
             return redirect_to_page(visit, "edit")
     return visit.render_tab(
-        "skills/write.html",
+        "skills/edit.html",
         skill=skill,
         form=form,
         versions=list(skill.versions.all()[:MAX_VERSIONS]),

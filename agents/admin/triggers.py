@@ -149,7 +149,7 @@ def _build_context(visit: ObjectRequest) -> dict[str, Any]:
 def _render_secret(visit: ObjectRequest, trigger: Trigger, secret: str) -> HttpResponseBase:
     """Render a webhook's secret directly, because it is shown only once."""
     response = visit.render_tab(
-        "workflows/secret.html",
+        "workflows/trigger_secret.html",
         workflow=visit.object,
         trigger=trigger,
         address=build_webhook_url(trigger),

@@ -213,7 +213,7 @@ def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
             messages.success(visit.request, _t("Saved. Runs in progress aren't affected."))
             return redirect_to_page(visit, "edit")
     return visit.render_tab(
-        "workflows/write.html",
+        "workflows/edit.html",
         workflow=workflow,
         form=form,
         versions=list(workflow.versions.all()[:MAX_VERSIONS]),

@@ -95,7 +95,7 @@ def add_by_url(
     return destination.render_page(
         request,
         "url",
-        "servers/url.html",
+        "servers/add_by_url.html",
         form=form,
         check=check,
         problem=problem,

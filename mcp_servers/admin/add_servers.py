@@ -98,7 +98,7 @@ def add_by_form(
             add_problem_to_form(form, problem, PROBLEM_FIELDS)
         else:
             return redirect_after_add(request, destination, server)
-    return destination.render_page(request, "form", "servers/add.html", form=form)
+    return destination.render_page(request, "form", "servers/add_by_form.html", form=form)
 
 
 def redirect_after_add(

@@ -347,7 +347,7 @@ class ServerAdmin(TabbedAdmin):
         """Return the number of definitions pending review, as a link."""
         if not server.waiting_count:
             return NONE_MARK
-        return render_to_string("admin/servers/waiting.html", {"server": server})
+        return render_to_string("admin/servers/pending_reviews.html", {"server": server})
 
     @display(description=_("last 24 hours"))
     def uptime(self, server: Any) -> str:

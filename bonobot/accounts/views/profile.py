@@ -109,7 +109,7 @@ def request_email_change(request: HttpRequest) -> HttpResponseBase:
             return HttpResponseRedirect(reverse("admin:profile"))
     return render_screen(
         request,
-        "profile/address.html",
+        "profile/change_address.html",
         title=_("Change email address"),
         form=form,
         can_send=account_emails.can_send(),
@@ -125,7 +125,7 @@ def confirm_email_address(request: HttpRequest, text: str) -> HttpResponseBase:
         return HttpResponseRedirect(reverse("admin:profile"))
     return render_screen(
         request,
-        "profile/proof.html",
+        "profile/confirm_address.html",
         title=_("Change email address"),
         address=profiles.verify_email_link(user, text),
     )

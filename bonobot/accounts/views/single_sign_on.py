@@ -109,7 +109,9 @@ def link_provider(request: HttpRequest, provider_id: str) -> HttpResponseBase:
 @reauthentication_required
 def _render_link(request: HttpRequest, provider: Provider) -> HttpResponseBase:
     if request.method != "POST":
-        return render_screen(request, "profile/link.html", title=provider.name, provider=provider)
+        return render_screen(
+            request, "profile/link_identity_provider.html", title=provider.name, provider=provider
+        )
     address = _start_authorization(request, provider, link_user_id=str(request.user.pk))
     return render_signed_out_page(request, "redirect.html", title=provider.name, address=address)
 

@@ -122,7 +122,7 @@ def test_the_oldest_running_step_is_shown_with_its_start(
 
 
 def test_the_page_checks_files_by_the_limits_of_the_server() -> None:
-    html = render_to_string("admin/sessions/attach.html")
+    html = render_to_string("admin/sessions/attach_files.html")
     limits = {name: int(value) for name, value in re.findall(r'data-most-([a-z-]+)="(\d+)"', html)}
     assert limits == {
         "files": MAX_ATTACHMENTS,
