@@ -51,7 +51,7 @@ def show_health(visit: ObjectRequest) -> HttpResponseBase:
         for period, count in bars
     )
     return visit.render_tab(
-        "servers/health.html",
+        "servers/history.html",
         server=server,
         checks=checks,
         windows=load_uptime_windows(server, outages, now),
