@@ -24,6 +24,8 @@ from bonobot.core.process_cache import compute_once
 from bonobot.jobs.queues import QUEUE_NAMES, compute_message_age_s
 
 RESCAN_INTERVAL_S = 0.05
+# A worker waits no longer for messages, because meanwhile it doesn't notice that it has to stop.
+MAX_WAIT_S = 0.2
 REDIS_TIMEOUT_S = 1.0
 
 
@@ -96,6 +98,13 @@ class FilesystemBrokerTransport(filesystem.Transport):
     """Kombu's transport with our channel."""
 
     Channel = FilesystemBrokerChannel
+
+    # kombu's classes disagree on the parameters
+    def drain_events(  # type: ignore[override]
+        self, connection: Any, timeout: float | None = None
+    ) -> None:
+        """Handle the next message; raises `TimeoutError` if none comes, after a short wait."""
+        super().drain_events(connection, timeout=timeout and min(timeout, MAX_WAIT_S))
 
 
 def register_transport() -> None:

@@ -7,12 +7,13 @@ the same, so beat processes and such workers can be mixed: one leads, the others
 import logging
 import os
 import signal
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from celery import Celery
 from celery.beat import Service
 from celery.bootsteps import StartStopStep
+from celery.signals import beat_init
 from click import Option
 from django.db import connections
 
@@ -20,8 +21,33 @@ from bonobot.jobs.queues import SCHEDULER_OPTION
 
 logger = logging.getLogger(__name__)
 
-# A thread can't interrupt its sleep, so this is also how long its end takes.
 MAX_INTERVAL_S = 1
+
+
+class InterruptibleService(Service):
+    """Celery's loop of a scheduler, whose end doesn't wait for the next tick."""
+
+    def __init__(self, app: Celery, **options: Any) -> None:
+        """Take Celery's options."""
+        super().__init__(app, **options)
+        self._stopping = Event()
+
+    def start(self, embedded_process: bool = False) -> None:
+        """Send due tasks until `stop` is called; then save the schedule and release the lease."""
+        beat_init.send(sender=self)
+        scheduler: Any = self.scheduler  # `_do_sync` isn't in its type
+        try:
+            while not self._stopping.is_set():
+                interval_s = scheduler.tick()
+                if interval_s and not self._stopping.wait(interval_s) and scheduler.should_sync():
+                    scheduler._do_sync()
+        finally:
+            self.sync()
+
+    def stop(self, wait: bool = False) -> None:
+        """End the loop after the current tick."""
+        self._stopping.set()
+        super().stop(wait)
 
 
 class SchedulerThread(Thread):
@@ -35,7 +61,7 @@ class SchedulerThread(Thread):
             "scheduler_cls": app.conf.beat_scheduler,
             "remote_control": False,  # the worker answers Celery's control messages
         }
-        self._service = Service(app, **options)
+        self._service = InterruptibleService(app, **options)
 
     def run(self) -> None:
         """Send due tasks until `stop` is called."""

@@ -1,6 +1,7 @@
 """The filesystem broker never delivers an incomplete message."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
@@ -136,3 +137,10 @@ def test_a_full_disk_is_reported_and_leaves_no_files(
 def test_the_settings_use_this_broker() -> None:
     with Connection("filesystem://localhost") as connection:
         assert connection.get_transport_cls() is broker.FilesystemBrokerTransport
+
+
+def test_a_worker_without_messages_can_stop_soon(channel: broker.FilesystemBrokerChannel) -> None:
+    started_at = time.monotonic()
+    with pytest.raises(TimeoutError):
+        channel.connection.client.drain_events(timeout=60.0)
+    assert time.monotonic() - started_at < 30

@@ -37,6 +37,14 @@ def test_it_leads_until_it_is_stopped_and_releases_its_lease() -> None:
     assert not thread.is_alive()
 
 
+def test_a_stop_interrupts_the_wait_for_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BonobotScheduler, "tick", lambda scheduler: 3_600.0)
+    thread = SchedulerThread(app)
+    thread.start()
+    thread.stop()
+    assert not thread.is_alive()
+
+
 def test_a_scheduler_that_fails_ends_its_worker(
     termination_event: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
