@@ -6,12 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from bonobot import __version__
-from bonobot.management.command_groups import replace_renamed
 
 # As shells report a process that SIGPIPE ended.
 CLOSED_PIPE_STATUS = 141
 # Objects that may be created before Python looks for garbage.
-GARBAGE_THRESHOLD = 50_000
+GARBAGE_THRESHOLD = 150_000
 SETTINGS_VARIABLE = "DJANGO_SETTINGS_MODULE"
 OVERVIEW = """\
 Bonobot: governed MCP tools for AI agents
@@ -40,6 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif command_line in (["--version"], ["version"]):
             sys.stdout.write(f"Bonobot {__version__}\n")
         else:
+            # Imported objects are permanent: looking for garbage among them takes a tenth of the
+            # time of a short command.
+            gc.set_threshold(GARBAGE_THRESHOLD)
+            from bonobot.management.command_groups import replace_renamed
+
             command_line, notes = replace_renamed(command_line)
             sys.stderr.writelines(f"{note}\n" for note in notes)
             _run_command([program, *command_line])
@@ -67,8 +71,6 @@ def _run_command(command_line: Sequence[str]) -> None:
     os.environ.setdefault(
         SETTINGS_VARIABLE, "bonobot.settings.read_only_commands" if reads else "bonobot.settings"
     )
-    # Imported objects are permanent: looking for garbage among them takes a tenth of the time.
-    gc.set_threshold(GARBAGE_THRESHOLD)
     try:
         execute_from_command_line([*command_line])
     finally:
@@ -77,6 +79,9 @@ def _run_command(command_line: Sequence[str]) -> None:
             from bonobot.core.runtime import close_runtime
 
             close_runtime()
+        # The interpreter looks for garbage among all objects before it ends, which takes as long as
+        # half of a short command.
+        gc.freeze()
 
 
 def format_overview(program: str) -> str:

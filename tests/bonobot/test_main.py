@@ -39,6 +39,26 @@ def test_a_command_closes_the_runtime_when_it_ends(
     assert closed == [True]
 
 
+def test_a_short_command_never_searches_all_objects_for_garbage() -> None:
+    program = (
+        "import atexit, gc\n"
+        "searched = []\n"
+        "gc.callbacks.append(lambda phase, info: searched.append(info['generation']))\n"
+        "atexit.register(lambda: print(2 in searched, gc.get_freeze_count() > 0))\n"
+        "from bonobot.__main__ import main\n"
+        "main(['mcp', 'list', '--help'])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout.splitlines()[-1] == "False True"
+
+
 def test_colors_are_disabled_by_an_option_before_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,11 +18,7 @@ from django.db import transaction
 from bonobot.core.db import object_version
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.extension_points import ExtensionList
-from bonobot.ledger.audit.hash_chain import ChainTip
-from bonobot.ledger.types import Actor, Opening, Outcome
-from bonobot.ledger.writer import sql
-from bonobot.ledger.writer.batch_plan import OpenItem, SealedItem, build_open_item
-from bonobot.ledger.writer.sql import LedgerDatabase
+from bonobot.ledger.types import Actor, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +168,9 @@ def increment_generation(organization_id: UUID) -> None:
     """
     pending = _thread.pending
     if pending is None:
-        sql.increment_generation(LedgerDatabase(transaction.get_connection()), organization_id)
+        from bonobot.ledger.audit.write_changes import write_next_generation
+
+        write_next_generation(organization_id)
     else:
         pending.raised_generations.add(organization_id)
 
@@ -197,49 +195,13 @@ def _record_in_transaction(change: AdminChange | None) -> Iterator[None]:
                 if change.governed:
                     pending.raised_generations.add(change.organization_id)
             if outermost and (pending.changes or pending.raised_generations):
-                _write_changes(pending)
+                # Commands that only read rows don't load the ledger's statements.
+                from bonobot.ledger.audit.write_changes import write_changes
+
+                write_changes(pending.changes, pending.raised_generations)
     except BaseException:
         del pending.changes[previous_count:]
         raise
     finally:
         if outermost:
             _thread.pending = None
-
-
-def _write_changes(pending: _PendingChanges) -> None:
-    database = LedgerDatabase(transaction.get_connection())
-    organizations = {
-        change.organization_id for change, _ in pending.changes
-    } | pending.raised_generations
-    tips = sql.lock_heads(database, organizations)
-    for organization_id in pending.raised_generations:
-        tip = tips[organization_id]
-        tips[organization_id] = ChainTip(tip.seq, tip.digest, tip.generation + 1)
-    sealed_items: list[SealedItem] = []
-    for change, at in pending.changes:
-        tip = tips[change.organization_id]
-        item = _build_item(change, at, tip.generation)
-        tip = tips[change.organization_id] = tip.extend(item.text)
-        sealed_items.append(SealedItem(item, tip.seq, tip.digest))
-    if sealed_items:
-        sql.write_opened(database, sealed_items)
-    sql.write_heads(database, tips)
-
-
-def _build_item(change: AdminChange, at: datetime, generation: int) -> OpenItem:
-    opening = Opening(
-        call_id=change.id,
-        organization_id=change.organization_id,
-        action=change.action,
-        event_type=change.event.type,
-        resource_type=change.resource_type,
-        resource_id=change.resource_id,
-        resource_name=change.resource_name,
-        actor=change.actor,
-        decision="allow",
-        details=change.details,
-        code=change.event.code,
-        server_id=change.event.server_id,
-        server_name=change.event.server_name,
-    )
-    return build_open_item(opening, at, outcome=change.event.outcome, generation=generation)

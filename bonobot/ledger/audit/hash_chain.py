@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.records import record
 from bonobot.ledger.audit import entry_encoding
+from bonobot.ledger.audit.genesis import GENESIS
 
-GENESIS = "0" * 64
 MAX_FAULTS = 100
 
 

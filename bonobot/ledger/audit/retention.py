@@ -23,7 +23,7 @@ from django.db.models import QuerySet
 from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.audit import export as audit_export
 from bonobot.ledger.audit.admin_changes import record_finished_change
-from bonobot.ledger.audit.hash_chain import GENESIS
+from bonobot.ledger.audit.genesis import GENESIS
 from bonobot.ledger.audit.signed_checkpoints import get_signer
 from bonobot.ledger.models import AuditQuerySet, AuditRow, Checkpoint, RateCell
 from bonobot.ledger.types import Actor, build_rate_prefix

@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.core.problems import Problem
-from bonobot.ledger.audit.hash_chain import GENESIS
+from bonobot.ledger.audit.genesis import GENESIS
 
 
 class AppendOnly(Problem):

@@ -1,0 +1,3 @@
+"""The digest before the first entry of a hash chain."""
+
+GENESIS = "0" * 64
