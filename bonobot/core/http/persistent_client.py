@@ -28,7 +28,6 @@ from bonobot.core.http.connection_errors import build_connection_error, build_no
 from bonobot.core.http.egress import (
     KEEP_ALIVE_S,
     MAX_CONNECTIONS,
-    MAX_IDLE_CONNECTIONS,
     BodyAllowance,
     GuardedBackend,
     build_ssl_context,
@@ -41,6 +40,9 @@ from bonobot.core.http.network_backend import NO_RESPONSE, AsyncioNetworkStream
 from bonobot.core.http.well_known import build_origin
 from bonobot.core.runtime import DirectFuture
 
+# As many as can be in use: calls that share a commit end together, and their clients' next calls
+# start together.
+MAX_IDLE_CONNECTIONS = MAX_CONNECTIONS
 HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 # Of a body that isn't read to its end: bytes and seconds to wait for it, before closing.

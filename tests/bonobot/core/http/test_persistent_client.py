@@ -296,6 +296,13 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch):
     assert len(server.heads) == 2
 
 
+async def test_all_connections_of_a_group_of_requests_are_used_by_the_next():
+    async with RawServer(answer(OK)).listening() as server, open_client() as client:
+        for _ in range(3):
+            await asyncio.gather(*[fetch(client, server.url) for _ in range(32)])
+    assert len(server.heads) == 32
+
+
 async def test_few_idle_connections_are_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(persistent_client, "MAX_IDLE_CONNECTIONS", 2)
     async with RawServer(answer(OK)).listening() as server, open_client() as client:
