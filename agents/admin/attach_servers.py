@@ -33,6 +33,7 @@ from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from mcp_servers.admin.add_by_url import add_by_url
@@ -350,9 +351,9 @@ def _attach_servers(visit: ObjectRequest) -> HttpResponseBase:
     except Problem:
         return _render_tool_picker(visit, selections)
     for name, count in counts.items():
-        text = _t("%(server)s was attached to %(agent)s with %(n)d definitions.")
+        text = _t("%(server)s was attached to %(agent)s with %(n)s definitions.")
         all_text = _t("%(server)s was attached to %(agent)s with all current and future tools.")
-        values = {"agent": visit.object, "server": name, "n": count}
+        values = {"agent": visit.object, "server": name, "n": format_number(count or 0)}
         messages.success(visit.request, (all_text if count is None else text) % values)
     return redirect_to_page(visit, "servers")
 

@@ -62,7 +62,7 @@ from bonobot.accounts.templatetags.display import (
     thousands,
 )
 from bonobot.core.admin.theme import Checkbox, IntegerInput, Select, TextInput, display, register
-from bonobot.core.i18n.localization import format_day
+from bonobot.core.i18n.localization import format_day, format_percent
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.admin.usage import build_time_filters
@@ -431,11 +431,12 @@ class BudgetAdmin(ServiceFormAdmin):
         usage: BudgetUse = row.use
         if row.each_session:
             return "–"
-        title = _t("A notification is sent at %(n)d%%.") % {"n": row.warn_at}
+        warn_at = format_percent(row.warn_at, "d")
+        title = _t("A notification is sent at %(percent)s.") % {"percent": warn_at}
         if usage.spent >= row.limit:
             return render_badge("hard", _t("limit reached"), title)
         if usage.warned:
-            return render_badge("soft", _t("above %(n)d%%") % {"n": row.warn_at}, title)
+            return render_badge("soft", _t("above %(percent)s") % {"percent": warn_at}, title)
         return render_badge("ok", _t("within limit"), title)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
@@ -462,7 +463,10 @@ class BudgetAdmin(ServiceFormAdmin):
 
 
 def _describe_pace(pace: BudgetPace | None) -> str:
-    return _t("on pace for %(n)d%%") % {"n": pace.projected_percent} if pace else ""
+    if pace is None:
+        return ""
+    projected = format_percent(pace.projected_percent, ",d")
+    return _t("on pace for %(percent)s") % {"percent": projected}
 
 
 def _build_form_forecast(

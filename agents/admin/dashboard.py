@@ -175,8 +175,8 @@ def describe_reviews(
         return
     parts = []
     for row in reviews[:MAX_NAMES]:
-        counts = ((_("%(n)d new"), row["n"] - row["changed"]), (_("%(n)d changed"), row["changed"]))
-        numbers = ", ".join(text % {"n": number} for text, number in counts if number)
+        counts = ((_("%(n)s new"), row["n"] - row["changed"]), (_("%(n)s changed"), row["changed"]))
+        numbers = ", ".join(text % {"n": thousands(number)} for text, number in counts if number)
         parts.append(f"{make_visible(row['server__name'], MAX_NAME)}: {numbers}")
     url = reverse("admin:mcp_servers_server_definitions", args=[reviews[0]["server_id"]])
     changelist = reverse("admin:mcp_servers_server_changelist")
@@ -296,7 +296,7 @@ def _join_names(names: Iterable[str], count: int | None = None) -> str:
     shown_names = ", ".join(distinct[:MAX_NAMES])
     more = (count or len(distinct)) - MAX_NAMES
     return (
-        _("%(names)s, and %(n)d more") % {"names": shown_names, "n": more}
+        _("%(names)s, and %(n)s more") % {"names": shown_names, "n": thousands(more)}
         if more > 0
         else shown_names
     )

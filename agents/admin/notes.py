@@ -25,6 +25,7 @@ from agents.notes import (
 from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, redirect_to_page
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Textarea, TextInput
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import Problem
 from mcp_servers.flow_labels.services import LABEL_NAMES
 
@@ -90,7 +91,7 @@ def handle_delete_note(visit: ObjectRequest) -> HttpResponseBase:
 @AgentAdmin.add_object_action("clear_notes", required_actions=Action.MANAGE_AGENTS)
 def handle_clear_notes(visit: ObjectRequest) -> HttpResponseBase:
     count = clear_notes(visit.principal, visit.object)
-    messages.success(visit.request, _t("Notes deleted: %(n)d.") % {"n": count})
+    messages.success(visit.request, _t("Notes deleted: %(n)s.") % {"n": format_number(count)})
     return redirect_to_page(visit, "notes")
 
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.models import Budget
 from bonobot.core.i18n.messages import format_message
-from bonobot.ledger.budgets import format_amount
+from bonobot.ledger.budgets import convert_amount
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.notify import NotificationSubject, list_listening_organizations, notify
 
@@ -101,19 +101,19 @@ def _format_owner(row: Budget) -> str:
 def _format_message(row: Budget, use: BudgetUse, event: str) -> str:
     values = {
         "whose": _format_owner(row),
-        "spent": format_amount(row.unit, use.spent),
-        "limit": format_amount(row.unit, row.limit),
+        "spent": convert_amount(row.unit, use.spent),
+        "limit": convert_amount(row.unit, row.limit),
         "unit": UNIT_LABELS[row.unit],
         "period": PERIOD_LABELS[row.period],
     }
     if event == "budget_warning":
         return format_message(
-            "The budget of {whose} is almost exhausted: {spent} of {limit} {unit} "
+            "The budget of {whose} is almost exhausted: {spent:,} of {limit:,} {unit} "
             "{period}. Raise the budget to avoid denied calls.",
             **values,
         )
     return format_message(
-        "The budget of {whose} is exhausted: {spent} of {limit} {unit} {period}. Calls "
+        "The budget of {whose} is exhausted: {spent:,} of {limit:,} {unit} {period}. Calls "
         "are denied until the next period or until the budget is raised.",
         **values,
     )

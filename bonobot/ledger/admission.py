@@ -20,8 +20,8 @@ from bonobot.core.records import record
 from bonobot.ledger.budgets import (
     OWNER_LABELS,
     BudgetBalance,
+    convert_amount,
     describe_budget_key,
-    format_amount,
     parse_unit,
 )
 from bonobot.ledger.types import (
@@ -232,13 +232,13 @@ class BudgetExhausted(Refusal):
         unit = parse_unit(reservation.key)
         super().__init__(
             format_message(
-                "The {budget} is {limit}. This call may need {amount}, but {spent} are used "
-                "and {reserved} are reserved for running calls.",
+                "The {budget} is {limit:,}. This call may need {amount:,}, but {spent:,} are used "
+                "and {reserved:,} are reserved for running calls.",
                 budget=describe_budget_key(reservation.key),
-                limit=format_amount(unit, reservation.limit or 0),
-                amount=format_amount(unit, reservation.amount),
-                spent=format_amount(unit, balance.spent),
-                reserved=format_amount(unit, balance.reserved),
+                limit=convert_amount(unit, reservation.limit or 0),
+                amount=convert_amount(unit, reservation.amount),
+                spent=convert_amount(unit, balance.spent),
+                reserved=convert_amount(unit, balance.reserved),
             ),
             rule=reservation.key,
             remedy="Wait for the next period, or ask someone with permission to raise the budget.",

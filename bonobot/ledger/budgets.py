@@ -108,13 +108,16 @@ def build_budget_key(
     )
 
 
-def format_amount(unit: str, amount: int) -> str:
-    """Return an amount as people read it: micro-dollars in dollars, milliseconds in seconds."""
+def convert_amount(unit: str, amount: int) -> Decimal:
+    """Return an amount in the unit that people read: dollars of micro-dollars, for example.
+
+    Messages format it with `{amount:,}`, so that its separators are those of the reader's language.
+    """
     if unit not in _DECIMAL_PLACES:
-        return f"{amount:,}"
+        return Decimal(amount)
     value = Decimal(amount).scaleb(-_DECIMAL_PLACES[unit])
     rounded = value.quantize(Decimal("0.01"))
-    return f"{rounded if rounded == value else value.normalize():,f}"
+    return rounded if rounded == value else value.normalize()
 
 
 @lru_cache(maxsize=4096)

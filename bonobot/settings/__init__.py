@@ -260,6 +260,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
                 "bonobot.accounts.views.login.build_layout_context",
             ],
+            "libraries": {"i18n": "bonobot.core.i18n.template_tags"},
         },
     }
 ]

@@ -26,6 +26,7 @@ from bonobot.accounts.admin_base.responses import (
 )
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
@@ -181,8 +182,8 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
     principal = admin.get_principal(request)
     disable = partial(services.set_server_enabled, principal, enabled=False)
     if count := change_each(request, servers, disable):
-        text = _n("%(n)d server disabled.", "%(n)d servers disabled.", count)
-        messages.success(request, text % {"n": count})
+        text = _n("%(n)s server disabled.", "%(n)s servers disabled.", count)
+        messages.success(request, text % {"n": format_number(count)})
     return None
 
 
@@ -234,11 +235,11 @@ def approve_pending_definitions(
             result = approve_definitions(admin.get_principal(request), server, digests)
             count = len(result.approved)
             text = _n(
-                "%(server)s: %(n)d definition approved.",
-                "%(server)s: %(n)d definitions approved.",
+                "%(server)s: %(n)s definition approved.",
+                "%(server)s: %(n)s definitions approved.",
                 count,
             )
-            messages.success(request, text % {"server": server, "n": count})
+            messages.success(request, text % {"server": server, "n": format_number(count)})
         _warn_about_findings(request, server)
     return None
 

@@ -7,7 +7,6 @@ ones are listed with a link to their own review.
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -20,7 +19,7 @@ from django.utils.translation import ngettext
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.key_ring import seal, unseal
-from bonobot.core.i18n.localization import localize_text
+from bonobot.core.i18n.localization import format_number, localize_text
 from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.definitions import TOOLS_FIRST, DefinitionRow, build_definition_row
@@ -317,9 +316,9 @@ def _approve_selected(request: HttpRequest, principal: Principal, servers: list[
 
 
 def _add_messages(request: HttpRequest, approved: int, skipped_names: list[str]) -> None:
-    values: dict[str, Any] = {"n": approved}
+    values = {"n": format_number(approved)}
     if approved:
-        text = ngettext("%(n)d definition approved.", "%(n)d definitions approved.", approved)
+        text = ngettext("%(n)s definition approved.", "%(n)s definitions approved.", approved)
         messages.success(request, text % values)
     if skipped_names:
         text = _t(

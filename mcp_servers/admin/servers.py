@@ -74,17 +74,20 @@ def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAtt
 def summarize_discovery(result: DiscoveryResult) -> str:
     tools = len(result.tools)
     parts = [
-        ngettext("%(n)d tool", "%(n)d tools", tools) % {"n": tools},
-        _t("responded in %(ms)d ms") % {"ms": result.latency_ms},
+        ngettext("%(n)s tool", "%(n)s tools", tools) % {"n": thousands(tools)},
+        _t("responded in %(ms)s ms") % {"ms": thousands(result.latency_ms)},
     ]
     counts = (
-        (_t("%(n)d new"), result.new),
-        (_t("%(n)d changed"), result.changed),
-        (_t("%(n)d removed"), result.removed),
-        (_t("%(n)d rejected"), result.refused),
-        (_t("%(n)d pending review"), result.pending_review),
+        (_t("%(n)s new"), result.new),
+        (_t("%(n)s changed"), result.changed),
+        (_t("%(n)s removed"), result.removed),
+        (_t("%(n)s rejected"), result.refused),
+        (_t("%(n)s pending review"), result.pending_review),
     )
-    return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."
+    return (
+        ", ".join([*parts, *(text % {"n": thousands(count)} for text, count in counts if count)])
+        + "."
+    )
 
 
 def _build_add_url(method: str, *args: Any) -> str:
@@ -403,8 +406,8 @@ class ServerAdmin(TabbedAdmin):
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.ENABLE, servers)
         enable = partial(services.set_server_enabled, self.get_principal(request), enabled=True)
         if count := bulk_actions.change_each(request, servers, enable):
-            text = ngettext("%(n)d server enabled.", "%(n)d servers enabled.", count)
-            messages.success(request, text % {"n": count})
+            text = ngettext("%(n)s server enabled.", "%(n)s servers enabled.", count)
+            messages.success(request, text % {"n": thousands(count)})
         return None
 
     @action(description=_("Disable…"), permissions=["change"])
@@ -426,8 +429,8 @@ class ServerAdmin(TabbedAdmin):
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.REMOVE, servers)
         delete = partial(services.delete_server, self.get_principal(request))
         if count := bulk_actions.change_each(request, servers, delete):
-            text = ngettext("%(n)d server deleted.", "%(n)d servers deleted.", count)
-            messages.success(request, text % {"n": count})
+            text = ngettext("%(n)s server deleted.", "%(n)s servers deleted.", count)
+            messages.success(request, text % {"n": thousands(count)})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def delete_view(

@@ -24,6 +24,7 @@ from bonobot.accounts.roles import SCOPE_DESCRIPTIONS, Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.accounts.tokens import services as tokens
 from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
+from bonobot.core.i18n.localization import format_number
 
 UNCHANGED = "kept"
 LIFETIME_CHOICES = (
@@ -259,8 +260,8 @@ class TokenAdmin(ServiceFormAdmin):
         for token in tokens_to_revoke:
             tokens.revoke_token(self.get_principal(request), token)
         count = len(tokens_to_revoke)
-        text = ngettext("%(n)d token revoked.", "%(n)d tokens revoked.", count)
-        messages.success(request, text % {"n": count})
+        text = ngettext("%(n)s token revoked.", "%(n)s tokens revoked.", count)
+        messages.success(request, text % {"n": format_number(count)})
         return HttpResponseRedirect(reverse("admin:tenancy_token_changelist"))
 
 

@@ -30,6 +30,7 @@ from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import (
     format_dollars,
     format_number,
+    format_percent,
     localize_if_translatable,
     localize_text,
 )
@@ -74,6 +75,7 @@ STATE_LABELS = {
     "refused": _lazy("denied"),
     "unknown": _lazy("unknown"),
     "cancelled": _lazy("canceled"),
+    "disabled": _lazy("disabled"),
     "open": _lazy("running"),
     "failed": _lazy("failed"),
     "warning": _lazy("warning"),
@@ -466,11 +468,15 @@ def percent(value: Any) -> str:
     """Return a percentage; values below 100 are never rounded up to 100."""
     if not isinstance(value, int | float):
         return "–"
-    if value >= 100:
-        return "100 %"
-    if value > 99:
-        return f"{format_number(min(value, 99.99), '.2f')} %"
-    return f"{format_number(value, '.1f')} %"
+    if 99 < value < 100:
+        return format_percent(min(value, 99.99), ".2f")
+    return format_percent(value, ".0f" if value >= 100 else ".1f")
+
+
+@register.filter
+def whole_percent(value: int) -> str:
+    """Return a percentage without decimals."""
+    return format_percent(value, ",d")
 
 
 @register.filter

@@ -101,12 +101,12 @@ def test_numbers_have_the_separators_of_the_language() -> None:
         ]
 
     english = ["5,372", "999", "5,372", "$0.00", "$1,234.50", "$0.0015", "$0.50"]
-    assert format_all() == [*english, "4.3 s", "1.5 min", "12 ms", "99.50 %", "12.3 %"]
+    assert format_all() == [*english, "4.3 s", "1.5 min", "12 ms", "99.50%", "12.3%"]
     with translation.override("de"):
         german = ["5.372", "999", "5.372", "0,00\u00a0$", "1.234,50\u00a0$", "0,0015\u00a0$"]
         assert format_all() == [
             *(*german, "0,50\u00a0$"),
-            *("4,3 s", "1,5 min", "12 ms", "99,50 %", "12,3 %"),
+            *("4,3 s", "1,5 min", "12 ms", "99,50\u00a0%", "12,3\u00a0%"),
         ]
         # Values of inputs stay as they are typed.
         assert (plain_dollars(1_500_000), typed_amount(5372, "calls")) == ("1.5", "5372")

@@ -12,6 +12,7 @@ from bonobot.core.i18n.localization import (
 )
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
+from bonobot.ledger.budgets import convert_amount
 
 ENGLISH_TEXT = "`web` can't be reached: the host didn't respond in time. Check the server's URL."
 GERMAN_TEXT = (
@@ -101,3 +102,19 @@ def test_numbers_of_messages_have_the_separators_of_the_reader() -> None:
         with translation.override("en"):
             assert localize_text(text) == "The answer was cut off at 4,096 tokens."
             assert format_percent(1234.5) == "1,234.5%"
+
+
+def test_the_amounts_of_a_message_have_the_readers_separators_when_it_was_stored() -> None:
+    message = format_message(
+        "The budget of {whose} is almost exhausted: {spent:,} of {limit:,} {unit} "
+        "{period}. Raise the budget to avoid denied calls.",
+        whose=format_message("the organization"),
+        spent=convert_amount("microusd", 1_234_500_000),
+        limit=convert_amount("tokens", 20_000),
+        unit=format_message("dollars"),
+        period=format_message("per day"),
+    )
+    assert "1,234.50 of 20,000 dollars" in message
+    with translation.override("de"):
+        for text in (message, str.__str__(message)):
+            assert "1.234,50 von 20.000" in localize_text(text)
