@@ -15,6 +15,7 @@ from django.db.models import Case, IntegerField, Model, QuerySet, When
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -48,6 +49,7 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,
@@ -65,6 +67,7 @@ MAX_LISTED = 50
 MAX_ACCESS_REQUESTS = 5  # shown above the pending calls
 SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
 TABS = {"pending": _("Pending"), "answered": _("Answered")}
+TAB_QUERIES = {"pending": "", "answered": "?tab=answered"}
 DEFINITION_KINDS = {
     "tools/call": (Definition.Kind.TOOL,),
     "resources/read": (
@@ -266,13 +269,13 @@ class ApprovalAdmin(PersonRequestAdmin):
             )
         message = request.POST.get("message", "").strip()
         answered, skipped = _answer_all(principal, pending, answer, message)
-        text = _t("Calls denied: %(n)d.") if answer == "deny" else _t("Calls approved: %(n)d.")
-        messages.success(request, text % {"n": answered})
+        text = _t("Calls denied: %(n)s.") if answer == "deny" else _t("Calls approved: %(n)s.")
+        messages.success(request, text % {"n": format_number(answered)})
         if skipped:
             messages.warning(
                 request,
-                _t("Not answered: %(n)d. They were answered meanwhile, or you requested them.")
-                % {"n": skipped},
+                _t("Not answered: %(n)s. They were answered meanwhile, or you requested them.")
+                % {"n": format_number(skipped)},
             )
         return None
 
@@ -349,7 +352,7 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
             for approval, key in zip(approvals, keys, strict=True)
         ],
         "tab": read_tab(request),
-        "tab_names": TABS,
+        "tab_url": reverse("admin:agents_approval_changelist") + TAB_QUERIES[read_tab(request)],
         "list_query": _build_list_query(request),
         "other_count": total - len(approvals),
         "selectable": min(total, MAX_ANSWERED),

@@ -24,6 +24,15 @@ OAUTH_CLIENTS = "oauth_clients"
 
 
 @dataclass(frozen=True)
+class PageView:
+    """One of the tabs of a page that shows different rows by its query string."""
+
+    title: Any
+    query: str = ""
+    live_count: str = ""
+
+
+@dataclass(frozen=True)
 class NavigationEntry:
     """A page that the navigation leads to, with the action that opening it needs.
 
@@ -38,6 +47,7 @@ class NavigationEntry:
     is_platform_only: bool = False
     children: tuple["NavigationEntry", ...] = ()
     live_count: str = ""  # attribute of `PendingCounts` that the entry shows
+    views: tuple["PageView", ...] = ()
 
 
 Groups = tuple[tuple[Any, tuple[NavigationEntry, ...]], ...]
@@ -54,6 +64,10 @@ SIDEBAR: Groups = (
                 APPROVALS,
                 Action.RUN_AGENTS,
                 live_count="inbox",
+                views=(
+                    PageView(_("Pending"), live_count="calls"),
+                    PageView(_("Answered"), "?tab=answered"),
+                ),
                 children=(
                     NavigationEntry(
                         _("Elicitation requests"),
@@ -242,6 +256,7 @@ class NavigationItem:
     badge: str = ""
     active: bool = False
     children: tuple["NavigationItem", ...] = ()
+    views: tuple["NavigationItem", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -271,14 +286,19 @@ class Navigation:
 
     @property
     def section_tabs(self) -> list[NavigationItem]:
-        """Return the pages of the same section: the entry and its children; empty if only one."""
+        """Return the pages of the same section: the entry (or its views) and its children.
+
+        Empty if there is only one.
+        """
         section = next((item for item in reversed(self.trail) if item.children), None)
         if section is None:
             return []
         own_link = self.trail[-1].link
         # The number of the entry is that of all its pages.
-        items = (replace(section, children=(), live_count="", badge=""), *section.children)
-        return [replace(item, active=item.link == own_link) for item in items]
+        own_items = section.views or (replace(section, children=(), live_count="", badge=""),)
+        return [
+            replace(item, active=item.link == own_link) for item in (*own_items, *section.children)
+        ]
 
 
 def build_navigation(principal: Principal, path: str, pending: PendingCounts) -> Navigation:
@@ -327,16 +347,31 @@ def _build_items(
 ) -> Iterator[NavigationItem]:
     for entry in entries:
         if can_open(principal, entry):
-            count = getattr(pending, entry.live_count) if entry.live_count else 0
+            link = _reverse(entry.url_name)
             yield NavigationItem(
                 entry.title,
                 icon=entry.icon,
-                link=_reverse(entry.url_name),
+                link=link,
                 description=entry.description,
                 live_count=entry.live_count,
-                badge=counted(count) if count else "",
+                badge=_format_badge(pending, entry.live_count),
                 children=tuple(_build_items(principal, entry.children, pending)),
+                views=tuple(
+                    NavigationItem(
+                        view.title,
+                        icon="",
+                        link=link + view.query,
+                        live_count=view.live_count,
+                        badge=_format_badge(pending, view.live_count),
+                    )
+                    for view in entry.views
+                ),
             )
+
+
+def _format_badge(pending: PendingCounts, live_count: str) -> str:
+    count = getattr(pending, live_count) if live_count else 0
+    return counted(count) if count else ""
 
 
 def _reverse(url_name: str) -> str:

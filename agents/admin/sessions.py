@@ -200,7 +200,7 @@ def resend_message(visit: ObjectRequest) -> None:
 @SessionAdmin.add_object_action("cancel", required_actions=Action.RUN_AGENTS)
 def cancel_session(visit: ObjectRequest) -> None:
     if sessions.cancel_session(visit.principal, visit.object):
-        messages.success(visit.request, _t("Cancellation requested."))
+        messages.success(visit.request, _t("Session stopped."))
     else:
         messages.info(visit.request, _t("Nothing is running, so there is nothing to cancel."))
 

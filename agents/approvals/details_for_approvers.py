@@ -77,22 +77,26 @@ class EarlierAnswers:
     approved: int
     denied: int
     last_at: datetime | None
+    last_by: str = ""
 
 
 def count_earlier_answers(approval: Approval) -> EarlierAnswers:
-    """Return the answers about the same tool in the 30 days before (one query)."""
-    counts = Approval.objects.filter(
+    """Return the answers about the same tool in the 30 days before (two queries)."""
+    answered = Approval.objects.filter(
         organization_id=approval.organization_id,
         state__in=ANSWERED_STATES,
         created_at__gte=timezone.now() - HISTORY,
         server_id=approval.server_id,
         own_name=approval.own_name,
-    ).aggregate(
-        approved=Count("pk", filter=Q(state=Approval.State.APPROVED) & ~Q(pk=approval.pk)),
-        denied=Count("pk", filter=Q(state=Approval.State.DENIED) & ~Q(pk=approval.pk)),
-        last_at=Max("decided_at", filter=~Q(pk=approval.pk)),
+    ).exclude(pk=approval.pk)
+    counts = answered.aggregate(
+        approved=Count("pk", filter=Q(state=Approval.State.APPROVED)),
+        denied=Count("pk", filter=Q(state=Approval.State.DENIED)),
+        last_at=Max("decided_at"),
     )
-    return EarlierAnswers(**counts)
+    names = answered.filter(decided_at=counts["last_at"]).values_list("decided_by", flat=True)
+    last_by = names.first() if counts["last_at"] else ""
+    return EarlierAnswers(**counts, last_by=last_by or "")
 
 
 def list_preceding_steps(approval: Approval) -> list[Step]:

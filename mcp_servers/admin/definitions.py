@@ -27,6 +27,7 @@ from bonobot.accounts.admin_base import (
     render_fragment,
 )
 from bonobot.accounts.roles import Action
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.syntax_highlighting import diff_json
@@ -344,7 +345,7 @@ def show_prompts(visit: ObjectRequest) -> HttpResponseBase:
     return _render_definitions(visit, PROMPTS)
 
 
-@ServerAdmin.add_page("definitions", parent_tab="change")
+@ServerAdmin.add_page("definitions", parent_tab="tools")
 def show_definitions(visit: ObjectRequest) -> HttpResponseBase:
     return _render_definitions(visit, tuple(Definition.Kind))
 
@@ -508,8 +509,8 @@ def _approve_definitions(visit: ObjectRequest, entries: list[str]) -> None:
     count = len(result.approved)
     _add_success_message(
         visit.request,
-        ngettext("%(n)d definition approved.", "%(n)d definitions approved.", count),
-        n=count,
+        ngettext("%(n)s definition approved.", "%(n)s definitions approved.", count),
+        n=format_number(count),
     )
     if result.skipped:
         names = ", ".join(result.skipped[:10])
@@ -542,8 +543,8 @@ def _set_definition_labels(
     count = len(rows)
     _add_success_message(
         visit.request,
-        ngettext("%(n)d definition labeled.", "%(n)d definitions labeled.", count),
-        n=count,
+        ngettext("%(n)s definition labeled.", "%(n)s definitions labeled.", count),
+        n=format_number(count),
     )
 
 

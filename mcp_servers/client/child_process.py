@@ -285,11 +285,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """Return how the process ended, as text."""
         code = self._process.get_returncode() if self._process else None
         if code is None:
-            return "it closed its output"
+            return format_message("it closed its output")
         if code < 0:
             with suppress(ValueError):
-                return f"it was killed by {signal.Signals(-code).name}"
-        return f"it exited with status {code}"
+                return format_message(
+                    "it was killed by {signal}", signal=signal.Signals(-code).name
+                )
+        return format_message("it exited with status {code}", code=code)
 
     async def close(self, grace_s: float = EOF_GRACE_S) -> None:
         """End the process: close its input, then SIGTERM, then SIGKILL for the whole group."""

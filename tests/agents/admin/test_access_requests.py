@@ -24,7 +24,7 @@ def test_a_member_requests_an_agent_and_sees_the_answer() -> None:
     assert "(invalid)" in page
     support, sales = AccessRequest.objects.order_by("created_at")
 
-    inbox = reviewer.get("agents_approval_changelist").split('class="bb-inbox-tabs"', 1)[1]
+    inbox = reviewer.get("agents_approval_changelist").split('class="bb-tabs"', 1)[1]
     address = admin_client.build_url("agents_accessrequest_changelist")
     tabs = inbox.split("</nav>", 1)[0]
     assert admin_client.find_links(tabs, address)

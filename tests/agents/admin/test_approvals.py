@@ -79,6 +79,43 @@ def test_pending_and_answered_calls_have_tabs(
     assert "1 pending approval" in dashboard
 
 
+@pytest.mark.parametrize(
+    ("list_name", "query", "current"),
+    [
+        (LIST, {}, "Pending"),
+        (LIST, {"tab": "answered"}, "Answered"),
+        ("agents_elicitationrequest_changelist", {}, "Elicitation requests"),
+        ("agents_accessrequest_changelist", {}, "Access requests"),
+    ],
+)
+def test_the_lists_of_the_section_have_the_same_tabs(
+    helper: Agent,
+    reviewer: admin_client.AdminClient,
+    list_name: str,
+    query: dict[str, str],
+    current: str,
+) -> None:
+    factories.create_approval(helper)
+    page = reviewer.get(list_name, **query)
+    tabs = page.split('<nav class="bb-tabs"', 1)[1].split("</nav>", 1)[0]
+    words = admin_client.get_text(tabs).split('sections">', 1)[-1].strip()
+    assert words == "Pending 1 Answered Elicitation requests Access requests"
+    marked = tabs.split('aria-current="page"', 1)[1].split("</a>", 1)[0]
+    assert current in marked
+    assert tabs.count("aria-current") == 1
+
+
+def test_the_details_say_who_answered_the_last_call_of_the_tool(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    answered = {"decided_by": "Jonas", "decided_at": timezone.now() - timedelta(days=2)}
+    factories.create_approval(helper, state="denied", **answered)
+    approval = factories.create_approval(helper)
+    page = admin_client.get_text(reviewer.get(PAGE, approval.pk))
+    assert "0 approved, 1 denied" in page
+    assert "Jonas" in page.split("2 days ago", 1)[1]
+
+
 def test_the_most_urgent_call_is_first_and_selected(
     helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:
@@ -253,7 +290,7 @@ def test_a_second_answer_is_refused(
     resolve_approval(factories.build_administrator(acme), approval, "deny")
     reviewer.post(ANSWER, approval.pk, answer="approve")
     assert "already_answered" in get_messages(reviewer)
-    assert "Approve call" not in reviewer.get(PAGE, approval.pk)
+    assert 'value="approve"' not in reviewer.get(PAGE, approval.pk)
 
 
 def test_a_late_answer_is_reported(helper: Agent, reviewer: admin_client.AdminClient) -> None:
@@ -414,13 +451,13 @@ def test_the_chat_shows_the_approval_inline_and_reloads(
     approval: Approval, acme: Organization, reviewer: admin_client.AdminClient
 ) -> None:
     page = reviewer.get("agents_session_change", approval.session_id)
-    assert "Approve call" in page
+    assert 'value="approve"' in page
     assert 'data-rests="waiting"' in page
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
-    assert "Approve call" not in auditor.get("agents_session_change", approval.session_id)
+    assert 'value="approve"' not in auditor.get("agents_session_change", approval.session_id)
     reviewer.post(ANSWER, approval.pk, answer="approve")
     steps = reviewer.get("agents_session_steps", approval.session_id)
-    assert "Approve call" not in steps
+    assert 'value="approve"' not in steps
     assert 'data-rests="false"' in steps
 
 

@@ -424,7 +424,7 @@ def test_a_session_is_canceled(session: Session, operator: admin_client.AdminCli
     operator.post("agents_session_cancel", session.pk)
     session.refresh_from_db()
     assert session.status == "cancelled"
-    assert "Cancellation requested" in " ".join(operator.messages)
+    assert "Session stopped" in " ".join(operator.messages)
 
 
 def test_the_list_is_filtered_by_status(

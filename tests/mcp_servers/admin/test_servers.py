@@ -81,6 +81,31 @@ def test_the_list_says_why_a_server_failed_instead_of_its_description(
     assert "HTTP · Issues" in admin_client.get_text(browser.get("mcp_servers_server_changelist"))
 
 
+def test_the_output_of_an_installer_is_collapsed_and_the_remedy_is_shown(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "files")
+    output = " ".join(f"npm error line {n} of a long report" for n in range(40))
+    detail = f"`files` couldn't be installed: {output}. Check the package name."
+    fields = {"status": "error", "status_code": "installation_failed", "status_detail": detail}
+    Server.objects.filter(pk=server.pk).update(**fields)
+    page = browser.get("mcp_servers_server_change", server.pk)
+    shown, collapsed = page.split('<details class="bb-output">', 1)
+    assert "line 9" not in shown
+    assert "<p>Check the package name.</p>" in shown
+    lines = collapsed.split("<pre", 1)[1].split("</pre>", 1)[0].splitlines()
+    assert "npm error line 39 of a long report." in lines
+
+
+def test_all_definitions_belong_to_the_tab_of_the_tools(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme)
+    page = browser.get("mcp_servers_server_definitions", server.pk)
+    tabs = page.split('<nav class="bb-tabs"', 1)[1].split("</nav>", 1)[0]
+    assert "Tools" in tabs.split('aria-current="page"', 1)[1].split("</a>", 1)[0]
+
+
 def test_a_server_that_was_never_discovered_has_no_zeros(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
