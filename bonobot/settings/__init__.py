@@ -131,6 +131,7 @@ OAUTH2_PROVIDER = oauth_server.build_toolkit_settings(
 # bonobot.W101 covers what follows from `BONOBOT_URL`; the load balancer handles the rest.
 SILENCED_SYSTEM_CHECKS = [
     *oauth_server.SILENCED_CHECKS,
+    "templates.W003",  # our library `i18n` replaces Django's, on purpose
     *(f"security.W0{number}" for number in ("04", "05", "08", "12", "16", "21")),
 ]
 
