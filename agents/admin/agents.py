@@ -29,9 +29,8 @@ from agents.budgets.services import (
 )
 from agents.call_activity import RANGES, CallActivity
 from agents.calls.snapshots import get_snapshot_cache
-from agents.llm.prices_and_context_windows import fill_context_window
 from agents.llm.token_estimates import count_tokens, estimate_tokens
-from agents.model_endpoints.services import build_endpoint
+from agents.model_endpoints.services import build_endpoint, fill_context_window
 from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session
 from agents.services import (
     AgentSpec,

@@ -9,9 +9,9 @@ from django.db.models import F
 from agents.builtin_tools.extension_points import build_source_tool
 from agents.builtin_tools.toolset_options import AgentToolsets, build_toolbox
 from agents.builtin_tools.toolsets import fetch, filesystem, git, search_files, shell
+from agents.builtin_tools.toolsets.default_tools import DEFAULT_TOOLS
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS_TOOL
 from agents.builtin_tools.toolsets.notes import NOTE_TOOLS
-from agents.builtin_tools.toolsets.resources_skills_and_results import DEFAULT_TOOLS
 from agents.builtin_tools.types import AgentBuiltinTool, BuiltinTool, BuiltinToolContext
 from agents.flow_labels.services import list_current_labels
 from agents.flow_labels.text_labels import list_skill_labels

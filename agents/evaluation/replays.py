@@ -32,7 +32,6 @@ from agents.evaluation.compare_transcripts import (
 )
 from agents.evaluation.recorded_results import RecordedResults, apply_policy
 from agents.llm import interface as llm_interface
-from agents.llm.prices_and_context_windows import fill_context_window
 from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.request_budget import (
     ModelReservation,
@@ -41,7 +40,11 @@ from agents.model_endpoints.request_budget import (
     reserve_model_request,
     settle_model_request,
 )
-from agents.model_endpoints.services import build_endpoint, build_fallback_chain
+from agents.model_endpoints.services import (
+    build_endpoint,
+    build_fallback_chain,
+    fill_context_window,
+)
 from agents.models import Agent, ModelEndpoint, Recording, Replay, Step
 from agents.policies.rules import read_policy
 from agents.policies.services import PolicySpec

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents.builtin_tools.toolsets.resources_skills_and_results import READ_SKILL
+from agents.builtin_tools.toolsets.default_tools import READ_SKILL
 from agents.calls.definitions import SnapshotDefinition
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.gateway.client_request import build_invalid_params_error

@@ -21,7 +21,7 @@ from agents.calls.root_limits import RootSession, load_root_limits, merge_limits
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.calls.types import CallRefused
 from agents.llm import interface as llm_interface
-from agents.llm.prices_and_context_windows import build_expected_usage, calculate_price
+from agents.llm.pricing import build_expected_usage, calculate_price
 from agents.policies.decisions import evaluate_agent_stage
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem

@@ -3,12 +3,16 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, cast
 
 from django.utils.text import slugify
 
-from agents.llm.interface import DEFAULT_URLS, ModelEndpointConfig
+from agents.llm.interface import (
+    DEFAULT_URLS,
+    ModelEndpointConfig,
+)
 from agents.llm.interface import Kind as EndpointKind
 from agents.llm.providers.registry import find_missing_package
 from agents.models import ModelEndpoint
@@ -288,3 +292,21 @@ def _count_endpoints_above(row: ModelEndpoint) -> int:
         level = list(ModelEndpoint.objects.filter(fallback__in=level).values_list("pk", flat=True))
         count += bool(level)
     return count
+
+
+def fill_context_window(endpoint: ModelEndpointConfig) -> ModelEndpointConfig:
+    """Return the endpoint with its context window, by default the published one of its model."""
+    if endpoint.context_window is not None or endpoint.kind == "offline":
+        return endpoint
+    return replace(endpoint, context_window=_find_context_window(endpoint.model, endpoint.url))
+
+
+@lru_cache(maxsize=256)
+def _find_context_window(model: str, url: str) -> int | None:
+    from genai_prices.data_snapshot import get_snapshot  # late: it takes 0.2 s to load
+
+    try:
+        _, model_info = get_snapshot().find_provider_model(model, None, None, url)
+    except (LookupError, ValueError):
+        return None
+    return model_info.context_window

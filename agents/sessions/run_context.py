@@ -6,8 +6,11 @@ from typing import Any
 from agents.calls.explain import NoToolsReason
 from agents.calls.root_limits import RootSession
 from agents.llm import interface as llm_interface
-from agents.llm.prices_and_context_windows import fill_context_window
-from agents.model_endpoints.services import build_endpoint, build_fallback_chain
+from agents.model_endpoints.services import (
+    build_endpoint,
+    build_fallback_chain,
+    fill_context_window,
+)
 from agents.models import Agent, Session, WorkflowRun
 from agents.models.workflows import DEFAULT_RUN_S
 from agents.sessions import step_store

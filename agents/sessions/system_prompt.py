@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agents.builtin_tools.toolsets.default_tools import READ_SKILL
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
-from agents.builtin_tools.toolsets.resources_skills_and_results import READ_SKILL
 from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.llm import interface as llm_interface

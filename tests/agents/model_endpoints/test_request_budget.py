@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.llm.interface import ModelEndpointConfig, TokenUsage
-from agents.llm.prices_and_context_windows import calculate_price
+from agents.llm.pricing import calculate_price
 from agents.model_endpoints.request_budget import (
     DEFAULT_ANSWER_TOKENS,
     MIN_ANSWER_TOKENS,

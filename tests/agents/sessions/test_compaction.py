@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from agents.builtin_tools.toolsets.resources_skills_and_results import CHUNK_LENGTH
+from agents.builtin_tools.toolsets.default_tools import CHUNK_LENGTH
 from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import ModelEndpoint, Session, Step

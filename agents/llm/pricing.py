@@ -1,4 +1,4 @@
-"""Prices and context windows of models.
+"""Prices of models.
 
 An endpoint's own price is used first (with its cache prices for the parts of the input that the
 provider read from its cache or wrote to it), then the published prices bundled with `genai_prices`,
@@ -7,9 +7,7 @@ None (unknown), which a cost budget must refuse. Prices of new models come with 
 `genai-prices` in the lock file.
 """
 
-from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
-from functools import lru_cache
 
 from agents.llm.interface import (
     CACHE_POINT_KINDS,
@@ -77,21 +75,3 @@ def _find_published_price(endpoint: ModelEndpointConfig, usage: TokenUsage) -> i
         return None
     micro_dollars: Decimal = price.total_price * MILLION
     return int(micro_dollars.to_integral_value(rounding=ROUND_CEILING))
-
-
-def fill_context_window(endpoint: ModelEndpointConfig) -> ModelEndpointConfig:
-    """Return the endpoint with its context window, by default the published one of its model."""
-    if endpoint.context_window is not None or endpoint.kind == "offline":
-        return endpoint
-    return replace(endpoint, context_window=_find_context_window(endpoint.model, endpoint.url))
-
-
-@lru_cache(maxsize=256)
-def _find_context_window(model: str, url: str) -> int | None:
-    from genai_prices.data_snapshot import get_snapshot  # late, as above
-
-    try:
-        _, model_info = get_snapshot().find_provider_model(model, None, None, url)
-    except (LookupError, ValueError):
-        return None
-    return model_info.context_window

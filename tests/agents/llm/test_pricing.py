@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.llm.interface import ModelEndpointConfig, TokenUsage
-from agents.llm.prices_and_context_windows import build_expected_usage, calculate_price
+from agents.llm.pricing import build_expected_usage, calculate_price
 
 USAGE = TokenUsage(1_000, 10)
 
