@@ -55,7 +55,7 @@ class AgentsConfig(AppConfig):
         register_tool_source(
             "workflow", LazyFunction("agents.workflows.workflow_tool.build_workflow_tool")
         )
-        register_workflow_executor(LazyFunction("agents.workflows.executor.execute_workflow"))
+        register_workflow_executor(LazyFunction("agents.workflows.runs.execute_workflow"))
 
     def _register_label_hooks(self) -> None:
         from bonobot.accounts.extension_points import register_read_hook, register_response_hook

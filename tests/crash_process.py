@@ -32,7 +32,7 @@ LOADED = (
     "agents.llm.interface",
     "agents.llm.offline.model",
     "agents.sessions.worker",
-    "agents.workflows.executor",
+    "agents.workflows.runs",
     "anyio._backends._asyncio",
     "celery.app.amqp",
     "celery.app.events",
@@ -108,7 +108,7 @@ def watch_writes(moments: Moments) -> None:
     from agents.evaluation import replays
     from agents.llm.offline.model import OfflineModel
     from agents.sessions import child_sessions, leases, loop, step_store
-    from agents.workflows import executor
+    from agents.workflows import runs
     from bonobot.ledger.writer.writer_thread import LedgerWriter
     from mcp_servers.client.pool import ConnectionPool
 
@@ -129,7 +129,7 @@ def watch_writes(moments: Moments) -> None:
         (forward, "_send_call"),
         (ConnectionPool, "send_request"),
         (child_sessions, "start_child"),
-        (executor, "_save_outputs"),
+        (runs, "_save_outputs"),
         (pending_calls, "write_incomplete_result", "save_responses"),
         (pending_calls, "mark_delivered", "schedule_check"),
         (elicitations, "create_request"),

@@ -14,7 +14,6 @@ from django.conf import settings
 from django.utils import timezone
 
 from agents.budgets.admission_queue import AdmissionTimeouts
-from agents.budgets.call_prices import FREE, CallPrice, calculate_cost
 from agents.budgets.limits import (
     build_charge,
     build_global_charge,
@@ -22,8 +21,10 @@ from agents.budgets.limits import (
     select_limits,
 )
 from agents.calls.context import CallContext
+from agents.calls.definitions import FREE, CallPrice
 from agents.calls.redaction import build_audited_arguments, redact_value
 from agents.calls.root_limits import merge_limits
+from agents.calls.settle_call import calculate_cost
 from agents.calls.snapshots import SnapshotTool, Target
 from agents.calls.types import CallRequest
 from agents.flow_labels.call_effects import build_flow_effects, list_used_stores

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
-from agents.budgets.call_prices import FREE, CallPrice
 from agents.policies.decisions import (
     DefinitionFacts,
     EffectivePolicy,
@@ -23,6 +22,22 @@ from mcp_servers.oauth_client.access_tokens import is_per_person
 from mcp_servers.schemas import SchemaVerdict
 from mcp_servers.schemas.prompt_arguments import build_prompt_schema
 from mcp_servers.uri_templates import list_variables
+
+
+@dataclass(frozen=True, slots=True)
+class CallPrice:
+    """The price of a server in micro-dollars: per call and per second of running time."""
+
+    per_call: int = 0
+    per_second: int = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether calls cost nothing."""
+        return not self.per_call and not self.per_second
+
+
+FREE = CallPrice()
 
 
 @dataclass(frozen=True, slots=True)

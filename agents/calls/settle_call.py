@@ -9,9 +9,8 @@ from typing import Any, TypeGuard
 from uuid import UUID
 
 from agents.budgets.admission_queue import get_admission_queue
-from agents.budgets.call_prices import FREE, CallPrice, calculate_cost
 from agents.calls.context import CallContext
-from agents.calls.definitions import ServerFacts
+from agents.calls.definitions import FREE, CallPrice, ServerFacts
 from agents.calls.redaction import redact_result
 from agents.calls.result_text import clean_text
 from agents.calls.snapshots import CallSnapshot, Target
@@ -35,7 +34,7 @@ from mcp_servers.refresh_definitions import request_refresh_on_error
 
 logger = logging.getLogger(__name__)
 
-
+MILLISECONDS_PER_SECOND = 1000
 OUTCOME_UNKNOWN_CODE = "outcome_unknown"
 OUTCOME_UNKNOWN_REMEDY = format_message(
     "The call may have run, so don't repeat it before you have checked its effect."
@@ -211,3 +210,8 @@ def calculate_amounts(
         return {"calls": 0, "milliseconds": 0, "microusd": 0}
     billed_ms = min(duration_ms, deadline_ms) if is_outcome_known else deadline_ms
     return {"calls": 1, "milliseconds": billed_ms, "microusd": calculate_cost(price, billed_ms)}
+
+
+def calculate_cost(price: CallPrice, duration_ms: int) -> int:
+    """Return the cost of a call in micro-dollars, rounded up."""
+    return price.per_call + -(-price.per_second * duration_ms // MILLISECONDS_PER_SECOND)

@@ -1,18 +1,26 @@
-"""Create and delete recordings of sessions, and build the transcripts of sessions."""
+"""Recordings of sessions: create and delete them, and return their results to replays."""
 
+from collections import defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
+from agents.calls.resolve import build_unknown_name_error
+from agents.calls.snapshots import CallSnapshot
 from agents.evaluation.compare_transcripts import (
+    NOT_RECORDED,
+    MaskFunction,
+    RecordedCall,
     RecordedDecision,
     Transcript,
     build_transcript,
 )
 from agents.models import Recording, Session, Step, WorkflowRun
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
+from agents.policies.decisions import PolicyDecision
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import load_masker
@@ -44,6 +52,49 @@ DECISION_CODES = POLICY_DENIAL_CODES | add_old_codes(
         *("unknown_tool", "not_approved", "definition_changed", "definition_rejected", "tool_gone"),
     }
 )
+
+
+class RecordedResults:
+    """The results of a recording by tool and arguments, each returned once, in order.
+
+    Calls that policy denied have no result.
+    """
+
+    def __init__(self, transcript: Transcript, mask_value: MaskFunction) -> None:
+        self._mask_value = mask_value
+        self._results: defaultdict[tuple[str, str], deque[RecordedCall]] = defaultdict(deque)
+        for call in transcript.calls:
+            if call.verdict != "deny":
+                self._results[self._build_key(call.tool, call.arguments)].append(call)
+
+    def resolve_call(
+        self, snapshot: CallSnapshot, name: str, arguments: dict[str, Any] | None
+    ) -> RecordedCall:
+        """Return the result of a call: a denial, the recorded result, or `not_recorded`.
+
+        Calls that need an approval count as approved.
+        """
+        tool = snapshot.find_tool(name)
+        decision = (
+            snapshot.decide_call(tool, arguments or {})
+            if tool
+            else _deny_unknown_tool(snapshot, name)
+        )
+        masked_arguments = None if arguments is None else dict(self._mask_value(arguments))
+        call = RecordedCall(name, masked_arguments, verdict=decision.verdict, rule=decision.rule)
+        if not decision.is_callable:
+            text = f"{decision.reason} {decision.remedy}".strip()
+            return replace(call, text=text, ok=False, code=decision.code)
+        if not (remaining_results := self._results[self._build_key(name, arguments)]):
+            text = f"The recording has no result of `{name}` with these arguments."
+            return replace(call, text=text, ok=False, code=NOT_RECORDED)
+        result = remaining_results.popleft()
+        return replace(
+            result, arguments=masked_arguments, verdict=decision.verdict, rule=decision.rule
+        )
+
+    def _build_key(self, tool: str, arguments: dict[str, Any] | None) -> tuple[str, str]:
+        return tool, "" if arguments is None else to_canonical_json(self._mask_value(arguments))
 
 
 def create_recording(principal: Principal, session: Session) -> Recording:
@@ -183,3 +234,10 @@ def _build_decision(decision: str, rule: str, code: str) -> RecordedDecision:
     if decision == AuditRow.Decision.DENY and code not in DECISION_CODES:
         return RecordedDecision("allow", rule)
     return RecordedDecision(decision, rule)
+
+
+def _deny_unknown_tool(snapshot: CallSnapshot, name: str) -> PolicyDecision:
+    problem = build_unknown_name_error(f"The agent `{snapshot.agent_name}`", "tool", name)
+    return PolicyDecision(
+        "deny", rule=problem.rule, code=problem.code, reason=str(problem), remedy=problem.remedy
+    )

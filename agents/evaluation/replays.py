@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from agents.attachments import build_model_messages
 from agents.calls.redaction import redact_value
-from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
+from agents.calls.snapshots import CallSnapshot, decide_tool, get_snapshot_cache
 from agents.evaluation.compare_transcripts import (
     RecordedDecision,
     Transcript,
@@ -30,7 +30,7 @@ from agents.evaluation.compare_transcripts import (
     build_transcript,
     compare_transcripts,
 )
-from agents.evaluation.recorded_results import RecordedResults, apply_policy
+from agents.evaluation.recordings import RecordedResults
 from agents.llm import interface as llm_interface
 from agents.llm.token_estimates import estimate_tokens
 from agents.model_endpoints.request_budget import (
@@ -46,7 +46,7 @@ from agents.model_endpoints.services import (
     fill_context_window,
 )
 from agents.models import Agent, ModelEndpoint, Recording, Replay, Step
-from agents.policies.rules import read_policy
+from agents.policies.rules import Policy, read_policy
 from agents.policies.services import PolicySpec
 from agents.policies.shadow_mode import build_policy
 from agents.sessions.history import SessionHistory
@@ -638,3 +638,12 @@ async def _run_claimed_replay(lease: ReplayLease) -> None:
         await run_orm_with_retry(fail_replay, lease, InternalError(remedy=remedy))
     else:
         await run_orm_with_retry(complete_replay, lease, transcript)
+
+
+def apply_policy(snapshot: CallSnapshot, policy: Policy | None) -> CallSnapshot:
+    """Return an agent's snapshot under another tool policy; None keeps the current one."""
+    if policy is None:
+        return snapshot
+    effective_policy = replace(snapshot.effective_policy, policy=policy)
+    tools = {name: decide_tool(tool, effective_policy) for name, tool in snapshot.tools.items()}
+    return replace(snapshot, tools=tools, effective_policy=effective_policy)

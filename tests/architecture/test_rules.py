@@ -27,7 +27,7 @@ def texts(found: object) -> list[str]:
         ("bonobot.ledger.types", 'User = get_model("tenancy.User")'),
         ("bonobot.core.http.egress", "from bonobot.ledger import writer"),
         ("agents.tasks", "from bonobot.celery import app"),
-        ("agents.sessions.loop", "from agents.workflows import executor"),
+        ("agents.sessions.loop", "from agents.workflows import runs"),
         ("agents.policies.rules", "from agents.calls.snapshots import CallSnapshot"),
         ("bonobot.accounts.tokens.services", "from bonobot.monitoring import health"),
         (

@@ -3,7 +3,7 @@
 import pytest
 
 from agents.workflows.definitions import MAX_STEPS, parse_workflow
-from agents.workflows.executor import (
+from agents.workflows.runs import (
     SkippedStep,
     StepFailed,
     WorkflowCall,

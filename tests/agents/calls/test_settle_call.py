@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.budgets.call_prices import FREE, CallPrice, calculate_cost
 from agents.calls.admit import estimate_amounts
-from agents.calls.settle_call import calculate_amounts
+from agents.calls.definitions import FREE, CallPrice
+from agents.calls.settle_call import calculate_amounts, calculate_cost
 
 prices = st.builds(CallPrice, st.integers(0, 10**9), st.integers(0, 10**9))
 times = st.integers(0, 3_600_000)
