@@ -20,13 +20,12 @@ from agents.budgets.limits import (
     build_reservations,
     select_limits,
 )
-from agents.calls.context import CallContext
 from agents.calls.definitions import FREE, CallPrice
 from agents.calls.redaction import build_audited_arguments, redact_value
 from agents.calls.root_limits import merge_limits
 from agents.calls.settle_call import calculate_cost
 from agents.calls.snapshots import SnapshotTool, Target
-from agents.calls.types import CallRequest
+from agents.calls.types import CallContext, CallRequest
 from agents.flow_labels.call_effects import build_flow_effects, list_used_stores
 from agents.policies.decisions import PolicyDecision
 from bonobot.accounts.principals import Principal

@@ -11,7 +11,6 @@ from uuid import UUID
 from agents.builtin_tools.registry import run_builtin_tool
 from agents.builtin_tools.types import BuiltinToolContext
 from agents.calls.connections import resolve_user_endpoint
-from agents.calls.context import CallContext
 from agents.calls.definitions import SnapshotDefinition
 from agents.calls.incomplete_results import (
     MAX_ROUNDS,
@@ -31,6 +30,7 @@ from agents.calls.prepare_call import redecide_call
 from agents.calls.resolve import build_params, get_argument_schema
 from agents.calls.snapshots import SnapshotTool, Target
 from agents.calls.types import (
+    CallContext,
     CallIncomplete,
     CallOutcome,
     CallRequest,

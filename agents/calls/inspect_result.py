@@ -8,10 +8,10 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents.calls.context import CallContext
 from agents.calls.redaction import redact_result
 from agents.calls.result_text import ResultText, estimate_size, render_result
 from agents.calls.snapshots import SnapshotTool
+from agents.calls.types import CallContext
 from agents.models import StoredResult
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime

@@ -18,7 +18,6 @@ from django.db.models import Q
 from django.utils import timezone
 
 from agents.approvals.services import calculate_expiry
-from agents.calls.context import CallContext
 from agents.calls.incomplete_results import (
     MAX_ROUNDS,
     IncompleteResult,
@@ -26,7 +25,7 @@ from agents.calls.incomplete_results import (
     parse_incomplete_result,
 )
 from agents.calls.mcp_tasks import SendRequest, compute_task_end
-from agents.calls.types import CallContinuation, CallRequest
+from agents.calls.types import CallContext, CallContinuation, CallRequest
 from agents.models import ElicitationRequest, PendingCall, Session
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_storable

@@ -25,7 +25,6 @@ from agents.budgets.admission_queue import AdmissionTicket, get_admission_queue
 from agents.calls.admit import build_admission, choose_timeouts
 from agents.calls.completions import clean_completion
 from agents.calls.connections import release_connections, release_server_connections
-from agents.calls.context import CallContext
 from agents.calls.forward import forward_call
 from agents.calls.inspect_result import inspect_result
 from agents.calls.mcp_tasks import cancel_task
@@ -49,7 +48,7 @@ from agents.calls.settle_call import (
     settle_call,
 )
 from agents.calls.snapshots import SnapshotTool
-from agents.calls.types import CallIncomplete, CallOutcome, CallRefused, CallRequest
+from agents.calls.types import CallContext, CallIncomplete, CallOutcome, CallRefused, CallRequest
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime

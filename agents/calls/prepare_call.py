@@ -9,7 +9,6 @@ from dataclasses import replace
 from uuid import UUID
 
 from agents.calls.admit import build_opening, describe_target
-from agents.calls.context import CallContext
 from agents.calls.redaction import ensure_masker_loaded, find_masker
 from agents.calls.require_approval import ApprovalRequired
 from agents.calls.resolve import (
@@ -19,7 +18,7 @@ from agents.calls.resolve import (
     get_argument_schema,
 )
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
-from agents.calls.types import CallRefused, CallRequest
+from agents.calls.types import CallContext, CallRefused, CallRequest
 from agents.policies.decisions import PolicyDecision
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message

@@ -12,11 +12,10 @@ from django.utils import timezone
 
 from agents.approvals.change_arguments import compute_arguments_digest, compute_call_digest
 from agents.approvals.services import build_page_url, build_requester_fields, create_approval
-from agents.calls.context import ApprovalGrant, CallContext
 from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_value
 from agents.calls.snapshots import Target
-from agents.calls.types import CallRefused, CallRequest
+from agents.calls.types import ApprovalGrant, CallContext, CallRefused, CallRequest
 from agents.flow_labels.call_effects import build_flow_keys
 from agents.flow_labels.text_labels import label_text_reader
 from agents.models import Approval, Session, SessionApproval

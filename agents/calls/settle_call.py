@@ -9,12 +9,11 @@ from typing import Any, TypeGuard
 from uuid import UUID
 
 from agents.budgets.admission_queue import get_admission_queue
-from agents.calls.context import CallContext
 from agents.calls.definitions import FREE, CallPrice, ServerFacts
 from agents.calls.redaction import redact_result
 from agents.calls.result_text import clean_text
 from agents.calls.snapshots import CallSnapshot, Target
-from agents.calls.types import CallRequest, OutcomeUnrecorded
+from agents.calls.types import CallContext, CallRequest, OutcomeUnrecorded
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.problems import Problem

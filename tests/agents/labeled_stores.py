@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agents.calls.context import CallContext
 from agents.calls.pipeline import admit_call
 from agents.calls.root_limits import RootSession
-from agents.calls.types import CallRequest, RelayOptions
+from agents.calls.types import CallContext, CallRequest, RelayOptions
 from agents.flow_labels.services import clear_agent_labels, clear_token_labels
 from agents.models import Agent, Session
 from agents.services import attach_server
