@@ -1,18 +1,20 @@
-"""The audit log in the admin: its list, export and verification."""
+"""The audit log in the admin: its list, histogram, export and verification."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -24,6 +26,10 @@ from agents.admin.audit_filters import (
     FORM_PARAMETERS,
     LABEL_CHOICES,
     LIST_URL_NAME,
+    MAX_PENDING,
+    PENDING,
+    PLAIN_PARAMETERS,
+    TIME_PARAMETER,
     AuditDecisionFilter,
     AuditKindFilter,
     AuditLabelFilter,
@@ -33,10 +39,12 @@ from agents.admin.audit_filters import (
     build_filter_panel,
     build_filter_urls,
     build_older_query,
+    build_period_query,
     describe_search_limit,
     limit_search,
+    parse_uuid,
 )
-from agents.admin.audit_histogram import build_histogram
+from agents.models import Approval
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
 from bonobot.accounts.principals import Principal
@@ -48,6 +56,7 @@ from bonobot.core.problems import NotFound
 from bonobot.ledger.api.audit import build_download
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
+from bonobot.ledger.audit.activity import ROLLUP_COLUMNS, ActivityBar, load_activity
 from bonobot.ledger.audit.export import ExportFormat
 from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
 from bonobot.ledger.models import AuditRow
@@ -60,6 +69,9 @@ START_TIMEOUT = timedelta(minutes=1)
 # Rows that the pages of one list have; older ones are in a list that ends where it does. A count
 # of more would read as many rows in random places of the table.
 MAX_PAGED = 1_000
+DEFAULT_SPAN = timedelta(hours=24)
+WIDTH, HEIGHT, GAP = 1000, 100, 0.2
+SERIES = ("ok", "refused", PENDING, "error")
 
 
 def build_verification_urls(
@@ -365,3 +377,104 @@ def _build_links(row: AuditRow) -> dict[str, str]:
         for name, (address, pk) in addresses.items()
         if pk
     }
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The bars of calls over time, their scale, and whether all filters are applied."""
+
+    bars: list[dict[str, Any]]
+    highest: int
+    total: int
+    step: timedelta
+    ticks: list[tuple[float, datetime]]
+
+
+def build_histogram(
+    organization_id: UUID, query: QueryDict, period: tuple[datetime | None, datetime | None]
+) -> Histogram | None:
+    """Return the calls over time for the list's filters; None if rollups don't know a filter."""
+    filters = _select_rollup_filters(query)
+    if filters is None:
+        return None
+    until = min(period[1] or timezone.now(), timezone.now())
+    since = period[0] or until - DEFAULT_SPAN
+    if since >= until:
+        return None
+    bars = load_activity(organization_id, since, until, filters)
+    _add_pending(organization_id, bars, filters)
+    highest = max((bar.total for bar in bars), default=0) or 1
+    width = WIDTH / len(bars)
+    shown_parts = [
+        {
+            "bar": bar,
+            "x": round(index * width, 2),
+            "full_width": round(width, 2),
+            "parts": _stack_parts(bar, index * width, width, highest),
+            "query": build_period_query(query, bar.begins, bar.ends),
+        }
+        for index, bar in enumerate(bars)
+    ]
+    every = max(1, len(bars) // 6)
+    # The last label would be wider than its bars.
+    labeled = range(0, len(bars) - every // 2, every)
+    ticks = [(round(100 * at / len(bars), 2), bars[at].begins) for at in labeled]
+    return Histogram(
+        shown_parts,
+        highest=highest,
+        total=sum(bar.total for bar in bars),
+        step=bars[0].ends - bars[0].begins,
+        ticks=ticks,
+    )
+
+
+def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:
+    """Return the filters that rollups have, or None if there is another one."""
+    filters: dict[str, Any] = {}
+    for name in query:
+        value = query.get(name, "").strip()
+        is_plain = name in PLAIN_PARAMETERS or name.startswith(f"{TIME_PARAMETER}_")
+        # The bars have all outcomes, of calls.
+        if is_plain or not value or name.startswith("outcome"):
+            continue
+        if name == "kind" and value == "call":
+            continue
+        if name not in ROLLUP_COLUMNS:
+            return None
+        filters[name] = parse_uuid(value) if name.endswith("_id") else value
+    return None if None in filters.values() else filters
+
+
+def _add_pending(
+    organization_id: UUID, bars: list[ActivityBar], filters: Mapping[str, Any]
+) -> None:
+    """Count the calls that wait for approval at the time of their request (one query)."""
+    columns = {"agent_id": "agent_id", "server_id": "server_id", "tool_name": "own_name"}
+    if not set(filters) <= set(columns):
+        return
+    conditions = {columns[name]: value for name, value in filters.items()}
+    rows: Any = Approval.objects.filter(organization_id=organization_id, **conditions)
+    step = bars[0].ends - bars[0].begins
+    times = rows.pending().values_list("created_at", flat=True)[:MAX_PENDING]
+    for created_at in times:
+        index = (created_at - bars[0].begins) // step
+        if 0 <= index < len(bars):
+            bars[index].counts[PENDING] += 1
+
+
+def _stack_parts(bar: ActivityBar, x: float, width: float, highest: int) -> list[dict[str, Any]]:
+    parts, base = [], float(HEIGHT)
+    for series in SERIES:
+        if count := bar.counts[series]:
+            height = HEIGHT * count / highest
+            base -= height
+            parts.append(
+                {
+                    "series": series,
+                    "x": round(x + width * GAP / 2, 2),
+                    "width": round(width * (1 - GAP), 2),
+                    "y": round(base, 2),
+                    "height": round(height, 2),
+                }
+            )
+    return parts

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from agents.access_requests import ANSWER_PERMISSIONS
-from agents.admin.pending_counts import PendingCounts
+from agents.admin.navigation import PendingCounts
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
 from agents.first_run import FirstRunProgress, load_first_run_progress

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.db.models import Count, Max
 
-from agents.admin.pending_counts import load_pending_counts
+from agents.admin.navigation import load_pending_counts
 from agents.models import AccessRequest, Approval, ElicitationRequest, Session
 from agents.wakeups import build_pages_topic
 from bonobot.accounts.principals import Principal

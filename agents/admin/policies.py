@@ -21,12 +21,13 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.affected_agents import list_affected_agents, list_newly_decided_agents
 from agents.admin.agents import AgentAdmin
 from agents.admin.policy_editor import (
     PolicyScope,
     build_policy_editor,
     decide_tools,
+    list_affected_agents,
+    list_newly_decided_agents,
     load_agent_scope,
     load_organization_defaults_scope,
     load_organization_scope,

@@ -10,7 +10,6 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.affected_agents import list_newly_decided_agents
 from agents.admin.agents import AgentAdmin
 from agents.admin.policies import (
     FORM_CHOICES,
@@ -18,7 +17,7 @@ from agents.admin.policies import (
     parse_form_data,
     parse_posted_policy,
 )
-from agents.admin.policy_editor import build_policy_editor, load_scope
+from agents.admin.policy_editor import build_policy_editor, list_newly_decided_agents, load_scope
 from agents.models import Agent
 from agents.policies.services import Owner, PolicySpec, load_policy_spec
 from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft

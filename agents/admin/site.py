@@ -25,8 +25,8 @@ from agents.admin.navigation import (
     SETTINGS,
     Navigation,
     build_navigation,
+    count_pending,
 )
-from agents.admin.pending_counts import count_pending
 from bonobot.accounts.admin_base import ScopedAdmin
 from bonobot.accounts.admin_base.form_versions import add_form_versions
 from bonobot.accounts.admin_base.responses import (

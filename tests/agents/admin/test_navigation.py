@@ -1,11 +1,20 @@
-"""The documentation names pages of the admin as the navigation does."""
+"""The navigation: its counts of what is pending, and its names in the documentation."""
 
 import re
 from collections.abc import Iterator
 
 import pytest
+from django.utils import timezone
 
-from agents.admin.navigation import SETTINGS_AREA, SIDEBAR, Groups, NavigationEntry
+from agents.admin.navigation import (
+    SETTINGS_AREA,
+    SIDEBAR,
+    Groups,
+    NavigationEntry,
+    load_pending_counts,
+)
+from agents.models import Approval
+from tests import factories
 from tests.parts import ROOT
 
 PAGE_PATH = re.compile(r"\*([A-Z][\w -]+(?: → [^*→]+)+)\*")
@@ -38,3 +47,22 @@ def test_a_page_that_the_navigation_doesnt_have_is_found(text: str) -> None:
 def test_the_documentation_names_pages_as_the_navigation_does() -> None:
     wrong = {str(page): [*find_wrong_names(page.read_text("utf-8"))] for page in PAGES}
     assert {page: names for page, names in wrong.items() if names} == {}
+
+
+@pytest.mark.django_db
+def test_each_organization_gets_its_own_counts_of_what_is_pending_now() -> None:
+    acme, other_organization = (
+        factories.create_organization("acme"),
+        factories.create_organization("other"),
+    )
+    _session, approval = factories.create_waiting_session(factories.create_agent(acme), "hello")
+    factories.create_access_request(other_organization)
+    for _ in range(2):  # the second time with the query of the first
+        counts, other_counts = (
+            load_pending_counts(acme.pk),
+            load_pending_counts(other_organization.pk),
+        )
+        assert (counts.calls, counts.access_requests, counts.inbox) == (1, 0, 1)
+        assert (other_counts.calls, other_counts.access_requests, other_counts.inbox) == (0, 1, 1)
+    Approval.objects.filter(pk=approval.pk).update(expires_at=timezone.now())
+    assert load_pending_counts(acme.pk).inbox == 0

@@ -2,10 +2,10 @@
 
 import pytest
 
-from agents.admin.affected_agents import list_affected_agents
 from agents.admin.policy_editor import (
     build_policy_editor,
     decide_tools,
+    list_affected_agents,
     load_organization_scope,
     load_scope,
 )
