@@ -5,20 +5,21 @@ from typing import Any
 
 import yaml
 
-from agents.assignments import list_callable_agents
+from agents.assignments import list_agent_slugs, list_callable_agents
 from agents.budgets.services import DEFAULT_WARN_AT, BudgetLine, build_line, list_budgets
 from agents.budgets.services import Owner as BudgetOwner
 from agents.config_file.read_config import (
     ACCESS_FIELDS,
     AGENT_FLAGS,
     AGENT_LIMITS,
+    TRIGGER_NUMBERS,
+    TRIGGER_TEXTS,
     VERSION,
     export_builtin_tools,
 )
-from agents.config_file.skills_and_workflows import export_skills
-from agents.config_file.skills_and_workflows import export_workflows as exported_workflows
 from agents.model_endpoints.services import ModelEndpointSpec, build_fallback_chain
-from agents.models import Agent, ModelEndpoint, Skill, Workflow
+from agents.models import Agent, ModelEndpoint, Skill, Trigger, Workflow
+from agents.models.skills import SKILL_TEXTS
 from agents.policies.services import Owner, PolicySpec, load_policy_spec
 from agents.policies.shadow_mode import find_draft
 from bonobot.accounts.models import Organization
@@ -73,10 +74,10 @@ def export_config(principal: Principal, agent: Agent | None = None) -> dict[str,
         "agents": {row.slug: _export_agent(row) for row in agents.select_related("model_endpoint")},
     }
     skills = Skill.objects.for_organization(principal.organization_id)
-    if agent is None and (exported := export_skills(skills)):
+    if agent is None and (exported := _export_skills(skills)):
         document["skills"] = exported
     workflows = Workflow.objects.for_organization(principal.organization_id)
-    if agent is None and (exported := exported_workflows(workflows)):
+    if agent is None and (exported := _export_workflows(workflows)):
         document["workflows"] = exported
     organization = Organization.objects.get(pk=principal.organization_id)
     if agent is not None:
@@ -205,3 +206,40 @@ def _serialize_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _ConfigDumper.add_representer(str, _serialize_text)
+
+
+def _export_workflows(rows: Iterable[Workflow]) -> dict[str, Any]:
+    exported = {}
+    for row in rows:
+        settings: dict[str, Any] = {} if row.enabled else {"enabled": False}
+        if agents := list_agent_slugs(row):
+            settings["agents"] = agents
+        if triggers := {trigger.name: _export_trigger(trigger) for trigger in row.triggers.all()}:
+            settings["triggers"] = triggers
+        exported[row.name] = {**row.definition, **settings}
+    return exported
+
+
+def _export_trigger(row: Trigger) -> dict[str, Any]:
+    """Return a trigger without its secret and default values."""
+    defaults = Trigger()
+    exported: dict[str, Any] = {"kind": row.kind}
+    for name in (*TRIGGER_TEXTS[1:], *TRIGGER_NUMBERS, "enabled", "inputs"):
+        if (value := getattr(row, name)) != getattr(defaults, name):
+            exported[name] = value
+    return exported
+
+
+def _export_skills(rows: Iterable[Skill]) -> dict[str, Any]:
+    return {row.name: _export_skill(row) for row in rows}
+
+
+def _export_skill(row: Skill) -> dict[str, Any]:
+    exported = {name: getattr(row, name) for name in SKILL_TEXTS if getattr(row, name)}
+    if row.arguments:
+        exported["arguments"] = [
+            {name: value for name, value in argument.items() if value} for argument in row.arguments
+        ]
+    if not row.enabled:
+        exported["enabled"] = False
+    return exported | {"agents": list_agent_slugs(row)}

@@ -7,21 +7,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.assignments import list_callable_agents
+from agents.assignments import list_agent_slugs, list_callable_agents
 from agents.budgets.services import build_line, list_budgets
 from agents.config_file.read_config import (
     ACCESS_FIELDS,
+    TRIGGER_FIELDS,
     WantedAgent,
     WantedAgentServer,
     WantedBudgets,
     WantedConfig,
     WantedModelEndpoint,
     WantedServer,
+    WantedSkill,
+    WantedWorkflow,
 )
-from agents.config_file.skills_and_workflows import list_skill_changes, list_workflow_changes
 from agents.models import Agent, ModelEndpoint, Skill, Workflow
+from agents.models.skills import SKILL_TEXTS
 from agents.policies.services import Owner, PolicySpec, is_current_policy
 from agents.policies.shadow_mode import is_current_draft
+from agents.skills import read_arguments
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
@@ -328,14 +332,14 @@ class _ConfigPlanner:
                 yield ConfigPlanStep(kind="skill", name=name, action="create", wanted=entry)
             else:
                 try:
-                    yield _build_step("skill", name, list_skill_changes(row, entry), entry, row)
+                    yield _build_step("skill", name, _list_skill_changes(row, entry), entry, row)
                 except Problem as problem:
                     self.problems.append(entry.place.mark(problem))
 
     def plan_workflows(self) -> Iterator[ConfigPlanStep]:
         for name, entry in self._wanted.workflows.items():
             row = self._workflows.get(name)
-            changed_names = list_workflow_changes(row, entry) if row else []
+            changed_names = _list_workflow_changes(row, entry) if row else []
             if row is None:
                 yield ConfigPlanStep(kind="workflow", name=name, action="create", wanted=entry)
             else:
@@ -423,3 +427,43 @@ def _build_similar_name_error(name: str, other_name: str) -> Conflict:
         code="name_taken",
         remedy="Use the existing name, or choose a different one.",
     )
+
+
+def _list_workflow_changes(row: Workflow, entry: WantedWorkflow) -> list[str]:
+    """Return the fields in which a stored workflow differs."""
+    changed_names = [] if row.definition == entry.definition else ["definition"]
+    stored_values = {"enabled": row.enabled, "agents": list_agent_slugs(row)}
+    for name, value in entry.settings.items():
+        wanted_value = sorted(value) if name == "agents" else value
+        if wanted_value != stored_values[name]:
+            changed_names.append(name)
+    return changed_names if _has_same_triggers(row, entry) else [*changed_names, "triggers"]
+
+
+def _has_same_triggers(row: Workflow, entry: WantedWorkflow) -> bool:
+    if entry.triggers is None:
+        return True
+    stored_values = {trigger.name: trigger for trigger in row.triggers.all()}
+    return stored_values.keys() == {trigger.name for trigger in entry.triggers} and all(
+        getattr(stored_values[trigger.name], name) == value
+        for trigger in entry.triggers
+        for name in TRIGGER_FIELDS
+        if (value := getattr(trigger, name)) is not None
+    )
+
+
+def _list_skill_changes(row: Skill, entry: WantedSkill) -> list[str]:
+    """Return the fields in which a stored skill differs; raises `InvalidInput`."""
+    wanted_values = dict(entry.values)
+    if "arguments" in wanted_values:
+        wanted_values["arguments"] = [
+            argument.as_dict() for argument in read_arguments(wanted_values["arguments"])
+        ]
+    stored_values: dict[str, Any] = {
+        name: getattr(row, name) for name in (*SKILL_TEXTS, "enabled", "arguments")
+    }
+    stored_values["agents"] = list_agent_slugs(row)
+    wanted_values["agents"] = (
+        sorted(wanted_values["agents"]) if "agents" in wanted_values else stored_values["agents"]
+    )
+    return [name for name, value in wanted_values.items() if stored_values[name] != value]

@@ -9,20 +9,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import yaml
+
 from agents.budgets.services import DEFAULT_WARN_AT, BudgetLine
 from agents.builtin_tools.toolset_options import clean_toolsets
 from agents.config_file.field_readers import ConfigLocation, FieldReader
-from agents.config_file.skills_and_workflows import (
-    WantedSkill,
-    WantedWorkflow,
-    read_skill,
-    read_workflow,
-)
 from agents.models import Agent
 from agents.models.agents import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
+from agents.models.skills import SKILL_TEXTS
 from agents.policies.services import EFFECTS, PolicySpec, RuleSpec
 from agents.policies.services import Entry as RuleEntry
 from agents.sessions.output_schemas import check_output_schema
+from agents.skills import SkillSpec
+from agents.workflows.definitions import WORKFLOW_FIELDS
+from agents.workflows.services import WorkflowSpec
+from agents.workflows.triggers import TriggerSpec
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text import placeholders
 from bonobot.core.text.json_reader import SourceNode, read_json
@@ -50,6 +51,11 @@ _ENDPOINT_NUMBERS = (
     *("timeout_s", "input_price", "output_price", "max_tokens", "context_window", "retries"),
     *("cache_read_price", "cache_write_price"),
 )
+WORKFLOW_SETTINGS = ("enabled", "agents", "triggers")
+TRIGGER_TEXTS = ("kind", "cron", "time_zone")
+TRIGGER_NUMBERS = ("every_s", "per_minute")
+TRIGGER_FIELDS = (*TRIGGER_TEXTS, *TRIGGER_NUMBERS, "enabled", "inputs")
+_ARGUMENT_FIELDS = ("name", "description", "required", "default", "choices")
 SECTIONS = (
     *("bonobot", "model_endpoints", "servers", "agents", "skills", "workflows"),
     *("policy", "policy_draft", "budgets"),
@@ -162,6 +168,38 @@ class WantedBudgets:
     server: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WantedWorkflow:
+    """A workflow by name, with its definition and settings."""
+
+    name: str
+    place: ConfigLocation
+    definition: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    # None: the file doesn't list triggers.
+    triggers: tuple[TriggerSpec, ...] | None = None
+
+    @property
+    def spec(self) -> WorkflowSpec:
+        """The specification for the workflow service."""
+        source = yaml.safe_dump(dict(self.definition), sort_keys=False, allow_unicode=True)
+        return WorkflowSpec(name=self.name, source=source, **self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedSkill:
+    """A skill by name; fields not in `values` stay unchanged."""
+
+    name: str
+    place: ConfigLocation
+    values: Mapping[str, Any]
+
+    @property
+    def spec(self) -> SkillSpec:
+        """The specification for the skill service."""
+        return SkillSpec(name=self.name, **self.values)
+
+
 @dataclass(kw_only=True)
 class WantedConfig:
     """The content of a configuration file.
@@ -233,12 +271,12 @@ class _ConfigReader:
             self._wanted.agents[name] = self._read_agent(name, location, node)
         self._read_overrides(root)
         for name, location, node in self._iterate_section(top, "skills"):
-            self._wanted.skills[name] = read_skill(
+            self._wanted.skills[name] = _read_skill(
                 name, location, self._build_field_reader(node, location.path)
             )
         for name, location, node in self._iterate_section(top, "workflows"):
             reader = self._build_field_reader(node, location.path)
-            self._wanted.workflows[name] = read_workflow(name, location, reader, node)
+            self._wanted.workflows[name] = _read_workflow(name, location, reader, node)
         self._read_organization_policy(top)
         self._read_organization_draft(top)
         self._read_organization_budgets(top)
@@ -573,3 +611,60 @@ def _iterate_omissions(entry: ImportEntry, location: ConfigLocation) -> Iterator
                 field=location.path,
                 remedy="Correct the name, or remove the field.",
             )
+
+
+def _read_workflow(
+    name: str, location: ConfigLocation, reader: FieldReader, node: SourceNode
+) -> WantedWorkflow:
+    """Read a workflow; its definition is validated when it is applied."""
+    enabled = reader.read_boolean("enabled")
+    agents = reader.read_text_list("agents") if reader.has_field("agents") else None
+    reader.reject_unknown_fields((*WORKFLOW_FIELDS, *WORKFLOW_SETTINGS))
+    fields = node.to_python() if isinstance(node.value, dict) else {}
+    settings = {"enabled": enabled, "agents": agents}
+    return WantedWorkflow(
+        name=name,
+        place=location,
+        definition={key: value for key, value in fields.items() if key not in WORKFLOW_SETTINGS},
+        settings={key: value for key, value in settings.items() if value is not None},
+        triggers=_read_triggers(reader) if reader.has_field("triggers") else None,
+    )
+
+
+def _read_triggers(reader: FieldReader) -> tuple[TriggerSpec, ...]:
+    triggers = []
+    section = reader.read_nested_fields("triggers")
+    for name, _, _ in reader.list_entries("triggers"):
+        trigger = section.read_nested_fields(name) if section else None
+        if trigger is None:
+            continue
+        values = trigger.read_texts(*TRIGGER_TEXTS) | {
+            number: trigger.read_integer(number) for number in TRIGGER_NUMBERS
+        }
+        inputs = trigger.read_value("inputs") if trigger.read_object("inputs") else None
+        trigger.reject_unknown_fields(TRIGGER_FIELDS)
+        triggers.append(
+            TriggerSpec(name=name, enabled=trigger.read_boolean("enabled"), inputs=inputs, **values)
+        )
+    return tuple(triggers)
+
+
+def _read_skill(name: str, location: ConfigLocation, reader: FieldReader) -> WantedSkill:
+    """Read a skill, collecting problems."""
+    values = reader.read_texts(*SKILL_TEXTS)
+    values["enabled"] = reader.read_boolean("enabled")
+    values["agents"] = reader.read_text_list("agents") if reader.has_field("agents") else None
+    arguments = reader.read_items("arguments")
+    if arguments is not None:
+        values["arguments"] = [_read_argument(reader, node.to_python()) for node in arguments]
+    reader.reject_unknown_fields((*SKILL_TEXTS, "enabled", "agents", "arguments"))
+    given_values = {name: value for name, value in values.items() if value is not None}
+    return WantedSkill(name=name, place=location, values=given_values)
+
+
+def _read_argument(reader: FieldReader, argument: Any) -> dict[str, Any]:
+    if isinstance(argument, dict):
+        return argument
+    remedy = f"An argument has the fields {', '.join(_ARGUMENT_FIELDS)}."
+    reader.reject_field("arguments", "bad_value", remedy)
+    return {"name": "broken"}
