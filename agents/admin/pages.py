@@ -2,7 +2,6 @@
 
 from agents.admin import (
     access_requests,
-    agent_skills_and_workflows,
     agent_tools,
     agents,
     approvals,
@@ -29,7 +28,6 @@ from agents.admin import (
 
 __all__ = [
     "access_requests",
-    "agent_skills_and_workflows",
     "agent_tools",
     "agents",
     "approvals",

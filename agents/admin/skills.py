@@ -11,8 +11,15 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.agent_skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
-from agents.admin.agents import READERS
+from agents.admin.agents import READERS, AgentAdmin
+from agents.admin.assignments import (
+    MAX_VERSIONS,
+    AssignableAdmin,
+    AssignableForm,
+    list_slugs_after_change,
+    redirect_with_message,
+    render_assignments,
+)
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, AgentAssignment, Skill
 from agents.models.agents import filter_by_visible_agents
@@ -22,6 +29,7 @@ from agents.skills import (
     SkillSpec,
     delete_skill,
     format_lines,
+    get_skill,
     parse_lines,
     read_arguments,
     save_skill,
@@ -188,3 +196,33 @@ def _build_initial(skill: Skill) -> dict[str, Any]:
         "arguments": format_lines(read_arguments(skill.arguments)),
         "agents": list_agent_slugs(skill),
     }
+
+
+@AgentAdmin.add_page("skills", _("Skills"), order=43)
+def show_skills(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the agent's skills and those that can be attached."""
+    rows: Any = Skill.objects.visible_to(visit.principal)
+    return render_assignments(
+        visit, "agents/skills.html", rows, rows.filter(assignments__agent=visit.object)
+    )
+
+
+@AgentAdmin.add_object_action("assign_skill", required_actions=Action.MANAGE_WORKFLOWS)
+def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
+    return _set_skill_attached(visit, attached=True)
+
+
+@AgentAdmin.add_object_action("unassign_skill", required_actions=Action.MANAGE_WORKFLOWS)
+def detach_skill(visit: ObjectRequest) -> HttpResponseBase:
+    """Detach a skill from the agent; the skill stays."""
+    return _set_skill_attached(visit, attached=False)
+
+
+def _set_skill_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
+    skill = get_skill(visit.principal, visit.request.POST.get("row", ""))
+    save_skill(
+        visit.principal,
+        SkillSpec(name=skill.name, agents=list_slugs_after_change(visit, skill, attached=attached)),
+        skill,
+    )
+    return redirect_with_message(visit, skill, "skills", attached=attached)

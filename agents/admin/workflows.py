@@ -12,8 +12,16 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.agent_skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
-from agents.admin.agents import READERS
+from agents.admin.agents import READERS, AgentAdmin
+from agents.admin.assignments import (
+    MAX_OFFERED,
+    MAX_VERSIONS,
+    AssignableAdmin,
+    AssignableForm,
+    list_slugs_after_change,
+    redirect_with_message,
+    render_assignments,
+)
 from agents.admin.server_calls import parse_arguments_text
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Workflow, WorkflowRun
@@ -21,7 +29,13 @@ from agents.models.agents import can_see_all_agents
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.sessions.services import can_run_agent, cancel_session
 from agents.workflows.runs import list_steps, run_workflow
-from agents.workflows.services import WorkflowSpec, approve_workflow, delete_workflow, save_workflow
+from agents.workflows.services import (
+    WorkflowSpec,
+    approve_workflow,
+    delete_workflow,
+    get_workflow,
+    save_workflow,
+)
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
@@ -249,3 +263,40 @@ def _build_initial(workflow: Workflow) -> dict[str, Any]:
     return {name: getattr(workflow, name) for name in names} | {
         "agents": list_agent_slugs(workflow)
     }
+
+
+@AgentAdmin.add_page("workflows", _("Workflows"), order=44)
+def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the workflows that the agent has as tools, and those that run as this agent."""
+    agent: Agent = visit.object
+    rows: Any = Workflow.objects.visible_to(visit.principal).select_related("agent")
+    own_workflows = rows.filter(agent=agent).order_by("name")
+    attached_workflows = rows.filter(assignments__agent=agent)
+    return render_assignments(
+        visit,
+        "agents/workflows.html",
+        rows,
+        attached_workflows,
+        own_workflows=list(own_workflows[:MAX_OFFERED]),
+    )
+
+
+@AgentAdmin.add_object_action("assign_workflow", required_actions=Action.MANAGE_WORKFLOWS)
+def attach_workflow(visit: ObjectRequest) -> HttpResponseBase:
+    """Attach a workflow to the agent as a tool."""
+    return _set_workflow_attached(visit, attached=True)
+
+
+@AgentAdmin.add_object_action("unassign_workflow", required_actions=Action.MANAGE_WORKFLOWS)
+def detach_workflow(visit: ObjectRequest) -> HttpResponseBase:
+    """Detach a workflow from the agent; the workflow stays."""
+    return _set_workflow_attached(visit, attached=False)
+
+
+def _set_workflow_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
+    workflow = get_workflow(visit.principal, visit.request.POST.get("row", ""))
+    spec = WorkflowSpec(
+        name=workflow.name, agents=list_slugs_after_change(visit, workflow, attached=attached)
+    )
+    save_workflow(visit.principal, spec, workflow)
+    return redirect_with_message(visit, workflow, "workflows", attached=attached)

@@ -1,4 +1,4 @@
-"""Shared admin of skills and workflows: list, form and agent tabs."""
+"""What skills and workflows share as objects that are assigned to agents: lists, forms, tabs."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -13,13 +13,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents import skills as skill_services
-from agents.admin.agents import READERS, AgentAdmin
+from agents.admin.agents import READERS
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Skill, Workflow
-from agents.skills import SkillSpec, save_skill
-from agents.workflows import services as workflow_services
-from agents.workflows.services import WorkflowSpec, save_workflow
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     TabbedAdmin,
@@ -132,57 +128,10 @@ class AssignableAdmin(TabbedAdmin):
         return objects, counts, set(), protected
 
 
-@AgentAdmin.add_page("skills", _("Skills"), order=43)
-def show_skills(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the agent's skills and those that can be attached."""
-    rows: Any = Skill.objects.visible_to(visit.principal)
-    return _render_tab(
-        visit, "agents/skills.html", rows, rows.filter(assignments__agent=visit.object)
-    )
-
-
-@AgentAdmin.add_page("workflows", _("Workflows"), order=44)
-def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the workflows that the agent has as tools, and those that run as this agent."""
-    agent: Agent = visit.object
-    rows: Any = Workflow.objects.visible_to(visit.principal).select_related("agent")
-    own_workflows = rows.filter(agent=agent).order_by("name")
-    attached_workflows = rows.filter(assignments__agent=agent)
-    return _render_tab(
-        visit,
-        "agents/workflows.html",
-        rows,
-        attached_workflows,
-        own_workflows=list(own_workflows[:MAX_OFFERED]),
-    )
-
-
-@AgentAdmin.add_object_action("assign_skill", required_actions=Action.MANAGE_WORKFLOWS)
-def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
-    return _set_skill_attached(visit, attached=True)
-
-
-@AgentAdmin.add_object_action("unassign_skill", required_actions=Action.MANAGE_WORKFLOWS)
-def detach_skill(visit: ObjectRequest) -> HttpResponseBase:
-    """Detach a skill from the agent; the skill stays."""
-    return _set_skill_attached(visit, attached=False)
-
-
-@AgentAdmin.add_object_action("assign_workflow", required_actions=Action.MANAGE_WORKFLOWS)
-def attach_workflow(visit: ObjectRequest) -> HttpResponseBase:
-    """Attach a workflow to the agent as a tool."""
-    return _set_workflow_attached(visit, attached=True)
-
-
-@AgentAdmin.add_object_action("unassign_workflow", required_actions=Action.MANAGE_WORKFLOWS)
-def detach_workflow(visit: ObjectRequest) -> HttpResponseBase:
-    """Detach a workflow from the agent; the workflow stays."""
-    return _set_workflow_attached(visit, attached=False)
-
-
-def _render_tab(
+def render_assignments(
     visit: ObjectRequest, template: str, rows: Any, attached_rows: Any, **context: Any
 ) -> HttpResponseBase:
+    """Show the rows that are attached to the agent, and those that can be attached."""
     agent: Agent = visit.object
     paginator = Paginator(attached_rows.order_by("name"), PAGE_SIZE)
     other_rows = rows.exclude(assignments__agent=agent).order_by("name")
@@ -196,34 +145,18 @@ def _render_tab(
     )
 
 
-def _set_skill_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
-    skill = skill_services.get_skill(visit.principal, visit.request.POST.get("row", ""))
-    save_skill(
-        visit.principal,
-        SkillSpec(name=skill.name, agents=_list_agent_slugs(visit, skill, attached=attached)),
-        skill,
-    )
-    return _redirect_with_message(visit, skill, "skills", attached=attached)
-
-
-def _set_workflow_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
-    workflow = workflow_services.get_workflow(visit.principal, visit.request.POST.get("row", ""))
-    spec = WorkflowSpec(
-        name=workflow.name, agents=_list_agent_slugs(visit, workflow, attached=attached)
-    )
-    save_workflow(visit.principal, spec, workflow)
-    return _redirect_with_message(visit, workflow, "workflows", attached=attached)
-
-
-def _list_agent_slugs(visit: ObjectRequest, row: Skill | Workflow, *, attached: bool) -> list[str]:
+def list_slugs_after_change(
+    visit: ObjectRequest, row: Skill | Workflow, *, attached: bool
+) -> list[str]:
     """Return the slugs of the agents that have it after the change."""
     other_slugs = [slug for slug in list_agent_slugs(row) if slug != visit.object.slug]
     return [*other_slugs, visit.object.slug] if attached else other_slugs
 
 
-def _redirect_with_message(
+def redirect_with_message(
     visit: ObjectRequest, row: Skill | Workflow, page: str, *, attached: bool
 ) -> HttpResponseBase:
+    """Return to the agent's tab with a message about the change."""
     text = (
         _t("%(name)s was attached to %(agent)s.")
         if attached
