@@ -1,0 +1,61 @@
+"""German words are longer than English ones: screens that they made too wide or too high."""
+
+import pytest
+from django.urls import reverse
+from playwright.sync_api import Page
+
+from bonobot.accounts.models import Organization
+from mcp_servers.models import Server
+from tests import admin_client, factories
+from tests.browser import PHONE
+
+pytestmark = [pytest.mark.browser]
+
+
+@pytest.fixture
+def german(owner: Page) -> Page:
+    """The browser of an owner who reads German."""
+    owner.set_extra_http_headers({"Accept-Language": "de"})
+    return owner
+
+
+def test_no_screen_is_wider_than_a_phone(acme: Organization, german: Page) -> None:
+    agent = factories.create_agent(acme)
+    server = admin_client.create_web_server(acme, "files")
+    admin_client.declare_tool(server, "read_file")
+    factories.attach_server(factories.build_administrator(acme), agent, server)
+    factories.create_approval(agent)
+    output = "npm error " + "x" * 500
+    detail = f"`files` couldn't be installed: {output}. Check the package name."
+    fields = {"status": "error", "status_code": "installation_failed", "status_detail": detail}
+    Server.objects.filter(pk=server.pk).update(**fields)
+    german.set_viewport_size(PHONE)
+    for name, arguments in (
+        ("agents_agent_servers", [agent.pk]),
+        ("agents_agent_policy", [agent.pk]),
+        ("agents_approval_changelist", []),
+        ("agents_elicitationrequest_changelist", []),
+        ("ledger_auditrow_changelist", []),
+        ("mcp_servers_server_change", [server.pk]),
+        ("organization_policy", []),
+    ):
+        german.goto(reverse(f"admin:{name}", args=arguments))
+        assert german.locator("html").get_attribute("lang") == "de"
+        for summary in german.locator(".bb-output > summary").all():
+            summary.click()
+        width = german.evaluate("document.documentElement.scrollWidth")
+        assert width <= PHONE["width"], name
+
+
+def test_bars_have_one_line_on_a_desktop(acme: Organization, german: Page) -> None:
+    factories.create_approval(factories.create_agent(acme))
+    german.set_viewport_size({"width": 1440, "height": 900})
+    for name, bar in (
+        ("ledger_auditrow_changelist", ".bb-audit-bar"),
+        ("agents_approval_changelist", ".bb-actions"),
+    ):
+        german.goto(reverse(f"admin:{name}"))
+        box = german.locator(bar).first.bounding_box()
+        assert box is not None
+        assert box["height"] <= 64
+        assert box["x"] + box["width"] <= 1440
