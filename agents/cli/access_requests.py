@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from agents.cli import elicitations
-from agents.cli.agent_list import get_agent
+from agents.cli.agents import get_agent
 from agents.models import AccessRequest
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
 from bonobot.core.text.untrusted_text import make_visible

@@ -1,24 +1,30 @@
-"""The commands `agents add`, `set`, `remove`, `callable-agents` and others."""
+"""The commands `agents list`, `add`, `set`, `enable`, `disable`, `remove`, and `callable-agents`.
+
+`agents list` loads neither tools nor sessions, so other verbs import what they need.
+"""
 
 import argparse
 from collections.abc import Callable
 from typing import Any
 
+from django.db.models import Count, Q
+
 from agents.assignments import list_callable_agents, set_callable_agents
 from agents.builtin_tools.toolset_options import TOOLSETS
-from agents.cli import chat, sessions
-from agents.cli.agent_list import get_agent, serialize_agent
-from agents.config_file.read_config import AGENT_LIMITS
-from agents.models import Agent, ModelEndpoint
-from agents.services import AgentSpec, create_agent, delete_agent, update_agent
+from agents.models import Agent, ModelEndpoint, Session
+from agents.policies.services import load_policy_spec
+from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import (
     Argument,
     CommandContext,
     CommandVerb,
+    build_table,
     read_text,
 )
 from bonobot.core.problems import InvalidInput
 
+# Session states that are counted in the list.
+BUSY_STATUSES = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
 _LIMIT_HELP = {
     "max_turns": "Maximum model turns per message",
     "max_calls": "Maximum calls per message",
@@ -28,7 +34,69 @@ _LIMIT_HELP = {
 }
 
 
+def get_agent(cli: CommandContext, slug: str) -> Agent:
+    """Return an agent by slug; raises `NotFound`."""
+    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
+    return agent
+
+
+def serialize_agent(agent: Agent) -> dict[str, Any]:
+    policy = load_policy_spec(agent)
+    return {
+        "id": str(agent.pk),
+        "slug": agent.slug,
+        "name": agent.name,
+        "description": agent.description,
+        "enabled": agent.enabled,
+        "model": agent.model_endpoint.name,
+        "builtin_tools": agent.builtin_tools,
+        "servers": [b.server.slug for b in agent.agent_servers.select_related("server")],
+        "policy": {"mode": policy.mode, "allow": policy.allow, "deny": policy.deny},
+    }
+
+
+def _list_agents(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = Agent.objects.for_organization(cli.principal.organization_id)
+    session_counts = {f"{status}_sessions": _count_sessions(status) for status in BUSY_STATUSES}
+
+    def load_rows() -> list[dict[str, Any]]:
+        agents = rows.select_related("model_endpoint").annotate(**session_counts)
+        return [
+            serialize_agent(agent) | {name: getattr(agent, name) for name in session_counts}
+            for agent in agents
+        ]
+
+    command_group.show_rows(cli, options, load_rows, _render_agents)
+
+
+def _count_sessions(status: str) -> Count:
+    return Count("sessions", filter=Q(sessions__status=status))
+
+
+def _render_agents(agents: list[dict[str, Any]]) -> Any:
+    rows = [
+        (
+            *(a["slug"], a["name"], a["model"], a["policy"]["mode"]),
+            *(a[f"{status}_sessions"] for status in BUSY_STATUSES),
+            ", ".join(a["servers"]),
+        )
+        for a in agents
+    ]
+    empty = "No agents yet. Create one: bonobot agents add NAME"
+    columns = (
+        "SLUG",
+        "NAME",
+        "MODEL",
+        "POLICY",
+        *(status.upper() for status in BUSY_STATUSES),
+        "SERVERS",
+    )
+    return build_table(*columns, rows=rows, empty=empty)
+
+
 def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
+    from agents.config_file.read_config import AGENT_LIMITS
+
     parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
     parser.add_argument("--name", metavar="NAME", help="New name")
     parser.add_argument("--description", metavar="TEXT", help="New description")
@@ -54,6 +122,10 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.cli.sessions import read_output_schema
+    from agents.config_file.read_config import AGENT_LIMITS
+    from agents.services import AgentSpec, update_agent
+
     agent = Agent.objects.get_by_name(cli.principal, options.slug)
     texts = {
         "description": options.description,
@@ -68,7 +140,7 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.tools_in_prompt is not None:
         changes["tools_in_prompt"] = options.tools_in_prompt
     if options.output_schema is not None:
-        changes["output_schema"] = sessions.read_output_schema(options.output_schema or None) or {}
+        changes["output_schema"] = read_output_schema(options.output_schema or None) or {}
     if changes or options.name:
         agent = update_agent(
             cli.principal, agent, AgentSpec(name=options.name or agent.name, **changes)
@@ -103,6 +175,8 @@ def _get_endpoint(cli: CommandContext, slug: str) -> ModelEndpoint:
 
 def _collect_limits(options: argparse.Namespace) -> dict[str, int]:
     """Return the specified limits; raises `InvalidInput` for a negative one."""
+    from agents.config_file.read_config import AGENT_LIMITS
+
     limits = {name: getattr(options, name) for name in AGENT_LIMITS}
     limits = {name: value for name, value in limits.items() if value is not None}
     for name, value in limits.items():
@@ -147,6 +221,8 @@ _CREATE_ARGUMENTS = (
 
 
 def _create_agent(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.services import AgentSpec, create_agent
+
     endpoint = None
     if options.model:
         endpoint = _get_endpoint(cli, options.model)
@@ -167,6 +243,8 @@ def _create_agent(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _delete_agent(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.services import delete_agent
+
     agent = get_agent(cli, options.slug)
     delete_agent(cli.principal, agent)
     cli.emit({"removed": options.slug})
@@ -175,6 +253,8 @@ def _delete_agent(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _build_enable_handler(enabled: bool) -> Callable[[CommandContext, argparse.Namespace], None]:
     def set_enabled(cli: CommandContext, options: argparse.Namespace) -> None:
+        from agents.services import AgentSpec, update_agent
+
         agent = get_agent(cli, options.slug)
         update_agent(cli.principal, agent, AgentSpec(name=agent.name, enabled=enabled))
         cli.emit({"slug": agent.slug, "enabled": agent.enabled})
@@ -192,55 +272,18 @@ _SLUG_ARGUMENT = (Argument("SLUG", "Slug of the agent"),)
 
 VERBS = (
     CommandVerb(
+        "list",
+        "List agents with their numbers of running and waiting sessions",
+        _list_agents,
+        arguments=(command_group.add_watch_arguments,),
+        examples=("agents list --json", "agents list --watch"),
+    ),
+    CommandVerb(
         "add",
         "Create an agent",
         _create_agent,
         arguments=_CREATE_ARGUMENTS,
         examples=("agents add Helper",),
-    ),
-    CommandVerb(
-        "run",
-        "Send a message to an agent and wait for the answer",
-        sessions.handle_run,
-        arguments=sessions.RUN_ARGUMENTS,
-        examples=(
-            'agents run demo "What time is it in Asia/Tokyo?"',
-            'agents run demo "Delete the branch" --wait',
-            'agents run demo "What is in it?" --attach notes.txt',
-            'agents run demo "Summarize the issue" --model claude',
-            'agents run demo "List the open issues" --output-schema issues.json --json',
-        ),
-    ),
-    CommandVerb(
-        "chat",
-        "Chat with an agent in the terminal, or from a pipe with one message per line",
-        chat.run_chat,
-        arguments=chat.CHAT_ARGUMENTS,
-        examples=(
-            "agents chat demo",
-            "agents chat demo --session 0198c0de-…",
-            "agents chat demo < questions.txt",
-        ),
-    ),
-    CommandVerb(
-        "retry",
-        "Resend a message of a session in place of the original and wait for the answer",
-        sessions.handle_retry,
-        arguments=sessions.RETRY_ARGUMENTS,
-        examples=(
-            "agents retry 0198c0de-…",
-            'agents retry 0198c0de-… --message 5 --text "Use the staging server"',
-        ),
-    ),
-    CommandVerb(
-        "export-session",
-        "Export a session as Markdown, or as JSON with all steps",
-        sessions.handle_export,
-        arguments=(sessions.add_export_arguments,),
-        examples=(
-            "agents export-session 0198c0de-… --output session.md",
-            "agents export-session 0198c0de-… --as json",
-        ),
     ),
     SET_VERB,
     CommandVerb(

@@ -41,7 +41,7 @@ from agents.sessions.services import (
     start_session,
 )
 from agents.sessions.worker import get_session_runner
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandFailed
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandFailed, CommandVerb
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
@@ -387,3 +387,18 @@ COMMANDS = {
     ),
     "/quit": ChatCommand("Exit", _end_chat),
 }
+
+
+VERBS = (
+    CommandVerb(
+        "chat",
+        "Chat with an agent in the terminal, or from a pipe with one message per line",
+        run_chat,
+        arguments=CHAT_ARGUMENTS,
+        examples=(
+            "agents chat demo",
+            "agents chat demo --session 0198c0de-…",
+            "agents chat demo < questions.txt",
+        ),
+    ),
+)

@@ -5,7 +5,7 @@ The commands `flow-labels`, `clear-flow-labels`, `store-labels`, and `clear-stor
 
 import argparse
 
-from agents.cli.agent_list import get_agent
+from agents.cli.agents import get_agent
 from agents.flow_labels.services import (
     clear_agent_labels,
     clear_agent_stores,

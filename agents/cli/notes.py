@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from agents.cli.agent_list import get_agent
+from agents.cli.agents import get_agent
 from agents.models import Note
 from agents.models.notes import MAX_NOTES
 from bonobot.core.cli.command_group import (

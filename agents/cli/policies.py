@@ -10,7 +10,7 @@ import yaml
 from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import get_snapshot_cache
-from agents.cli.agent_list import get_agent
+from agents.cli.agents import get_agent
 from agents.models import Agent
 from agents.policies.services import (
     EFFECTS,

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from agents.cli.agent_list import get_agent
+from agents.cli.agents import get_agent
 from agents.sessions.session_import import MAX_FILE_BYTES, import_session, parse_session_file
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.problems import InvalidInput

@@ -654,3 +654,40 @@ def write_text_file(path: Path, text: str, field: str) -> None:
             field=field,
             remedy="Use another file.",
         ) from None
+
+
+RUN_VERBS = (
+    CommandVerb(
+        "run",
+        "Send a message to an agent and wait for the answer",
+        handle_run,
+        arguments=RUN_ARGUMENTS,
+        examples=(
+            'agents run demo "What time is it in Asia/Tokyo?"',
+            'agents run demo "Delete the branch" --wait',
+            'agents run demo "What is in it?" --attach notes.txt',
+            'agents run demo "Summarize the issue" --model claude',
+            'agents run demo "List the open issues" --output-schema issues.json --json',
+        ),
+    ),
+    CommandVerb(
+        "retry",
+        "Resend a message of a session in place of the original and wait for the answer",
+        handle_retry,
+        arguments=RETRY_ARGUMENTS,
+        examples=(
+            "agents retry 0198c0de-…",
+            'agents retry 0198c0de-… --message 5 --text "Use the staging server"',
+        ),
+    ),
+    CommandVerb(
+        "export-session",
+        "Export a session as Markdown, or as JSON with all steps",
+        handle_export,
+        arguments=(add_export_arguments,),
+        examples=(
+            "agents export-session 0198c0de-… --output session.md",
+            "agents export-session 0198c0de-… --as json",
+        ),
+    ),
+)

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from agents.cli.agent_list import get_agent
+from agents.cli.agents import get_agent
 from agents.models import Skill
 from agents.models.skills import SKILL_TEXTS
 from bonobot.core.cli.command_group import (

@@ -113,10 +113,9 @@ COMMAND_GROUPS = {
     "agents": GroupEntry(
         "Manage and run agents, their tools, policies, sessions, and recordings",
         {
-            "agents.cli.agent_list:VERBS": "list",
-            "agents.cli.agents:VERBS": (
-                "add run chat retry export-session set disable enable remove"
-            ),
+            "agents.cli.agents:VERBS": "list add set disable enable remove",
+            "agents.cli.sessions:RUN_VERBS": "run retry export-session",
+            "agents.cli.chat:VERBS": "chat",
             "agents.cli.policies:VERBS": "policy explain",
             "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
             "agents.cli.session_imports:VERBS": "import-session",
