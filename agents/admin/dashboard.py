@@ -32,7 +32,7 @@ from bonobot.accounts.templatetags.display import amount, state_label, thousands
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
-from mcp_servers.health.queries import build_last_day, prefetch_last_day
+from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
 from mcp_servers.models import Definition, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
 from mcp_servers.oauth_client.queries import list_pending_logins

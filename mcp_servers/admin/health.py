@@ -12,17 +12,16 @@ from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.roles import Action
 from bonobot.ledger.models import AuditRow
 from mcp_servers.admin.servers import ServerAdmin, render_uptime_bar
-from mcp_servers.health.queries import (
+from mcp_servers.health.outages import (
     OUTAGES_SHOWN,
-    build_connection_status,
-    find_first_check,
     list_recent_outages,
     list_unmonitored_periods,
     list_unmonitored_spans,
-    load_uptime_windows,
     to_spans,
 )
+from mcp_servers.health.server_status import build_connection_status
 from mcp_servers.health.uptime import build_uptime_segments
+from mcp_servers.health.uptime_windows import find_first_check, load_uptime_windows
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.stderr_log import list_error_outputs
 

@@ -6,16 +6,7 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from django.contrib import messages
-from django.db.models import (
-    Count,
-    Exists,
-    F,
-    IntegerField,
-    OuterRef,
-    Q,
-    QuerySet,
-    Subquery,
-)
+from django.db.models import Count, Exists, F, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -48,8 +39,8 @@ from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
 from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult, discover_servers
-from mcp_servers.health.queries import build_last_day, prefetch_last_day
 from mcp_servers.health.uptime import UptimeSegment
+from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 

@@ -10,13 +10,9 @@ from bonobot.accounts.api.resource_view import READ
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
 from mcp_servers.api.servers import ServerView
-from mcp_servers.health.queries import (
-    OUTAGES_SHOWN,
-    build_connection_status,
-    get_outage_duration,
-    list_recent_outages,
-    load_uptime_windows,
-)
+from mcp_servers.health.outages import OUTAGES_SHOWN, get_outage_duration, list_recent_outages
+from mcp_servers.health.server_status import build_connection_status
+from mcp_servers.health.uptime_windows import load_uptime_windows
 from mcp_servers.models import HealthCheck, Outage, Server
 
 

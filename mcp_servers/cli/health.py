@@ -15,13 +15,9 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server
-from mcp_servers.health.queries import (
-    OUTAGES_SHOWN,
-    build_connection_status,
-    get_outage_duration,
-    list_recent_outages,
-    load_uptime_windows,
-)
+from mcp_servers.health.outages import OUTAGES_SHOWN, get_outage_duration, list_recent_outages
+from mcp_servers.health.server_status import build_connection_status
+from mcp_servers.health.uptime_windows import load_uptime_windows
 from mcp_servers.models import ErrorOutput, HealthCheck, Outage, Server
 from mcp_servers.stderr_log import list_error_outputs
 

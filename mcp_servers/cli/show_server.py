@@ -41,11 +41,9 @@ def _serialize_settings(server: Server) -> dict[str, Any]:
 
 def _load_status(cli: CommandContext, server: Server) -> dict[str, Any]:
     """Return the sign-in, change notification, installation and health status of a server."""
-    from mcp_servers.health.queries import (
-        build_connection_status,
-        list_recent_outages,
-        load_uptime_windows,
-    )
+    from mcp_servers.health.outages import list_recent_outages
+    from mcp_servers.health.server_status import build_connection_status
+    from mcp_servers.health.uptime_windows import load_uptime_windows
     from mcp_servers.installed_packages import find_server_installation
     from mcp_servers.oauth_client.queries import load_login_statuses
     from mcp_servers.subscriptions.queries import load_change_notification_status

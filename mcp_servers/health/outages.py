@@ -1,9 +1,10 @@
-"""Outages and unmonitored periods of servers: recorded and notified."""
+"""Outages and unmonitored periods of servers: recorded, notified and listed."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import F
+from django.db.models import F, Q
 from django.urls import reverse_lazy
 from django.utils import timezone
 
@@ -12,11 +13,13 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.notifications.notify import NotificationSubject, notify, notify_recovery
 from mcp_servers.health.check_delays import compute_check_delay
+from mcp_servers.health.uptime import LONGEST_WINDOW, TimeSpan
 from mcp_servers.models import Outage, Server, UnmonitoredPeriod
 
 NEEDS_REAUTH = "needs_reauth"
 # A check may be late by its own pause, and by delays of a busy or restarted worker.
 MIN_LATE = timedelta(minutes=10)
+OUTAGES_SHOWN = 50
 
 
 def extend_outage(server: Server, problem: Problem, now: datetime) -> None:
@@ -119,3 +122,35 @@ def find_unmonitored_since(server: Server, now: datetime) -> datetime | None:
         return last_check
     allowed_delay = max(2 * compute_check_delay(server, server.failures), MIN_LATE)
     return last_check if now - last_check > allowed_delay else None
+
+
+def list_recent_outages(server: Server, now: datetime) -> list[Outage]:
+    """Return the outages within the longest window, the latest first (one query)."""
+    return list(server.outages.filter(build_outage_condition(now - LONGEST_WINDOW)))
+
+
+def build_outage_condition(since: datetime) -> Q:
+    """Return the condition for outages that did not end before `since`."""
+    return Q(ended_at__isnull=True) | Q(ended_at__gt=since)
+
+
+def to_spans(outages: Iterable[Outage]) -> list[TimeSpan]:
+    return [TimeSpan(outage.began_at, outage.ended_at) for outage in outages]
+
+
+def list_unmonitored_periods(server: Server, now: datetime) -> list[UnmonitoredPeriod]:
+    """Return the unmonitored periods within the longest window (one query)."""
+    return list(server.unasked.filter(ended_at__gt=now - LONGEST_WINDOW))
+
+
+def list_unmonitored_spans(
+    server: Server, now: datetime, gaps: Iterable[UnmonitoredPeriod]
+) -> list[TimeSpan]:
+    since = find_unmonitored_since(server, now)
+    current = [TimeSpan(since)] if since is not None else []
+    return [TimeSpan(gap.began_at, gap.ended_at) for gap in gaps] + current
+
+
+def get_outage_duration(outage: Outage) -> timedelta:
+    """Return how long an outage lasted, or has lasted so far."""
+    return (outage.ended_at or timezone.now()) - outage.began_at

@@ -1,5 +1,7 @@
 """Record whether servers answer: their status, checks and connection events."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
@@ -17,12 +19,8 @@ from bonobot.ledger.audit.admin_changes import (
 from bonobot.ledger.types import Actor
 from mcp_servers.client.list_definitions import ServerDeclarations
 from mcp_servers.health.check_delays import compute_check_delay
-from mcp_servers.health.outages import (
-    end_outages,
-    extend_outage,
-    record_unmonitored_period,
-)
-from mcp_servers.models import HealthCheck, Server
+from mcp_servers.health.outages import end_outages, extend_outage, record_unmonitored_period
+from mcp_servers.models import HealthCheck, Outage, Server
 from mcp_servers.subscriptions import leases
 
 # Error codes of calls that change the status of a server.
@@ -31,6 +29,21 @@ STATUS_BY_CODE: dict[str, Server.Status] = {
     "server_unreachable": Server.Status.ERROR,
 }
 CONNECTIONS = Actor(kind="system", id="connections", label="connections")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConnectionStatus:
+    """A server's status, with its last connection, outage, check and error."""
+
+    status: str
+    connected_at: datetime | None
+    disconnected_at: datetime | None
+    pinged_at: datetime | None
+    error_code: str
+    error: str
+    error_at: datetime | None
+    failures: int
+    next_check_at: datetime | None
 
 
 def record_attempt(server: Server) -> None:
@@ -177,4 +190,20 @@ def _record_event(server: Server, action: str, details: dict[str, Any], code: st
 def _create_check(server: Server, kind: str, **columns: Any) -> None:
     HealthCheck.objects.create(
         organization_id=server.organization_id, server=server, kind=kind, **columns
+    )
+
+
+def build_connection_status(server: Server, outages: list[Outage]) -> ServerConnectionStatus:
+    """Return the connection status of the server (no query)."""
+    last = outages[0] if outages else None
+    return ServerConnectionStatus(
+        status=server.status,
+        connected_at=server.last_connected_at,
+        disconnected_at=last.began_at if last else None,
+        pinged_at=server.checked_at,
+        error_code=last.code if last else "",
+        error=last.detail if last else "",
+        error_at=(last.ended_at or server.checked_at) if last else None,
+        failures=server.failures,
+        next_check_at=server.next_check_at if server.enabled else None,
     )

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+DAY = timedelta(days=1)
+WINDOWS = (("24h", DAY), ("7d", 7 * DAY), ("30d", 30 * DAY))
+LONGEST_WINDOW = WINDOWS[-1][1]
 NONE = timedelta(0)
 
 

@@ -15,14 +15,14 @@ from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
 from mcp_servers.discovery import save_declarations
 from mcp_servers.health.check_delays import compute_check_delay
-from mcp_servers.health.queries import (
+from mcp_servers.health.outages import (
     list_recent_outages,
     list_unmonitored_periods,
     list_unmonitored_spans,
-    load_uptime_windows,
 )
 from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.health.uptime import compute_downtime
+from mcp_servers.health.uptime_windows import load_uptime_windows
 from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
 from mcp_servers.services import set_server_enabled
 from mcp_servers.tasks import prune_health_history

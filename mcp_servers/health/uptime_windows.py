@@ -1,11 +1,10 @@
-"""Uptime windows, outages and latency of servers.
+"""Uptime, latency and calls of servers in the last day, week and month.
 
 The number of queries does not depend on the length of the history: outages are separate rows, and
 contacts are counted by latency, which gives every percentile.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,9 +14,16 @@ from django.utils import timezone
 from bonobot.ledger.usage.aggregation import truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan as Reported
 from bonobot.ledger.usage.query_rollups import open_reader, to_utc
-from mcp_servers.health.outages import find_unmonitored_since
+from mcp_servers.health.outages import (
+    build_outage_condition,
+    list_unmonitored_periods,
+    list_unmonitored_spans,
+    to_spans,
+)
 from mcp_servers.health.uptime import (
-    TimeSpan,
+    DAY,
+    LONGEST_WINDOW,
+    WINDOWS,
     UptimeSegment,
     UptimeWindow,
     build_uptime_segments,
@@ -26,36 +32,7 @@ from mcp_servers.health.uptime import (
 )
 from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
 
-DAY = timedelta(days=1)
 HOURS = 24
-WINDOWS = (("24h", DAY), ("7d", 7 * DAY), ("30d", 30 * DAY))
-LONGEST_WINDOW = WINDOWS[-1][1]
-OUTAGES_SHOWN = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerConnectionStatus:
-    """A server's status, with its last connection, outage, check and error."""
-
-    status: str
-    connected_at: datetime | None
-    disconnected_at: datetime | None
-    pinged_at: datetime | None
-    error_code: str
-    error: str
-    error_at: datetime | None
-    failures: int
-    next_check_at: datetime | None
-
-
-def list_recent_outages(server: Server, now: datetime) -> list[Outage]:
-    """Return the outages within the longest window, the latest first (one query)."""
-    return list(server.outages.filter(build_outage_condition(now - LONGEST_WINDOW)))
-
-
-def build_outage_condition(since: datetime) -> Q:
-    """Return the condition for outages that did not end before `since`."""
-    return Q(ended_at__isnull=True) | Q(ended_at__gt=since)
 
 
 def prefetch_last_day() -> tuple[Prefetch, Prefetch]:
@@ -115,47 +92,9 @@ def load_uptime_windows(server: Server, outages: list[Outage], now: datetime) ->
     return windows
 
 
-def build_connection_status(server: Server, outages: list[Outage]) -> ServerConnectionStatus:
-    """Return the connection status of the server (no query)."""
-    last = outages[0] if outages else None
-    return ServerConnectionStatus(
-        status=server.status,
-        connected_at=server.last_connected_at,
-        disconnected_at=last.began_at if last else None,
-        pinged_at=server.checked_at,
-        error_code=last.code if last else "",
-        error=last.detail if last else "",
-        error_at=(last.ended_at or server.checked_at) if last else None,
-        failures=server.failures,
-        next_check_at=server.next_check_at if server.enabled else None,
-    )
-
-
-def to_spans(outages: Iterable[Outage]) -> list[TimeSpan]:
-    return [TimeSpan(outage.began_at, outage.ended_at) for outage in outages]
-
-
-def list_unmonitored_periods(server: Server, now: datetime) -> list[UnmonitoredPeriod]:
-    """Return the unmonitored periods within the longest window (one query)."""
-    return list(server.unasked.filter(ended_at__gt=now - LONGEST_WINDOW))
-
-
-def list_unmonitored_spans(
-    server: Server, now: datetime, gaps: Iterable[UnmonitoredPeriod]
-) -> list[TimeSpan]:
-    since = find_unmonitored_since(server, now)
-    current = [TimeSpan(since)] if since is not None else []
-    return [TimeSpan(gap.began_at, gap.ended_at) for gap in gaps] + current
-
-
 def find_first_check(server: Server) -> datetime | None:
     """Return since when the server is monitored; None if it was never checked."""
     return server.created_at if server.checked_at else None
-
-
-def get_outage_duration(outage: Outage) -> timedelta:
-    """Return how long an outage lasted, or has lasted so far."""
-    return (outage.ended_at or timezone.now()) - outage.began_at
 
 
 def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:
