@@ -1,8 +1,8 @@
-"""The outbox of emails to people about their account: durable, and retried while mail is down.
+"""Emails to people about their account: their texts, and an outbox.
 
-A row is created in the transaction of its event and deleted when the mail server accepted the
-email. Kinds are registered with a function that builds the email when it is sent, so that no link
-waits in the database.
+A row of the outbox is created in the transaction of its event, retried while mail is down, and
+deleted when the mail server accepted the email. Kinds are registered with a function that builds
+the email when it is sent, so that no link waits in the database.
 
 Header values are reduced to one line of visible characters, so that a name can't inject headers.
 When the way a person signs in changes, they are emailed, so that they notice a change by another
@@ -18,10 +18,11 @@ from typing import Any
 
 from django.conf import settings
 from django.utils import timezone, translation
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _t
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext_noop, ngettext
 
-from bonobot.accounts.models import AccountEmail, User
+from bonobot.accounts.models import AccountEmail, Invitation, User
 from bonobot.core.celery_tasks import enqueue_task_on_commit
 from bonobot.core.db.outbox import RETRY_DELAYS_MIN, claim_row, compute_retry_delay
 from bonobot.core.i18n.messages import format_message
@@ -226,5 +227,96 @@ def build_change_email(user: User, change: str, method: str) -> EmailContent:
         (
             _t(SENTENCES[change]) % values,
             _t("If this wasn't you, contact an administrator immediately."),
+        ),
+    )
+
+
+def write_invitation_email(invitation: Invitation, sender: str, link: str) -> EmailContent:
+    """Return the email with the link of an invitation."""
+    context = {
+        "who": sender,
+        "where": invitation.organization.name,
+        "until": date_format(invitation.expires_at, "DATETIME_FORMAT"),
+    }
+    return EmailContent(
+        _t("Join %(where)s on Bonobot") % context,
+        (
+            _t("%(who)s invited you to join %(where)s on Bonobot. Open this link:") % context,
+            link,
+            _t("The link works once and expires on %(until)s (UTC).") % context,
+            _t("If you didn't expect this message, ignore it."),
+        ),
+    )
+
+
+def write_password_reset_email(user: User, link: str) -> EmailContent:
+    """Return the email with the link to set a new password."""
+    return EmailContent(
+        _t("New password for Bonobot"),
+        (
+            _t("Open this link to set a new password for %(name)s:")
+            % {"name": user.get_username()},
+            link,
+            _t("The link works once and expires in %(hours)s hours.")
+            % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
+            _t("If you didn't expect this message, ignore it."),
+        ),
+    )
+
+
+def write_reset_review_email(
+    user: User, link: str, *, days: int, identity_count: int
+) -> EmailContent:
+    """Return the email about a password reset, with the link to review the account."""
+    return EmailContent(
+        _t("Your password for Bonobot was reset"),
+        (
+            _t("The password of the account %(name)s was reset.") % {"name": user.username},
+            _t("All sessions and the access of authorized clients were ended."),
+            _describe_remaining_access(identity_count),
+            _t("If somebody else may have known the old password, review your account:"),
+            link,
+            _t("The link expires in %(days)s days, and when the password changes again.")
+            % {"days": days},
+            _t("If this wasn't you, contact an administrator immediately."),
+        ),
+    )
+
+
+def _describe_remaining_access(identity_count: int) -> str:
+    if not identity_count:
+        return _t("Your second factor is unchanged. No account of an identity provider is linked.")
+    return ngettext(
+        "Your second factor is unchanged. %(n)d linked account of an identity provider can "
+        "still sign in until you unlink it.",
+        "Your second factor is unchanged. %(n)d linked accounts of identity providers can "
+        "still sign in until you unlink them.",
+        identity_count,
+    ) % {"n": identity_count}
+
+
+def write_second_factor_reset_email(user: User) -> EmailContent:
+    """Return the email about a reset of the second factor."""
+    return EmailContent(
+        _t("Your second factor on Bonobot was reset"),
+        (
+            _t("An administrator reset the second factor of the account %(name)s.")
+            % {"name": user.get_username()},
+            _t("If this wasn't you, contact an administrator immediately."),
+        ),
+    )
+
+
+def write_address_confirmation_email(user: User, link: str) -> EmailContent:
+    """Return the email with the link to confirm a new email address."""
+    return EmailContent(
+        _t("Your email address on Bonobot"),
+        (
+            _t("Open this link to confirm this email address for %(name)s:")
+            % {"name": user.get_username()},
+            link,
+            _t("The link works once and expires in %(hours)s hours.")
+            % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
+            _t("If you didn't expect this message, ignore it."),
         ),
     )

@@ -18,8 +18,6 @@ from django.db import IntegrityError, transaction
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone, translation
-from django.utils.formats import date_format
-from django.utils.translation import gettext as _t
 
 from bonobot.accounts import account_emails
 from bonobot.accounts.attempt_limits import INVITE_EMAIL, INVITE_ORGANIZATION, charge_attempt
@@ -189,30 +187,13 @@ def _deliver_invitation(
         return SentInvitation(invitation, link)
     try:
         with translation.override(_choose_language(invitation)):
-            _send_email(principal, invitation, link)
+            content = account_emails.write_invitation_email(invitation, principal.label, link)
+            account_emails.send_email(invitation.email, content.subject, content.paragraphs)
     except Problem as problem:
         return SentInvitation(invitation, link, problem)
     invitation.mailed_at = timezone.now()
     Invitation.objects.filter(pk=invitation.pk).update(mailed_at=invitation.mailed_at)
     return SentInvitation(invitation)
-
-
-def _send_email(principal: Principal, invitation: Invitation, link: str) -> None:
-    context = {
-        "who": principal.label,
-        "where": invitation.organization.name,
-        "until": date_format(invitation.expires_at, "DATETIME_FORMAT"),
-    }
-    account_emails.send_email(
-        invitation.email,
-        _t("Join %(where)s on Bonobot") % context,
-        (
-            _t("%(who)s invited you to join %(where)s on Bonobot. Open this link:") % context,
-            link,
-            _t("The link works once and expires on %(until)s (UTC).") % context,
-            _t("If you didn't expect this message, ignore it."),
-        ),
-    )
 
 
 def _choose_language(invitation: Invitation) -> str:

@@ -18,7 +18,6 @@ from typing import Any
 from uuid import UUID
 
 from allauth.mfa.models import Authenticator
-from django.conf import settings
 from django.contrib.auth.forms import PasswordResetForm
 from django.contrib.auth.tokens import PasswordResetTokenGenerator
 from django.core import signing
@@ -26,8 +25,6 @@ from django.db import transaction
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
-from django.utils.translation import gettext as _t
-from django.utils.translation import ngettext
 
 from bonobot.accounts import account_emails
 from bonobot.accounts.account_emails import EmailContent, announce_change, queue_email
@@ -87,17 +84,7 @@ def build_reset_email(user: User) -> EmailContent | None:
     """Build the email with a link; None if the account is disabled."""
     if not user.is_active:
         return None
-    return EmailContent(
-        _t("New password for Bonobot"),
-        (
-            _t("Open this link to set a new password for %(name)s:")
-            % {"name": user.get_username()},
-            build_reset_link(user),
-            _t("The link works once and expires in %(hours)s hours.")
-            % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
-            _t("If you didn't expect this message, ignore it."),
-        ),
-    )
+    return account_emails.write_password_reset_email(user, build_reset_link(user))
 
 
 def send_reset_link(principal: Principal, user: User) -> str:
@@ -177,32 +164,12 @@ def build_review_email(user: User) -> EmailContent | None:
     """Build the email about a password reset; None if the account is disabled."""
     if not user.is_active:
         return None
-    return EmailContent(
-        _t("Your password for Bonobot was reset"),
-        (
-            _t("The password of the account %(name)s was reset.") % {"name": user.username},
-            _t("All sessions and the access of authorized clients were ended."),
-            _describe_remaining_access(user),
-            _t("If somebody else may have known the old password, review your account:"),
-            build_review_link(user),
-            _t("The link expires in %(days)s days, and when the password changes again.")
-            % {"days": REVIEW_LINK_DAYS},
-            _t("If this wasn't you, contact an administrator immediately."),
-        ),
+    return account_emails.write_reset_review_email(
+        user,
+        build_review_link(user),
+        days=REVIEW_LINK_DAYS,
+        identity_count=Identity.objects.filter(user=user).count(),
     )
-
-
-def _describe_remaining_access(user: User) -> str:
-    count = Identity.objects.filter(user=user).count()
-    if not count:
-        return _t("Your second factor is unchanged. No account of an identity provider is linked.")
-    return ngettext(
-        "Your second factor is unchanged. %(n)d linked account of an identity provider can "
-        "still sign in until you unlink it.",
-        "Your second factor is unchanged. %(n)d linked accounts of identity providers can "
-        "still sign in until you unlink them.",
-        count,
-    ) % {"n": count}
 
 
 def build_review_link(user: User) -> str:

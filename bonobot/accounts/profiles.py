@@ -13,7 +13,6 @@ from django.core import signing
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.urls import reverse
-from django.utils.translation import gettext as _t
 
 from bonobot.accounts import account_emails, email_addresses
 from bonobot.accounts.account_emails import announce_email_change
@@ -69,21 +68,12 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
     charge_attempt(RESET_EMAIL, address)
     number = email_addresses.add_requested_address(user, address)
     link_token = signing.dumps(_build_link_binding(user) | {"row": number}, salt=EMAIL_LINK_SALT)
+    link = account_emails.build_absolute_url(
+        reverse("admin:profile_confirm_email", args=[link_token])
+    )
     with account_emails.override_language(user):
-        account_emails.send_email(
-            address,
-            _t("Your email address on Bonobot"),
-            (
-                _t("Open this link to confirm this email address for %(name)s:")
-                % {"name": user.get_username()},
-                account_emails.build_absolute_url(
-                    reverse("admin:profile_confirm_email", args=[link_token])
-                ),
-                _t("The link works once and expires in %(hours)s hours.")
-                % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
-                _t("If you didn't expect this message, ignore it."),
-            ),
-        )
+        content = account_emails.write_address_confirmation_email(user, link)
+        account_emails.send_email(address, content.subject, content.paragraphs)
     return address
 
 

@@ -11,9 +11,13 @@ from allauth.core import context
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
-from django.utils.translation import gettext as _t
 
-from bonobot.accounts.account_emails import EmailContent, announce_change, queue_email
+from bonobot.accounts.account_emails import (
+    EmailContent,
+    announce_change,
+    queue_email,
+    write_second_factor_reset_email,
+)
 from bonobot.accounts.models import FactorSecret, Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -91,14 +95,7 @@ def build_second_factor_reset_email(user: User) -> EmailContent | None:
     """Build the email about a reset of the second factor; None if the account is disabled."""
     if not user.is_active:
         return None
-    return EmailContent(
-        _t("Your second factor on Bonobot was reset"),
-        (
-            _t("An administrator reset the second factor of the account %(name)s.")
-            % {"name": user.get_username()},
-            _t("If this wasn't you, contact an administrator immediately."),
-        ),
-    )
+    return write_second_factor_reset_email(user)
 
 
 def end_sessions(user: User, *, except_key: str = "") -> None:
