@@ -12,7 +12,7 @@ from django.views.i18n import set_language
 
 from bonobot.accounts import profiles
 from bonobot.core.http.error_pages import find_form_page
-from bonobot.core.i18n import localization
+from bonobot.core.i18n import time_zones
 
 LANGUAGE_PARAMETER = "language"
 
@@ -27,7 +27,7 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
         self, request: HttpRequest, view_func: Any, view_args: Any, view_kwargs: Any
     ) -> Any:
         """Return a redirect to the sign-in page, or None to continue."""
-        localization.set_reader_time_zone(getattr(request.user, "time_zone", ""))
+        time_zones.set_reader_time_zone(getattr(request.user, "time_zone", ""))
         user_language = getattr(request.user, "language", "")
         if user_language:
             translation.activate(user_language)
@@ -48,7 +48,7 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         """Reset the time zone, as the thread serves other users next."""
-        localization.set_reader_time_zone("")
+        time_zones.set_reader_time_zone("")
         return response
 
 

@@ -30,7 +30,7 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
-from bonobot.core.i18n import localization
+from bonobot.core.i18n import time_zones
 from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
@@ -132,7 +132,7 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
     """
     checked = [segment.up for segment in segments if segment.up is not None]
     counts = {"n": sum(uptime < 100 for uptime in checked), "checked": len(checked)}
-    locale = str(get_language()), localization.get_reader_time_zone()
+    locale = str(get_language()), time_zones.get_reader_time_zone()
     return format_html(
         '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
         " bb-tiny" if tiny else "",
@@ -152,7 +152,7 @@ def _render_known_segment(
 ) -> SafeString:
     """Render a segment; the servers of a list have the same hours, most with the same result."""
     text = _t("not checked") if uptime is None else percent(uptime)
-    title = f"{localization.format_datetime(begins)} · {text}"
+    title = f"{time_zones.format_datetime(begins)} · {text}"
     return format_html('<i data-tone="{}" title="{}"></i>', tone, title)
 
 

@@ -13,7 +13,7 @@ from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
-from bonobot.core.i18n import localization
+from bonobot.core.i18n import time_zones
 from bonobot.core.problems import Forbidden
 
 LANGUAGES = ["", "en", "de"]
@@ -65,7 +65,7 @@ class MeBody(VersionedBody):
         LANGUAGES, required=False, help_text="Empty: the browser's language."
     )
     time_zone = serializers.CharField(
-        max_length=localization.MAX_ZONE_NAME,
+        max_length=time_zones.MAX_ZONE_NAME,
         allow_blank=True,
         required=False,
         help_text="An IANA name, such as Europe/Berlin; empty: UTC.",

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import Governed, GovernedModel, GovernedQuerySet
 from bonobot.accounts.roles import ROLE_CHOICES, Role
-from bonobot.core.i18n import localization
+from bonobot.core.i18n import time_zones
 
 MAX_APPROVAL_HOURS, MAX_AUDIT_DAYS = 720, 36_500
 
@@ -25,7 +25,7 @@ class GovernedUserManager(UserManager.from_queryset(GovernedQuerySet)):  # type:
 
 
 def _is_zone(name: str) -> None:
-    if name not in localization.list_time_zones():
+    if name not in time_zones.list_time_zones():
         raise ValidationError(
             _("%(name)r isn't a time zone. Use a name such as Europe/Berlin."),
             code="unknown_zone",
@@ -56,7 +56,7 @@ class User(AbstractUser, Governed):
     )
     time_zone = models.CharField(
         _("time zone"),
-        max_length=localization.MAX_ZONE_NAME,
+        max_length=time_zones.MAX_ZONE_NAME,
         blank=True,
         default="",
         db_default="",

@@ -26,7 +26,7 @@ from bonobot.core.documentation.learn_more import (
     build_error_code_url,
     find_documentation,
 )
-from bonobot.core.i18n import localization
+from bonobot.core.i18n import localization, time_zones
 from bonobot.core.i18n.localization import (
     format_dollars,
     format_number,
@@ -369,7 +369,7 @@ def ago(moment: Any) -> SafeString | str:
         text = _("in %(time)s") % {"time": timesince(now, moment, depth=1)}
     else:
         text = _("%(time)s ago") % {"time": timesince(moment, now, depth=1)}
-    return _render_time(moment, localization.format_datetime(moment, seconds=True), text)
+    return _render_time(moment, time_zones.format_datetime(moment, seconds=True), text)
 
 
 @register.filter
@@ -391,27 +391,27 @@ def moment(value: datetime | None, precision: str = "") -> SafeString | str:
     if value is None:
         return "–"
     return _render_time(
-        value, "", localization.format_datetime(value, seconds=precision == "seconds")
+        value, "", time_zones.format_datetime(value, seconds=precision == "seconds")
     )
 
 
 @register.filter
 def time_of_day(value: datetime) -> SafeString:
     """Return a time for a row of a log, in the user's time zone, as a `time` element."""
-    title = localization.format_datetime(value, seconds=True)
-    return _render_time(value, title, localization.format_time_of_day(value))
+    title = time_zones.format_datetime(value, seconds=True)
+    return _render_time(value, title, time_zones.format_time_of_day(value))
 
 
 @register.filter
 def clock(value: datetime, precision: str = "") -> str:
     """Return a time in the user's time zone as text for an attribute."""
-    return localization.format_datetime(value, seconds=precision == "seconds")
+    return time_zones.format_datetime(value, seconds=precision == "seconds")
 
 
 @register.simple_tag
 def zone_name() -> str:
     """Return the name of the user's time zone."""
-    return localization.get_zone_name()
+    return time_zones.get_zone_name()
 
 
 def _render_time(value: datetime, title: str, text: str) -> SafeString:
@@ -444,7 +444,7 @@ def step_length(step: timedelta) -> str:
 @register.filter
 def axis_label(value: datetime, step: timedelta) -> str:
     """Return the label of a time axis: the time of day, or the date for steps of hours or more."""
-    text = localization.format_datetime(value)
+    text = time_zones.format_datetime(value)
     return text[5:10] if step >= timedelta(hours=3) else text[11:16]
 
 

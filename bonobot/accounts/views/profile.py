@@ -19,14 +19,14 @@ from bonobot.accounts.models import Membership, User
 from bonobot.accounts.second_factor import has_second_factor
 from bonobot.accounts.views import single_sign_on
 from bonobot.core.admin.theme import Select, TextInput
-from bonobot.core.i18n import localization
+from bonobot.core.i18n import time_zones
 from bonobot.core.problems import Problem
 
 
 def _list_time_zones() -> list[tuple[str, Any]]:
     """Return the time zones grouped by area, as form choices."""
     areas: dict[str, list[tuple[str, str]]] = {}
-    for name in sorted(localization.list_time_zones()):
+    for name in sorted(time_zones.list_time_zones()):
         area, _slash, city = name.partition("/")
         areas.setdefault(area, []).append((name, city.replace("_", " ")))
     return [("", "UTC"), *areas.items()]

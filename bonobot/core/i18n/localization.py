@@ -1,31 +1,24 @@
-"""Localize messages and times for the reader.
+"""Localize messages, numbers, and days for the reader; for times, see `time_zones`.
 
 The database, logs and programs use English (`bonobot.core.i18n.messages`). A stored message is
 translated by finding the catalog template that it matches. Text without a template, such as a
 server's message, stays as it is.
-
-Database values, reports, budget days and filters are UTC, and so is Django's current time zone, so
-results don't depend on the reader. Only times shown to a person use the zone that they chose, with
-its name.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime, tzinfo
+from datetime import date
 from functools import lru_cache
 from gettext import GNUTranslations
 from typing import NamedTuple
-from zoneinfo import ZoneInfo, available_timezones
 
-from asgiref.local import Local
 from django.conf import settings
 from django.utils.formats import date_format, get_format
 from django.utils.translation import get_language, gettext
 
 from bonobot.core.i18n.messages import TemplatePart, TranslatableMessage, split_template
 from bonobot.core.problems import Problem
-from bonobot.core.process_cache import compute_once
 
 # Longer texts, and texts with more sentences, aren't our messages.
 MAX_MESSAGE = 4_000
@@ -41,15 +34,6 @@ NOUN_PLACEHOLDERS = frozenset(
 )
 NUMBER_PLACEHOLDER = re.compile(r"\{\w+:,?(\.\d+f)?\}")
 SENTENCE_ENDS = (". ", ".\n", "? ", "; ")
-# The IANA database also has legacy names, and fixed offsets without daylight saving time.
-TIME_ZONE_AREAS = frozenset(
-    (
-        *("Africa", "America", "Antarctica", "Arctic", "Asia"),
-        *("Atlantic", "Australia", "Europe", "Indian", "Pacific"),
-    )
-)
-MAX_ZONE_NAME = 64  # characters of a name
-_reader_state = Local()
 
 
 class TranslatedTemplate(NamedTuple):
@@ -234,47 +218,6 @@ def _translate_value(placeholder: str, value: str, language: str) -> str:
     return (may_be_message and _translate_sentence(value, language, allow_sentences=True)) or value
 
 
-@compute_once
-def list_time_zones() -> frozenset[str]:
-    """Return the time zones that a person can choose."""
-    return frozenset(
-        name for name in available_timezones() if name.partition("/")[0] in TIME_ZONE_AREAS
-    )
-
-
-def set_reader_time_zone(name: str) -> None:
-    """Format the times of this request in a zone; UTC if the name is blank or unknown."""
-    _reader_state.zone = ZoneInfo(name) if name in list_time_zones() else UTC
-
-
-def get_reader_time_zone() -> tzinfo:
-    """Return the zone in which the times of this request are formatted."""
-    zone: tzinfo = getattr(_reader_state, "zone", UTC)
-    return zone
-
-
-def format_datetime(moment: datetime, *, seconds: bool = False) -> str:
-    """Return a time in the reader's zone with its name: `2026-11-23 06:14 CET`."""
-    zone: tzinfo = getattr(_reader_state, "zone", UTC)
-    local_time = moment.astimezone(zone)
-    name = local_time.tzname() or ""
-    # Zones without an abbreviation are named by their offset.
-    zone_name = name if name.isalpha() else f"UTC{name}"
-    return (
-        f"{local_time:%Y-%m-%d %H:%M:%S} {zone_name}"
-        if seconds
-        else f"{local_time:%Y-%m-%d %H:%M} {zone_name}"
-    )
-
-
-def format_time_of_day(moment: datetime) -> str:
-    """Return a time in the reader's zone for a log: `06:14:09`, before today `11-23 06:14:09`."""
-    zone: tzinfo = getattr(_reader_state, "zone", UTC)
-    local_time = moment.astimezone(zone)
-    is_today = local_time.date() == datetime.now(zone).date()
-    return f"{local_time:%H:%M:%S}" if is_today else f"{local_time:%m-%d %H:%M:%S}"
-
-
 def format_number(number: float, specification: str = ",") -> str:
     """Return a number with the separators of the reader's language.
 
@@ -305,8 +248,3 @@ def format_percent(percent: float, specification: str = ",.1f") -> str:
 def format_day(day: date) -> str:
     """Return a day of the current year as charts label it: `Nov 23`, or `23. Nov` in German."""
     return date_format(day, gettext("M j"))
-
-
-def get_zone_name() -> str:
-    """Return the name of the reader's zone, as `format_datetime` shows it."""
-    return format_datetime(datetime.now(UTC)).rpartition(" ")[2]

@@ -18,7 +18,7 @@ from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.password_reset import queue_reset_emails
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
-from bonobot.core.i18n import localization
+from bonobot.core.i18n import time_zones
 from bonobot.ledger.models import AuditRow
 from tests import factories, rest
 from tests.own_cache import clear_cache
@@ -235,7 +235,7 @@ def test_times_follow_the_persons_time_zone_and_reports_use_utc(
     assert read_first_day(client.get(usage)) == before
     other_client = Client()
     assert (
-        localization.format_datetime(at) == "2026-01-01 23:30 UTC"
+        time_zones.format_datetime(at) == "2026-01-01 23:30 UTC"
     )  # the time zone doesn't leak into the next request of this thread
     assert other_client.get(reverse("admin:login")).status_code == 200
 

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bonobot.core.i18n import localization
+from bonobot.core.i18n import time_zones
 
 WINTER, SUMMER = (datetime(2026, month, 1, 23, 30, 5, tzinfo=UTC) for month in (1, 7))
 
@@ -14,7 +14,7 @@ WINTER, SUMMER = (datetime(2026, month, 1, 23, 30, 5, tzinfo=UTC) for month in (
 @pytest.fixture(autouse=True)
 def _reset_time_zone() -> Iterator[None]:
     yield
-    localization.set_reader_time_zone("")
+    time_zones.set_reader_time_zone("")
 
 
 @pytest.mark.parametrize(
@@ -29,20 +29,20 @@ def _reset_time_zone() -> Iterator[None]:
 def test_a_time_is_shown_in_the_readers_time_zone_with_its_name(
     name: str, winter: str, summer: str
 ) -> None:
-    localization.set_reader_time_zone(name)
-    assert (localization.format_datetime(WINTER), localization.format_datetime(SUMMER)) == (
+    time_zones.set_reader_time_zone(name)
+    assert (time_zones.format_datetime(WINTER), time_zones.format_datetime(SUMMER)) == (
         winter,
         summer,
     )
 
 
 def test_seconds_are_shown_on_request() -> None:
-    assert localization.format_datetime(WINTER, seconds=True) == "2026-01-01 23:30:05 UTC"
+    assert time_zones.format_datetime(WINTER, seconds=True) == "2026-01-01 23:30:05 UTC"
 
 
 def test_time_zones_can_be_chosen_and_file_paths_cant() -> None:
-    assert {"Europe/Berlin", "Asia/Kolkata"} <= localization.list_time_zones()
-    assert not localization.list_time_zones() & {
+    assert {"Europe/Berlin", "Asia/Kolkata"} <= time_zones.list_time_zones()
+    assert not time_zones.list_time_zones() & {
         "",
         "UTC",
         "EST5EDT",
@@ -51,6 +51,6 @@ def test_time_zones_can_be_chosen_and_file_paths_cant() -> None:
         "localtime",
     }
     assert all(
-        len(name) <= localization.MAX_ZONE_NAME and ZoneInfo(name)
-        for name in localization.list_time_zones()
+        len(name) <= time_zones.MAX_ZONE_NAME and ZoneInfo(name)
+        for name in time_zones.list_time_zones()
     )
