@@ -34,9 +34,9 @@ from bonobot.accounts.principals import Principal, build_cli_principal, build_us
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import services as sso
 from bonobot.core.runtime import get_runtime
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification
 from bonobot.notifications.notify import NotificationSubject, build_notification
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Server

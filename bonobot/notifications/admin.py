@@ -39,10 +39,10 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.notifications import delivery
+from bonobot.notifications.channels import NotificationChannelSpec, delete_channel, save_channel
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
-from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
 MAX_NOTIFICATIONS_SHOWN = 20
 # The badge tones of states.

@@ -12,10 +12,10 @@ from bonobot.core.cli.command_group import (
     expand_variables,
 )
 from bonobot.notifications import delivery
+from bonobot.notifications.channels import NotificationChannelSpec, delete_channel, save_channel
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
-from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
 SEVERITY_WORDS = [word for word, _ in SEVERITIES]
 STORED_FIELDS = (

@@ -2,15 +2,9 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import IntEnum
 
 from bonobot.core.i18n.messages import format_message
-
-NO_INTERVAL = timedelta(0)
-# For a server that goes down repeatedly, the next notification is delayed by this time, and
-# withdrawn if the outage ends before.
-REPEAT_INTERVAL = timedelta(minutes=15)
 
 
 class Severity(IntEnum):
@@ -28,29 +22,22 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NotificationEvent:
-    """An event to notify of; `min_interval` is the time between two of the same subject."""
+    """An event to notify of."""
 
     code: str
     title: str
     severity: Severity
-    min_interval: timedelta = NO_INTERVAL
 
 
 EVENTS: dict[str, NotificationEvent] = {
     event.code: event
     for event in (
         NotificationEvent(
-            "server_down",
-            format_message("Server not responding"),
-            Severity.CRITICAL,
-            REPEAT_INTERVAL,
+            "server_down", format_message("Server not responding"), Severity.CRITICAL
         ),
         NotificationEvent("server_up", format_message("Server recovered"), Severity.INFO),
         NotificationEvent(
-            "needs_reauth",
-            format_message("Server needs new credentials"),
-            Severity.CRITICAL,
-            REPEAT_INTERVAL,
+            "needs_reauth", format_message("Server needs new credentials"), Severity.CRITICAL
         ),
         NotificationEvent(
             "definitions_waiting", format_message("Definitions pending review"), Severity.WARNING

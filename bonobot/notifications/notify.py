@@ -5,7 +5,7 @@ Costs one query if no channel wants the event. Another process delivers them.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from uuid import UUID
 
@@ -15,11 +15,18 @@ from django.utils.functional import Promise
 
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.text.untrusted_text import make_storable, make_visible
-from bonobot.notifications.events import EVENTS, NotificationEvent
+from bonobot.notifications.events import EVENTS
 from bonobot.notifications.models import Notification, NotificationChannel
 
 MAX_TEXT_LENGTH = 2_000
 MAX_TOPIC_LENGTH = 200
+# The time between two notifications about the same subject, by event. For a server that goes down
+# repeatedly, the next notification is delayed by this time, and withdrawn if the outage ends
+# before.
+REPEAT_INTERVALS = {
+    "server_down": timedelta(minutes=15),
+    "needs_reauth": timedelta(minutes=15),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +51,8 @@ def notify(
     """Notify every channel that wants the event, once per topic; return the number of rows.
 
     `only_channels` limits the channels. Hidden characters are made visible. If a channel was
-    recently notified of the same subject, the notification is delayed by the event's interval.
+    recently notified of the same subject, the notification is delayed (`REPEAT_INTERVALS`).
     """
-    definition = EVENTS[event]
     channels = [
         channel
         for channel in NotificationChannel.objects.for_organization(organization_id).filter(
@@ -56,7 +62,7 @@ def notify(
     ]
     if not channels:
         return 0
-    next_allowed_times = _load_next_allowed_times(channels, definition, subject)
+    next_allowed_times = _load_next_allowed_times(channels, event, subject)
     rows = [
         build_notification(
             channel, event, subject, text, topic=topic, due_at=next_allowed_times.get(channel.pk)
@@ -132,20 +138,18 @@ def shorten_topic(topic: str) -> str:
 
 def _load_next_allowed_times(
     channels: Collection[NotificationChannel],
-    definition: NotificationEvent,
+    event: str,
     subject: NotificationSubject,
 ) -> dict[UUID, datetime]:
     """Return when each channel may be notified of this subject again; absent means now."""
-    if not definition.min_interval:
+    interval = REPEAT_INTERVALS.get(event)
+    if interval is None:
         return {}
     recent = Notification.objects.filter(
         channel__in=channels,
-        event=definition.code,
+        event=event,
         subject_id=subject.id,
-        created_at__gt=timezone.now() - definition.min_interval,
+        created_at__gt=timezone.now() - interval,
     ).exclude(state=Notification.State.WITHDRAWN)
     latest = recent.order_by().values_list("channel_id").annotate(Max("created_at"))
-    return {
-        channel_id: last_created_at + definition.min_interval
-        for channel_id, last_created_at in latest
-    }
+    return {channel_id: last_created_at + interval for channel_id, last_created_at in latest}

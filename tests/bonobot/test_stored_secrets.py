@@ -9,7 +9,7 @@ import pytest
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories, rest

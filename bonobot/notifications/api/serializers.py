@@ -7,9 +7,9 @@ from rest_framework import serializers
 
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.text.masking import MASK
+from bonobot.notifications.channels import MAX_ADDRESSES
 from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
-from bonobot.notifications.services import MAX_ADDRESSES
 
 EVENTS_HELP = "The events to send; empty: all events."
 

@@ -16,10 +16,10 @@ from bonobot.notifications.api.serializers import (
     NotificationChannelSerializer,
     NotificationSerializer,
 )
+from bonobot.notifications.channels import NotificationChannelSpec, delete_channel, save_channel
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import EVENTS
 from bonobot.notifications.models import Notification, NotificationChannel
-from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
 STORED_FIELDS = (
     "name",

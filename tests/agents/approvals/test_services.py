@@ -21,8 +21,8 @@ from bonobot.core.problems import Problem
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import ApprovalCell, AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.models import Definition
 from tests import factories
 

@@ -14,8 +14,8 @@ from agents.budgets.services import BudgetLine, BudgetUse, load_budget_use, set_
 from agents.models import Budget
 from agents.tasks import send_budget_alerts
 from bonobot.ledger.models import BudgetCell
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests import factories
 
 

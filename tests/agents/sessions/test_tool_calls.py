@@ -30,7 +30,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from mcp_servers.client_capabilities import set_client_capabilities
 from tests import factories
 from tests.agents.sessions.client_request_sessions import run_session, run_until_rest

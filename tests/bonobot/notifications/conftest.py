@@ -7,8 +7,8 @@ from pytest_django import Settings
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import NotificationChannel
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests import factories
 from tests.bonobot.notifications.receivers import (
     Hook,

@@ -8,9 +8,9 @@ from django.utils import timezone
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.notifications import delivery
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification
 from bonobot.notifications.notify import NotificationSubject, build_notification
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from bonobot.notifications.tasks import prune_notifications
 from tests import factories
 

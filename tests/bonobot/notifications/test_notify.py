@@ -6,6 +6,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.notify import (
     NotificationSubject,
@@ -14,7 +15,6 @@ from bonobot.notifications.notify import (
     notify_recovery,
     shorten_topic,
 )
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests import factories
 
 WEB = NotificationSubject("mcp_server", "1", "web", "/admin/")

@@ -10,8 +10,8 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.types import Actor
 from bonobot.ledger.usage import build_rollups
+from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification
-from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
 from mcp_servers.discovery import save_declarations
 from mcp_servers.health.check_delays import compute_check_delay

@@ -5,8 +5,8 @@ import pytest
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
+from bonobot.notifications.channels import NotificationChannelSpec, delete_channel, save_channel
 from bonobot.notifications.models import NotificationChannel
-from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 from tests import factories
 
 HOOK = "https://hooks.example.com/T0/B0/geheim"
