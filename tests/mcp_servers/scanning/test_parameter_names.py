@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.scanning.definitions import scan_parameter_names
+from mcp_servers.scanning.parameter_names import scan_parameter_names
 
 
 def list_flagged_names(schema: Any) -> list[str]:
