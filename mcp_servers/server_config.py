@@ -27,9 +27,9 @@ from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.openapi import endpoint_config
 from mcp_servers.sandbox_settings import SandboxConfig, check_bundle_sandbox, clean_sandbox
+from mcp_servers.server_names import check_name
 from mcp_servers.server_prices import build_price_columns
 from mcp_servers.stdio_validation import check_folders, check_no_nul, clean_env_exceptions
-from mcp_servers.tool_names import check_name
 
 FIELD_PREFIXES = {
     Secret.Placement.HEADER: "endpoint_config.headers.",

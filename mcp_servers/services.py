@@ -36,8 +36,8 @@ from mcp_servers.oauth_client.revocation import find_server_account, revoke_gran
 from mcp_servers.oauth_client.types import OAuthAccount
 from mcp_servers.presets.enabled_presets import check_enabled
 from mcp_servers.server_config import ServerColumns, ServerSpec, clean_server_spec
+from mcp_servers.server_names import check_name, slugify
 from mcp_servers.subscriptions import leases
-from mcp_servers.tool_names import check_name, slugify
 
 LAUNCHER_REMEDY = (
     "Specify a program on the search path, or an absolute path to one. Shells aren't allowed."

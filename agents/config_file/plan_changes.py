@@ -33,7 +33,7 @@ from bonobot.ledger.models import Head
 from mcp_servers.models import Secret, Server
 from mcp_servers.models.servers import find_document, hash_document
 from mcp_servers.server_config import ServerSpec, clean_server_spec
-from mcp_servers.tool_names import slugify
+from mcp_servers.server_names import slugify
 
 _PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 

@@ -34,8 +34,8 @@ from mcp_servers.import_export.agent_overrides import read_overrides
 from mcp_servers.import_export.detect_format import ServerNode, walk_servers
 from mcp_servers.import_export.entries import ImportEntry
 from mcp_servers.import_export.parse_servers import read_server
+from mcp_servers.server_names import check_name
 from mcp_servers.server_prices import PRICE_FIELDS
-from mcp_servers.tool_names import check_name
 
 TOOLS = ("builtin_tools", "workspace")
 VERSION = 1

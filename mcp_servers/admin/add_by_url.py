@@ -20,9 +20,9 @@ from mcp_servers.admin.add_servers import ServerDestination, redirect_after_add
 from mcp_servers.admin.definitions import HINTS
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
 from mcp_servers.client.list_definitions import RawDefinition
+from mcp_servers.find_server_at_url import UrlCheck, find_server_at_url
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.url_check import UrlCheck, check_url
 
 TOKEN_KEY = "url_check_token"  # noqa: S105 - the session key of an encrypted token
 PRIVATE_ADDRESS = "private_address"
@@ -85,7 +85,7 @@ def add_by_url(
         except Problem as error:
             add_problem_to_form(form, error)
         try:
-            check = check_url(
+            check = find_server_at_url(
                 principal, values["url"], token=token, allow_private=values["allow_private"]
             )
             _fill_form(form, check)

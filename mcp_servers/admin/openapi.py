@@ -47,7 +47,7 @@ from mcp_servers.openapi.select_operations import (
 )
 from mcp_servers.openapi.services import build_operation_preview
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.tool_names import slugify
+from mcp_servers.server_names import slugify
 
 KEY_LOCATIONS = (
     ("header", _("in a header")),

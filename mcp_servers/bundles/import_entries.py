@@ -17,7 +17,7 @@ from mcp_servers.bundles.manifest import (
 from mcp_servers.bundles.services import find_bundle, load_manifest
 from mcp_servers.import_export.entries import ImportEntry, SecretValue
 from mcp_servers.import_export.fill_placeholders import ImportParameter
-from mcp_servers.tool_names import slugify
+from mcp_servers.server_names import slugify
 
 EXCEPTION_REASON = "Names only folders of the server's bundle."
 

@@ -26,7 +26,7 @@ from mcp_servers.bundles.manifest import (
     read_manifest,
 )
 from mcp_servers.models import Server, ServerBundle
-from mcp_servers.tool_names import slugify
+from mcp_servers.server_names import slugify
 
 MANIFEST = "manifest.json"
 # In place of the folder of a bundle that isn't stored: it can't exist.

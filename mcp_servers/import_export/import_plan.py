@@ -21,7 +21,7 @@ from mcp_servers.import_export.entries import ImportEntry
 from mcp_servers.import_export.parse_servers import parse_import
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec, clean_server_spec
-from mcp_servers.tool_names import check_name
+from mcp_servers.server_names import check_name
 
 PRIVATE_ADDRESS_REMEDY = format_message(
     "A platform administrator can allow it here, or with `allow_private: true` at the server in "

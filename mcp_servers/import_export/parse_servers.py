@@ -25,7 +25,7 @@ from mcp_servers.import_export.detect_format import (
 from mcp_servers.import_export.entries import EntryCollector, ImportEntry, SecretValue
 from mcp_servers.import_export.fill_placeholders import InputLabels
 from mcp_servers.import_export.registry_files import is_registry_file
-from mcp_servers.tool_names import check_name, slugify
+from mcp_servers.server_names import check_name, slugify
 from mcp_servers.unpinned_packages import find_unpinned_package
 
 AUTH_TYPES = ("none", "bearer_token", "api_key", "oauth2")

@@ -17,7 +17,7 @@ from mcp_servers.import_export.entries import ImportEntry
 from mcp_servers.import_export.fill_placeholders import ImportParameter
 from mcp_servers.presets.catalog import CatalogEntry
 from mcp_servers.presets.fill_parameters import fill_parameters
-from mcp_servers.tool_names import slugify
+from mcp_servers.server_names import slugify
 
 _NODE_ENDINGS = frozenset((".js", ".mjs", ".cjs"))
 

@@ -24,8 +24,8 @@ from mcp_servers.presets.catalog import compute_catalog_digest, fill_preset, loa
 from mcp_servers.presets.enabled_presets import check_enabled
 from mcp_servers.presets.validation import check_preset_columns
 from mcp_servers.server_config import ServerSpec
+from mcp_servers.server_names import check_name, slugify
 from mcp_servers.stdio_validation import check_no_dangerous_variables
-from mcp_servers.tool_names import check_name, slugify
 
 PLACEHOLDER = re.compile(r"\$\{[A-Z0-9_]+\}")
 DISPLAY_FIELDS = ("name", "description", "category", "icon", "documentation_url")

@@ -101,6 +101,7 @@ DECISIONS = (
         f"mcp_servers.schemas.{name}"
         for name in ("classify_schema", "dialects", "error_messages", "validate_arguments")
     ),
+    "mcp_servers.server_names",
     "mcp_servers.tool_names",
 )
 EFFECTS = (
@@ -117,7 +118,7 @@ EFFECTFUL_CALLS = frozenset(
 POOL = ("mcp_servers.client.pool",)
 CALLERS = (
     *("agents.calls", "mcp_servers.client", "mcp_servers.discovery", "mcp_servers.health"),
-    "mcp_servers.url_check",  # it lists what a server declares before it is added
+    "mcp_servers.find_server_at_url",  # it lists what a server declares before it is added
     "mcp_servers.subscriptions",  # it listens, and calls nothing
     "mcp_servers.close_connections",  # it closes, and calls nothing
     "mcp_servers.apps",  # it registers what closes

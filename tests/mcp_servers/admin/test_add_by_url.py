@@ -8,7 +8,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from tests import admin_client
-from tests.mcp_servers.test_url_check import run_server
+from tests.mcp_servers.test_find_server_at_url import run_server
 
 PAGE = "mcp_servers_server_url"
 pytestmark = pytest.mark.django_db(transaction=True)

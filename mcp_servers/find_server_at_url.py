@@ -1,4 +1,4 @@
-"""Check the URL of a server before it is added: transport, sign-in, and what it declares.
+"""Find the server at a URL before it is added: transport, sign-in, and what it declares.
 
 Nothing is stored. A URL without a path is also tried with `/mcp`, which most servers use.
 """
@@ -19,13 +19,10 @@ from mcp_servers.models import Server
 from mcp_servers.oauth_client.metadata import discover_authorization_server
 from mcp_servers.oauth_client.types import OAuthAccount
 from mcp_servers.server_config import ServerSpec, clean_server_spec
-from mcp_servers.tool_names import slugify
+from mcp_servers.server_names import DEFAULT_NAME, suggest_server_name
 
 COMMON_PATH = "/mcp"
 NEEDS_SIGN_IN = "needs_reauth"
-# Parts of host names that say nothing about the service.
-COMMON_LABELS = frozenset({"mcp", "www", "api", "server", "co", "com", "org", "net", "gov", "ac"})
-DEFAULT_NAME = "server"
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class UrlCheck:
         return [definition for definition in self.definitions if definition.kind == "tool"]
 
 
-def check_url(
+def find_server_at_url(
     principal: Principal, url: str, *, token: str = "", allow_private: bool = False
 ) -> UrlCheck:
     """Connect to a URL and list what the server declares.
@@ -98,7 +95,7 @@ async def _check_first(endpoints: list[tuple[ServerEndpoint, OAuthAccount]]) -> 
                 has_oauth = await _has_authorization_server(account)
                 return UrlCheck(
                     endpoint.url,
-                    suggest_name(endpoint.url),
+                    suggest_server_name(endpoint.url),
                     needs_sign_in=True,
                     has_oauth=has_oauth,
                 )
@@ -116,7 +113,7 @@ def _build_result(endpoint: ServerEndpoint, declarations: ServerDeclarations) ->
     wire = replace(endpoint, discovery=declarations.discovery).wire
     return UrlCheck(
         endpoint.url,
-        suggest_name(endpoint.url, str(declarations.server_info.get("name") or "")),
+        suggest_server_name(endpoint.url, str(declarations.server_info.get("name") or "")),
         definitions=declarations.items,
         protocol_version=declarations.protocol_version,
         transport="HTTP+SSE" if wire == "sse" else "Streamable HTTP",
@@ -129,13 +126,3 @@ async def _has_authorization_server(account: OAuthAccount) -> bool:
     except Problem:
         return False
     return True
-
-
-def suggest_name(url: str, declared_name: str = "") -> str:
-    """Return a name: `sentry` for mcp.sentry.dev; for an address, the server's own name."""
-    host = urlsplit(url).hostname or ""
-    labels = [label for label in host.split(".")[:-1] if label not in COMMON_LABELS]
-    is_address = ":" in host or host.replace(".", "").isdigit()
-    if labels and not is_address:
-        return slugify(labels[-1])
-    return slugify(declared_name)[:40].strip("-") or DEFAULT_NAME

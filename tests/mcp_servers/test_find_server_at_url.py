@@ -9,8 +9,9 @@ import pytest
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem
+from mcp_servers.find_server_at_url import find_server_at_url
 from mcp_servers.models import Server
-from mcp_servers.url_check import check_url, suggest_name
+from mcp_servers.server_names import suggest_server_name
 from tests import factories
 from tests.parts import ROOT
 
@@ -39,16 +40,18 @@ def sse_origin() -> Iterator[str]:
 
 def test_a_server_with_oauth_needs_sign_in(acme: Organization, protected_origin: str) -> None:
     principal = factories.build_administrator(acme)
-    check = check_url(principal, f"{protected_origin}/mcp", allow_private=True)
+    check = find_server_at_url(principal, f"{protected_origin}/mcp", allow_private=True)
     assert (check.needs_sign_in, check.has_oauth) == (True, True)
-    check = check_url(principal, f"{protected_origin}/mcp", token="wrong", allow_private=True)
+    check = find_server_at_url(
+        principal, f"{protected_origin}/mcp", token="wrong", allow_private=True
+    )
     assert check.needs_sign_in
     assert not Server.objects.exists()
 
 
 def test_the_older_transport_is_detected(acme: Organization, sse_origin: str) -> None:
     principal = factories.build_administrator(acme)
-    check = check_url(principal, f"{sse_origin}/sse", allow_private=True)
+    check = find_server_at_url(principal, f"{sse_origin}/sse", allow_private=True)
     assert check.transport == "HTTP+SSE"
     assert "echo" in [tool.name for tool in check.tools]
     assert not Server.objects.exists()
@@ -66,14 +69,16 @@ def test_a_url_that_does_not_work_is_refused_with_a_remedy(
     acme: Organization, url: str, code: str
 ) -> None:
     with pytest.raises(Problem) as caught:
-        check_url(factories.build_administrator(acme), url)
+        find_server_at_url(factories.build_administrator(acme), url)
     assert caught.value.code == code
     assert caught.value.remedy
 
 
 def test_only_people_who_manage_servers_can_check_urls(acme: Organization) -> None:
     with pytest.raises(Forbidden):
-        check_url(factories.create_member(acme, Role.MEMBER), "https://mcp.example.com/mcp")
+        find_server_at_url(
+            factories.create_member(acme, Role.MEMBER), "https://mcp.example.com/mcp"
+        )
 
 
 @pytest.mark.parametrize(
@@ -88,4 +93,4 @@ def test_only_people_who_manage_servers_can_check_urls(acme: Organization) -> No
     ],
 )
 def test_a_name_is_suggested_from_the_host(url: str, declared: str, name: str) -> None:
-    assert suggest_name(url, declared) == name
+    assert suggest_server_name(url, declared) == name
