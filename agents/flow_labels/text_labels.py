@@ -188,8 +188,20 @@ def label_endpoint_reader(
     """
     if principal.kind != "token":
         return
-    text_ids = _list_agent_text_ids(agent_id) if agent_id else {server_id} if server_id else set()
+    text_ids = list_endpoint_text_ids(agent_id=agent_id, server_id=server_id)
     label_list_reader(principal, "endpoint", text_ids)
+
+
+def list_endpoint_text_ids(
+    *, agent_id: UUID | None = None, server_id: UUID | None = None
+) -> frozenset[UUID]:
+    """Return the IDs of the names and texts of an endpoint (2 queries for an agent).
+
+    Changes of them raise the policy generation.
+    """
+    if agent_id is not None:
+        return frozenset(_list_agent_text_ids(agent_id))
+    return frozenset({server_id} if server_id else ())
 
 
 def label_row_reader(principal: Principal, method: str, rows: Sequence[Any]) -> None:

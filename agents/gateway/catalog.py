@@ -154,9 +154,9 @@ class DeclarationPage(list[Declaration]):
     """A page of a list that no longer changes."""
 
     @cached_property
-    def encoded(self) -> str:
+    def encoded(self) -> bytes:
         """Its JSON, encoded once; raises `ValueError` for numbers that JSON doesn't have."""
-        return json.dumps(self, separators=(",", ":"), allow_nan=False)
+        return json.dumps(self, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 class DeclarationList(tuple[Declaration, ...]):

@@ -298,15 +298,20 @@ def _encode_result(request: DirectRequest, result: dict[str, Any]) -> bytes:
     try:
         if request.method not in LISTS:
             return encode_message({"jsonrpc": "2.0", "id": request_id, "result": result})
-        fields = ",".join(
-            f"{to_compact_json(name)}:"
-            f"{value.encoded if isinstance(value, DeclarationPage) else to_compact_json(value)}"
-            for name, value in result.items()
-        )
-        head = f'{{"jsonrpc":"2.0","id":{to_compact_json(request_id)}'
-        return f'{head},"result":{{{fields}}}}}'.encode()
+        # A long page is copied once.
+        parts = [b'{"jsonrpc":"2.0","id":%b,"result":{' % _encode_value(request_id)]
+        for name, value in result.items():
+            parts += (b"," if len(parts) > 1 else b"", _encode_value(name), b":")
+            parts.append(
+                value.encoded if isinstance(value, DeclarationPage) else _encode_value(value)
+            )
+        return b"".join((*parts, b"}}"))
     except (TypeError, ValueError):  # what JSON doesn't have, the SDK replaces
         return _encode_with_sdk(JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result))
+
+
+def _encode_value(value: Any) -> bytes:
+    return to_compact_json(value).encode("ascii")
 
 
 def _encode_with_sdk(message: JSONRPCResponse | JSONRPCError) -> bytes:

@@ -145,7 +145,7 @@ class GatewayDispatcher:
     ) -> dict[str, Any]:
         """Return the result of a request; raises `MCPError`."""
         try:
-            if method not in ADMITTED_METHODS or caller.target.kind == "organization":
+            if not _is_checked_later(caller, method):
                 caller = await caller.refresh_if_changed()
             inbound = build_request(caller)
             if tracing.TracingState.is_observing_mcp or not inbound.is_modern:
@@ -227,7 +227,12 @@ class GatewayDispatcher:
 
     async def _list_page(self, inbound: GatewayRequest) -> dict[str, Any]:
         kind, field_name = LISTS[inbound.method]
-        declarations = await self.list_declarations(inbound.caller, kind)
+        caller = inbound.caller
+        declarations = (
+            await self._upstream_handlers.list_current_declarations(caller, kind)
+            if _is_checked_later(caller, inbound.method)
+            else await self.list_declarations(caller, kind)
+        )
         if not inbound.is_modern:
             if self.sessions.record_list(inbound, kind, compute_list_digest(declarations)):
                 await self.sessions.save_session(inbound)
@@ -272,6 +277,13 @@ class GatewayDispatcher:
         self.sessions.remove_watch(inbound, inbound.get_text("uri"))
         await self.sessions.save_session(inbound)
         return {}
+
+
+def _is_checked_later(caller: AuthenticatedClient, method: str) -> bool:
+    """Tell whether answering a request detects an outdated caller, without an extra query."""
+    if caller.target.kind == "organization":
+        return False
+    return method in ADMITTED_METHODS or (method in LISTS and not caller.target.view)
 
 
 async def _label_reader(caller: AuthenticatedClient, response: Any) -> None:

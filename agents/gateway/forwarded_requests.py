@@ -23,7 +23,11 @@ from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
 from agents.calls.result_text import estimate_size
 from agents.calls.snapshots import CallSnapshot
 from agents.calls.types import CallRequest, Method, RelayOptions
-from agents.flow_labels.text_labels import label_endpoint_reader, label_skill_reader
+from agents.flow_labels.text_labels import (
+    label_list_reader,
+    label_skill_reader,
+    list_endpoint_text_ids,
+)
 from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import (
@@ -561,16 +565,37 @@ class EndpointHandlers(Protocol):
 
 
 def read_endpoint(caller: AuthenticatedClient) -> CallSnapshot:
-    """Return the snapshot of the caller's target, whose names and texts the caller reads."""
+    """Return the snapshot of the caller's target, whose names and texts the caller reads.
+
+    Two queries if the cached snapshot is current: for the labels, then for the generation.
+    """
     target = caller.target
-    label_endpoint_reader(caller.principal, agent_id=target.agent_id, server_id=target.server_id)
-    return target.load_snapshot()
+    known = target.find_cached_snapshot() or target.load_snapshot()
+    _label_endpoint_reader(caller, known)
+    snapshot = target.load_snapshot()
+    if snapshot is not known:
+        _label_endpoint_reader(caller, snapshot)
+    return snapshot
+
+
+def _label_endpoint_reader(caller: AuthenticatedClient, snapshot: CallSnapshot) -> None:
+    """Add the labels of what a snapshot's client reads to the client's token."""
+    if caller.principal.kind != "token":
+        return
+    # Read after the snapshot: if they changed meanwhile, the snapshot is outdated.
+    text_ids = snapshot.memo.get("text ids")
+    if text_ids is None:
+        target = caller.target
+        text_ids = snapshot.memo["text ids"] = list_endpoint_text_ids(
+            agent_id=target.agent_id, server_id=target.server_id
+        )
+    label_list_reader(caller.principal, "endpoint", text_ids)
 
 
 class UpstreamHandlers(UpstreamCallHandlers):
     """Handlers of agent and server targets.
 
-    Info and lists take one query, for a token up to four more for the labels of names.
+    Info and lists take one query, for a token one more for the labels of names.
     """
 
     async def get_info(self, inbound: GatewayRequest) -> EndpointInfo:
@@ -587,6 +612,27 @@ class UpstreamHandlers(UpstreamCallHandlers):
     ) -> tuple[Declaration, ...]:
         """Return the declarations of one kind."""
         snapshot = await get_runtime().run_orm(read_endpoint, caller)
-        catalog = get_catalog(caller.target, snapshot)
-        declarations: tuple[Declaration, ...] = getattr(catalog, kind)
-        return declarations
+        return _select_declarations(caller, snapshot, kind)
+
+    async def list_current_declarations(
+        self, caller: AuthenticatedClient, kind: Kind
+    ) -> tuple[Declaration, ...]:
+        """Return the declarations of one kind to a client whose token may be outdated.
+
+        The snapshot's generation also tells whether it is. Raises as `AuthenticatedClient.refresh`.
+        """
+        try:
+            snapshot = await get_runtime().run_orm(read_endpoint, caller)
+        except NotFound:  # deleted meanwhile; `refresh` says so in the client's terms
+            snapshot = None
+        if snapshot is None or snapshot.generation != caller.verified_token.generation:
+            caller = await caller.refresh()
+            snapshot = await get_runtime().run_orm(read_endpoint, caller)
+        return _select_declarations(caller, snapshot, kind)
+
+
+def _select_declarations(
+    caller: AuthenticatedClient, snapshot: CallSnapshot, kind: Kind
+) -> tuple[Declaration, ...]:
+    declarations: tuple[Declaration, ...] = getattr(get_catalog(caller.target, snapshot), kind)
+    return declarations

@@ -42,7 +42,7 @@ def test_an_internal_error_is_returned_as_a_code_without_details(
     async def fail(*_: object) -> None:
         raise exception
 
-    monkeypatch.setattr(UpstreamHandlers, "list_declarations", fail)
+    monkeypatch.setattr(UpstreamHandlers, "list_current_declarations", fail)
     text = token_of(factories.build_administrator(acme), Role.OPERATOR)
     reply = gateway_client.modern("/mcp/agents/one", "tools/list", token=text)
     error = reply.error

@@ -14,10 +14,14 @@ from typing import Any
 
 import pytest
 from django.apps import apps
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from agents.calls.snapshots import get_snapshot_cache
+from agents.gateway.authentication import authenticate_client
+from agents.gateway.forwarded_requests import read_endpoint
+from agents.gateway.routes import GatewayAddress
 from agents.gateway.transports import GatewayApplication
 from agents.models import (
     Agent,
@@ -34,6 +38,7 @@ from agents.models import (
 )
 from bonobot.accounts.models import Issuer, Membership, Organization, Token, User
 from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import parse_token
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import increment_generation
 from bonobot.ledger.queries import load_policy_generation
@@ -157,12 +162,12 @@ class Caller:
 
     def __init__(self, agent: Agent, gateway_client: GatewayClient, upstream: RawHttp) -> None:
         self.agent, self.organization_id = agent, agent.organization_id
-        self._wire, self._upstream = gateway_client, upstream
+        self.gateway_client, self._upstream = gateway_client, upstream
         self.rows = load_all_rows()
 
     def __call__(self) -> Observation:
         before = len(self._upstream.asked)
-        reply = self._wire.modern(AGENT, "tools/call", CALL)
+        reply = self.gateway_client.modern(AGENT, "tools/call", CALL)
         requests = self._upstream.asked[before:]
         error = reply.message.get("error", {}).get("code", reply.message.get("code"))
         problem = reply.message.get("result", {}).get("_meta", {}).get("bonobot/problem", {})
@@ -268,6 +273,39 @@ def test_a_changed_row_applies_to_the_next_call(caller: Caller) -> None:
         label = f"{model._meta.label} by {way}"
         change = partial(EDITS[way], instance, edit)
         assert_applied(caller, row, label, change, changes_outcome=bool(row.edit), models=(model,))
+
+
+def list_tool_names(caller: Caller) -> list[str]:
+    reply = caller.gateway_client.modern(AGENT, "tools/list")
+    return [tool["name"] for tool in reply.result["tools"]]
+
+
+def test_a_change_applies_to_the_next_list(caller: Caller) -> None:
+    assert CALL["name"] in list_tool_names(caller)
+    AgentServer.objects.filter(agent=caller.agent).delete()
+    assert CALL["name"] not in list_tool_names(caller)
+    Agent.objects.filter(pk=caller.agent.pk).delete()
+    assert (
+        caller.gateway_client.modern(AGENT, "tools/list").error["data"]["code"]
+        == "unknown_endpoint"
+    )
+
+
+def test_a_revoked_token_gets_no_list(caller: Caller) -> None:
+    assert CALL["name"] in list_tool_names(caller)
+    Token.objects.filter(key=parse_token(caller.gateway_client.token)[0]).delete()
+    assert caller.gateway_client.modern(AGENT, "tools/list").code == "bad_token"
+
+
+def test_a_repeated_list_takes_two_queries(caller: Caller) -> None:
+    address = GatewayAddress("agent", caller.agent.slug)
+    client = get_runtime().call(
+        authenticate_client, caller.gateway_client.token, address, "127.0.0.1"
+    )
+    read_endpoint(client)
+    with CaptureQueriesContext(connection) as queries:
+        read_endpoint(client)
+    assert len(queries) == 2
 
 
 def test_a_deleted_row_applies_to_the_next_call(caller: Caller) -> None:
