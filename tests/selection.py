@@ -4,8 +4,8 @@
 and the one test in which a call goes through the whole product.
 
 Tests marked `whole` take long, and fail for few changes: builds, commands of the documentation,
-generated requests, walks through all forms, pages with thousands of tools, and programs
-of others. `TEST_SUITE=whole` runs them, as CI does once in a run.
+generated requests, pages with thousands of tools, programs of others, and the browser's tests of
+anything but the main path. `TEST_SUITE=whole` runs them, as CI does once in a run.
 With PostgreSQL, what doesn't depend on the database or the broker is left out (`is_for_postgres`).
 """
 

@@ -20,7 +20,7 @@ from tests.wait import eventually
 
 FILE = "d = new DataTransfer(); d.items.add(new File(['x'], 'a.png')); d"
 PASTE = "(form, d) => form.dispatchEvent(new ClipboardEvent('paste', {clipboardData: d}))"
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.whole]
 
 
 @pytest.fixture

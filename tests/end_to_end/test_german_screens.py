@@ -9,7 +9,7 @@ from mcp_servers.models import Server
 from tests import admin_client, factories
 from tests.browser import PHONE
 
-pytestmark = [pytest.mark.browser]
+pytestmark = [pytest.mark.browser, pytest.mark.whole]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests import admin_client, factories, large_organization
 from tests.browser import open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.whole]
 
 # What the stream of live updates announces.
 CHANGED_APPROVALS = """document.dispatchEvent(

@@ -25,7 +25,7 @@ from tests.conformance_server import serve_everything
 from tests.parts import CLIENTS, NODE
 from tests.processes import Process, Web, start_web
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.whole]
 
 TIMEOUT_S = 60
 NODE_22 = NODE / "node_modules" / "node" / "bin" / "node"
@@ -145,13 +145,11 @@ def authorize_client(visit: Visit, *client: str | Path) -> None:
     assert entries.count() == 1
 
 
-@pytest.mark.whole
 def test_the_python_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> None:
     authorize_client(visit, sys.executable, CLIENTS / "oauth_client.py")
 
 
 @pytest.mark.npm
-@pytest.mark.whole
 def test_the_typescript_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> None:
     authorize_client(visit, NODE_22, NODE / "clients" / "oauth_client.mjs")
 

@@ -13,7 +13,7 @@ from tests import admin_client, factories
 from tests.browser import PHONE, open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.whole]
 
 
 @pytest.fixture

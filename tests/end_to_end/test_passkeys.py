@@ -19,7 +19,7 @@ from tests.browser import open_context
 from tests.end_to_end.test_people import AUTHENTICATOR
 from tests.own_cache import clear_cache
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.whole]
 
 PASSWORD = "pw-for-tests"
 FACTORS = "/admin/account/second-factor"

@@ -20,7 +20,12 @@ from tests.bonobot.accounts.sso.provider_process import PASSWORD as PASSWORD_OF_
 from tests.bonobot.accounts.sso.provider_process import create_provider, run_provider
 from tests.browser import DESKTOP, PHONE, open_context
 
-pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.npm,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.whole,
+]
 
 PASSWORD = "a-long-one-for-tests"
 AUTHENTICATOR = {
@@ -121,7 +126,6 @@ def test_a_person_is_invited_and_signs_in_with_a_passkey(
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.whole
 def test_a_person_signs_in_by_a_provider_and_another_links_it(
     live_server: LiveServer, module_browser: Browser, settings: object
 ) -> None:

@@ -18,13 +18,17 @@ from tests.axe import AXE
 from tests.browser import PATIENCE_MS, PHONE, open_page, take_screenshot
 from tests.end_to_end.test_people import check_page
 
-pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.npm,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.whole,
+]
 
 SERVERS, TOOLS = 8, 250
 MAX_LOAD_S = 10.0  # the page takes less than 2 s on an idle machine
 
 
-@pytest.mark.whole
 def test_two_thousand_tools_are_managed_by_their_servers(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """The screens of the admin in a real browser, on a desktop and a phone, checked with axe-core.
 
-`TEST_SUITE=whole`, which CI sets, checks each page, also in dark colors on a phone. Otherwise, one
-page of each template is checked, and only its width on a phone.
+Each page is checked on a desktop, and in dark colors on a phone.
 """
 
 import re
@@ -21,11 +20,10 @@ from tests.browser import DESKTOP, PHONE, open_context, take_screenshot
 from tests.planted_violations import PLANTED, plant_violation
 from tests.processes import Web
 from tests.screens import ADDRESSES, Visit, create_objects, visit_pages
-from tests.selection import WHOLE
 
-pytestmark = [pytest.mark.browser, pytest.mark.npm]
+pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.whole]
 
-VIEWS = (DESK, DARK_PHONE) if WHOLE else (DESK,)
+VIEWS = (DESK, DARK_PHONE)
 WEB_SETTINGS = {"BONOBOT_OAUTH": "on"}  # as for the test client that lists the pages
 # Screens with violations: lists, forms, and tables.
 PLANTED_PATHS = (
@@ -42,8 +40,12 @@ CHECKED_SHARE_SCRIPT = """() => {
 }"""
 # Forms of servers that are also shown in the first run.
 FORMS = {
-    f"admin/servers/{name}.html"
-    for name in ("add", "declare", "document", "paste", "presets", "url")
+    "admin/openapi/choose_document.html",
+    "admin/openapi/declare_api.html",
+    "admin/presets/gallery.html",
+    "admin/server_imports/paste.html",
+    "admin/servers/add_by_form.html",
+    "admin/servers/add_by_url.html",
 }
 # Pages that differ only in names and tabs: one page per template is checked.
 TWINS = FORMS | {"admin/presets/add_by_preset.html", "admin/delete_confirmation.html"}
@@ -54,7 +56,7 @@ def get_distinct(visits: Iterable[Visit], checked_elsewhere: Set[str]) -> Iterat
     templates = set(checked_elsewhere)
     for visit in visits:
         if visit.is_page and visit.template not in templates:
-            if visit.template in TWINS or not WHOLE:
+            if visit.template in TWINS:
                 templates.add(visit.template)
             yield visit
 
@@ -130,7 +132,6 @@ def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.whole
 def test_axe_finds_each_planted_violation_on_screens_that_were_checked_before(
     module_web: Web, module_browser: Browser
 ) -> None:
