@@ -15,7 +15,6 @@ from agents.gateway.authentication import AuthenticatedClient
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import CAPABILITIES_KEY, CLIENT_KEY, LOG_MESSAGE, RESERVED_META_KEYS
-from mcp_servers.client.protocol_versions import HANDSHAKE_VERSIONS
 from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD
 
 VIA = "gateway"
@@ -226,11 +225,6 @@ def build_notification(method: str, params: Mapping[str, Any]) -> Any:
 def build_invalid_params_error(reason: str, data: Any = None) -> MCPError:
     """Return the error for invalid parameters."""
     return MCPError(code=INVALID_PARAMS, message=f"Invalid params: {reason}", data=data)
-
-
-def negotiate_version(requested: Any) -> str:
-    """Return the version of a handshake: the requested one if it is supported, else the latest."""
-    return str(requested) if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
 
 
 def read_capabilities(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,11 +28,11 @@ from agents.gateway.client_request import (
     choose_holder,
     format_client_name,
     get_client_profile,
-    negotiate_version,
 )
 from agents.gateway.forwarded_requests import Kind
 from agents.gateway.log_messages import LogForwarder
 from agents.gateway.mcp_host import MAX_CONNECTIONS
+from agents.gateway.protocol_versions import negotiate_version
 from agents.gateway.resource_subscriptions import (
     WatchedResource,
     unwatch_resources,

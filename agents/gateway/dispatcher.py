@@ -21,14 +21,17 @@ from agents.gateway.client_request import (
     Context,
     GatewayRequest,
     build_invalid_params_error,
-    negotiate_version,
 )
 from agents.gateway.client_sessions import GatewaySessionStore, build_modern_request
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error, has_problem
 from agents.gateway.forwarded_requests import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
 from agents.gateway.organization_server.handlers import OrganizationHandlers
-from agents.gateway.protocol_versions import translate_declaration, translate_result
+from agents.gateway.protocol_versions import (
+    negotiate_version,
+    translate_declaration,
+    translate_result,
+)
 from agents.gateway.resource_subscriptions import is_readable, watch_resources
 from agents.gateway.search_view import SearchViewHandlers, find_view_schema, has_search_view
 from bonobot import __version__

@@ -1,16 +1,76 @@
-"""Translate what servers say for clients of the other era, mostly for the handshake era.
+"""Agree with a client on a protocol version, and translate what servers say for its era.
 
-Those clients refuse a whole list for one schema, or a whole result for one field, that their era
-doesn't know.
+The SDK chooses a request's era by its `MCP-Protocol-Version` header alone, so a request whose
+header and body name different versions is rejected before that.
+
+Clients of the handshake era refuse a whole list for one schema, or a whole result for one field,
+that their era doesn't know.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from agents.gateway.request_bodies import parse_object
+from mcp_servers.client.jsonrpc import VERSION_KEY
+from mcp_servers.client.protocol_versions import HANDSHAKE_VERSIONS, HEADER_MISMATCH
+
+VERSION_HEADER = b"mcp-protocol-version"
 # Result fields of the modern era.
 MODERN_FIELDS = ("resultType", "ttlMs", "cacheScope")
+
+
+def negotiate_version(requested: Any) -> str:
+    """Return the version of a handshake: the requested one if it is supported, else the latest."""
+    return str(requested) if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
+
+
+def find_version_conflict(
+    headers: Sequence[tuple[bytes, bytes]], body: bytes
+) -> dict[str, Any] | None:
+    """Return the JSON-RPC error for a version header that contradicts another, or the body."""
+    versions = [
+        value.decode("latin-1").strip() for name, value in headers if name == VERSION_HEADER
+    ]
+    if len(set(versions)) > 1:
+        return build_version_error(None, f"the header is repeated: {', '.join(versions)}")
+    version = versions[0] if versions else ""
+    is_handshake = not version or version in HANDSHAKE_VERSIONS
+    # Only these requests are parsed here; the SDK compares those with the modern header.
+    if is_handshake and b"protocolVersion" in body and b"_meta" in body:
+        message = parse_object(body)
+        declared = _find_declared_version(message)
+        if declared is not None and declared != version:
+            header = f"is {version}" if version else "is missing"
+            return build_version_error(
+                message, f"the header {header}, but the request declares {declared[:40]}"
+            )
+    elif not is_handshake and b'"initialize"' in body:
+        message = parse_object(body) or {}
+        if message.get("method") == "initialize" and _find_declared_version(message) is None:
+            return build_version_error(
+                message, f"the header is {version[:40]}, but `initialize` is of an earlier version"
+            )
+    return None
+
+
+def build_version_error(message: Mapping[str, Any] | None, reason: str) -> dict[str, Any]:
+    """Return the JSON-RPC error -32020 for a request."""
+    request_id = (message or {}).get("id")
+    return {
+        "jsonrpc": "2.0",
+        "id": request_id if isinstance(request_id, str | int) else None,
+        "error": {"code": HEADER_MISMATCH, "message": f"MCP-Protocol-Version: {reason}"},
+    }
+
+
+def _find_declared_version(message: Mapping[str, Any] | None) -> str | None:
+    """Return the version that a modern request declares in its `_meta`."""
+    params = (message or {}).get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
+    return version if isinstance(version, str) else None
 
 
 def translate_declaration(declaration: dict[str, Any]) -> dict[str, Any]:

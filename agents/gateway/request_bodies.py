@@ -1,19 +1,11 @@
-"""Read the bodies of POST requests, and check their protocol version.
-
-The SDK chooses a request's era by its `MCP-Protocol-Version` header alone, so a request whose
-header and body name different versions is rejected before that.
-"""
+"""Read the bodies of POST requests."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pydantic_core import from_json
 
-from mcp_servers.client.jsonrpc import VERSION_KEY
-from mcp_servers.client.protocol_versions import HANDSHAKE_VERSIONS, HEADER_MISMATCH
-
-VERSION_HEADER = b"mcp-protocol-version"
 # The SDK's limit, with which it rejects larger bodies.
 MAX_BODY_SIZE = 4 * 1024 * 1024
 
@@ -74,50 +66,3 @@ def parse_object(body: bytes) -> dict[str, Any] | None:
         except (ValueError, RecursionError):
             return None
     return value if isinstance(value, dict) else None
-
-
-def find_version_conflict(
-    headers: Sequence[tuple[bytes, bytes]], body: bytes
-) -> dict[str, Any] | None:
-    """Return the JSON-RPC error for a version header that contradicts another, or the body."""
-    versions = [
-        value.decode("latin-1").strip() for name, value in headers if name == VERSION_HEADER
-    ]
-    if len(set(versions)) > 1:
-        return build_version_error(None, f"the header is repeated: {', '.join(versions)}")
-    version = versions[0] if versions else ""
-    is_handshake = not version or version in HANDSHAKE_VERSIONS
-    # Only these requests are parsed here; the SDK compares those with the modern header.
-    if is_handshake and b"protocolVersion" in body and b"_meta" in body:
-        message = parse_object(body)
-        declared = _find_declared_version(message)
-        if declared is not None and declared != version:
-            header = f"is {version}" if version else "is missing"
-            return build_version_error(
-                message, f"the header {header}, but the request declares {declared[:40]}"
-            )
-    elif not is_handshake and b'"initialize"' in body:
-        message = parse_object(body) or {}
-        if message.get("method") == "initialize" and _find_declared_version(message) is None:
-            return build_version_error(
-                message, f"the header is {version[:40]}, but `initialize` is of an earlier version"
-            )
-    return None
-
-
-def build_version_error(message: Mapping[str, Any] | None, reason: str) -> dict[str, Any]:
-    """Return the JSON-RPC error -32020 for a request."""
-    request_id = (message or {}).get("id")
-    return {
-        "jsonrpc": "2.0",
-        "id": request_id if isinstance(request_id, str | int) else None,
-        "error": {"code": HEADER_MISMATCH, "message": f"MCP-Protocol-Version: {reason}"},
-    }
-
-
-def _find_declared_version(message: Mapping[str, Any] | None) -> str | None:
-    """Return the version that a modern request declares in its `_meta`."""
-    params = (message or {}).get("params")
-    meta = params.get("_meta") if isinstance(params, dict) else None
-    version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
-    return version if isinstance(version, str) else None

@@ -39,12 +39,11 @@ from agents.gateway.dispatcher import GatewayDispatcher
 from agents.gateway.errors import build_problem_headers
 from agents.gateway.forwarded_requests import Kind
 from agents.gateway.organization_server.management_tools import prepare_management_tools
+from agents.gateway.protocol_versions import VERSION_HEADER, find_version_conflict
 from agents.gateway.request_bodies import (
-    VERSION_HEADER,
     Receive,
     Send,
     build_body_message,
-    find_version_conflict,
     parse_object,
     read_body,
     replay_messages,
