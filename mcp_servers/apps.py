@@ -67,5 +67,5 @@ class McpServersConfig(AppConfig):
             LazyFunction("mcp_servers.close_connections.load_server_versions")
         )
         extension_points.late_installation_listeners[:] = [
-            LazyFunction("mcp_servers.installed_packages.discover_after_installation")
+            LazyFunction("mcp_servers.reinstall_package.discover_after_installation")
         ]

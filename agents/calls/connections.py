@@ -11,8 +11,8 @@ from bonobot.accounts.models.organizations import User
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from mcp_servers.client.answer_server_requests import Host
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.host import Host
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.oauth_client.access_tokens import build_person_endpoint, is_per_person
 

@@ -21,7 +21,7 @@ from bonobot.core.records import record
 from bonobot.core.text.masking import Masker
 from bonobot.ledger.types import Admission, ApprovalReference
 from bonobot.ledger.types import Outcome as LedgerOutcome
-from mcp_servers.client.host import Host
+from mcp_servers.client.answer_server_requests import Host
 from mcp_servers.client.jsonrpc import OnLog
 from mcp_servers.schemas.classify_schema import ValueSize
 

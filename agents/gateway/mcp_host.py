@@ -16,8 +16,13 @@ from uuid import UUID
 from mcp.shared.exceptions import MCPError
 
 from agents.gateway.client_request import GatewayRequest
+from mcp_servers.client.answer_server_requests import (
+    Host,
+    HostRequestRejected,
+    HostRequestUnsupported,
+    can_answer,
+)
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.host import Host, HostRequestRejected, HostRequestUnsupported, can_answer
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.client.mcp_extensions import select_relayed_extensions
 from mcp_servers.client.server_request_kinds import KINDS_BY_METHOD

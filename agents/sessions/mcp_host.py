@@ -37,13 +37,13 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.admission import Refusal
-from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.host import (
+from mcp_servers.client.answer_server_requests import (
     Host,
     HostRequestRejected,
     build_declared_capabilities,
     declares_tasks,
 )
+from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.models import Server
 

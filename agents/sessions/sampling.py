@@ -47,7 +47,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.ledger.types import Opening, Outcome
-from mcp_servers.client.host import HostRequestRejected
+from mcp_servers.client.answer_server_requests import HostRequestRejected
 from mcp_servers.client_capabilities import get_sampling_tokens
 from mcp_servers.models import Server
 

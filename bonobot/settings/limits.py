@@ -109,17 +109,17 @@ BONOBOT_HTTP_SESSIONS = environment.read_number(
 
 # Seconds to start: `mcp_servers.build_endpoint`.
 BONOBOT_START_S = environment.read_number("BONOBOT_START_S", 10, minimum=1, maximum=600)
-# Seconds to install a package: `mcp_servers.installed_packages`.
+# Seconds to install a package: `mcp_servers.reinstall_package`.
 BONOBOT_INSTALL_S = environment.read_number("BONOBOT_INSTALL_S", 600, minimum=10, maximum=3_600)
-# Children on one host: `mcp_servers.client.pool`.
+# Children on one host: `mcp_servers.client.stdio_pool`.
 BONOBOT_STDIO_CHILDREN = environment.read_number(
     "BONOBOT_STDIO_CHILDREN", 32, minimum=1, maximum=10_000
 )
-# Seconds that a request waits for a child at this limit: `mcp_servers.client.pool`.
+# Seconds that a request waits for a child at this limit: `mcp_servers.client.stdio_pool`.
 BONOBOT_STDIO_WAIT_S = environment.read_number("BONOBOT_STDIO_WAIT_S", 30, minimum=0, maximum=600)
 # Seconds without a call until a child is stopped: `mcp_servers.client.pool`.
 BONOBOT_STDIO_IDLE_S = environment.read_number("BONOBOT_STDIO_IDLE_S", 300, minimum=1)
-# Seconds until a child is replaced: `mcp_servers.client.pool`.
+# Seconds until a child is replaced: `mcp_servers.client.stdio_pool`.
 BONOBOT_STDIO_LIFETIME_S = environment.read_number("BONOBOT_STDIO_LIFETIME_S", 86_400, minimum=60)
 # MiB of memory; 0 is no limit: `mcp_servers.build_endpoint`.
 BONOBOT_STDIO_MEMORY_MIB = environment.read_number("BONOBOT_STDIO_MEMORY_MIB", 4_096, minimum=0)

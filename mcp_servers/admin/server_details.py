@@ -42,7 +42,6 @@ from mcp_servers.flow_labels.store_labels import (
     get_store_labels,
     list_written_labels,
 )
-from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, HealthCheck, OAuthGrant, Secret, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW
 from mcp_servers.oauth_client import authorization_code
@@ -56,6 +55,7 @@ from mcp_servers.openapi.services import (
     list_declared_operations,
     update_operation,
 )
+from mcp_servers.reinstall_package import find_server_installation
 from mcp_servers.server_config import build_changed_spec, mask_endpoint_config
 from mcp_servers.subscriptions.queries import load_change_notification_status
 

@@ -11,10 +11,10 @@ from bonobot.core.api.serializers import StrictSerializer, VersionedBody, Versio
 from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.client_capabilities import MAX_TOKENS
 from mcp_servers.flow_labels.store_labels import StoredData
-from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth_client.queries import LOGIN_STATES, load_login_statuses
 from mcp_servers.oauth_client.types import DPOP_CHOICES, GRANT_TYPES, PER_CHOICES
+from mcp_servers.reinstall_package import find_server_installation
 from mcp_servers.server_config import (
     HTTP_TRANSPORT_NAMES,
     ServerSpec,

@@ -443,7 +443,7 @@ def _discover_server(
 
 def _install_server(cli: CommandContext, options: argparse.Namespace) -> None:
     from bonobot.core.runtime import get_runtime
-    from mcp_servers.installed_packages import reinstall_package
+    from mcp_servers.reinstall_package import reinstall_package
 
     server = get_server(cli, options.server)
     with cli.show_spinner(f"Installing {server.name}…"):

@@ -25,8 +25,9 @@ from uuid import UUID
 from bonobot.core.i18n.messages import format_message
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_timeout_error
+from mcp_servers.client.event_streams import OnMessage
 from mcp_servers.client.extension_points import change_notification_listeners, log_listeners
-from mcp_servers.client.http_requests import HttpChannel, OnMessage, build_routing_headers
+from mcp_servers.client.http_requests import HttpChannel, build_routing_headers
 from mcp_servers.client.jsonrpc import (
     McpRequest,
     build_modern_meta,

@@ -1,4 +1,4 @@
-"""MCP requests over HTTP: headers, bounded responses, event streams.
+"""MCP requests over HTTP: headers, credentials, bounded responses, and errors of statuses.
 
 Statuses are kept, responses are bounded (a JSON body and an SSE event by `max_body`, a
 whole stream by sixteen of them), and it is known whether a request was sent at all.
@@ -14,14 +14,12 @@ import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Iterable,
     Iterator,
     Mapping,
 )
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any, Protocol, Self
@@ -46,6 +44,15 @@ from mcp_servers.client.errors import (
     build_unreachable_error,
     quote_text,
 )
+from mcp_servers.client.event_streams import (
+    EVENT_STREAM,
+    OnMessage,
+    StreamState,
+    read_events,
+    reopen_stream,
+    resume_stream,
+    throttle_stream,
+)
 from mcp_servers.client.jsonrpc import (
     McpRequest,
     UnreadableJson,
@@ -58,15 +65,10 @@ from mcp_servers.client.read_throttle import STREAM_SHARE, ReadThrottle
 
 STREAM_BODY_FACTOR = 16  # maximum size of a stream, in bodies
 MAX_ERROR_BODY_BYTES = 64 * 1024
-MAX_EVENT_FIELDS_BYTES = 64 * 1024  # of an event, without its data
-DEFAULT_RETRY_S = 1.0
-MAX_RESUMES = 8
-MAX_PAUSE_S = 60.0
 NO_REQUEST_ID = -1  # never the id of a request
 TOO_MANY_REQUESTS = 429
 BUSY_STATUSES = (TOO_MANY_REQUESTS, 502, 503, 504)
 UNAUTHORIZED_STATUSES = (401, 403)
-EVENT_STREAM = "text/event-stream"
 ACCEPT_HEADERS = {"Accept": "application/json, text/event-stream"}
 CONTENT_HEADERS = {"Content-Type": "application/json"}
 CREDENTIAL_HEADERS = ("Authorization", "DPoP")
@@ -75,36 +77,6 @@ CREDENTIAL_HEADERS = ("Authorization", "DPoP")
 TRANSPORT_ERRORS = (EgressDenied, httpx2.SSEError, httpx2.HTTPError, httpx2.InvalidURL)
 
 OnEvent = Callable[[str, str], None]
-OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
-HEADER_ANNOTATION = "x-mcp-header"
-NAME_PARAMETERS = {
-    **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
-    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
-}
-MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no unique spelling
-TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-PLAIN_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
-SENTINEL = re.compile(r"=\?base64\?.*\?=")
-# Keywords of JSON Schema 2020-12 whose value is a schema, a list or a map of schemas.
-SINGLE_SCHEMA_KEYWORDS = (
-    *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
-    *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
-)
-SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf", "prefixItems")
-SCHEMA_MAP_KEYWORDS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
-Path = tuple[str, ...]
-
-
-@dataclass
-class _ResponseState:
-    """What identifies a response, and the position in its event stream."""
-
-    request: McpRequest
-    request_id: int
-    on_message: OnMessage
-    resumable: bool
-    last_id: str = ""
-    retry_s: float = DEFAULT_RETRY_S
 
 
 @record()
@@ -138,16 +110,13 @@ class HttpChannel:
         A lost stream is resumed after its last event if `resumable`. The caller sets the deadline.
         Canceling closes the stream, which cancels the request at the server.
         """
-        state = _ResponseState(request, message["id"], on_message, resumable)
+        state = StreamState(request, message["id"], on_message, resumable)
         if not resumable and self._auth is None:
             response = await self._post_message(state, headers, message)
         else:
             response = await self._send_once("POST", headers, state, message)
-        for _ in range(MAX_RESUMES if resumable else 0):
-            if response or not state.last_id:
-                break
-            await asyncio.sleep(state.retry_s)
-            response = await self._resume_stream(headers, state)
+        if response is None and resumable:
+            response = await resume_stream(state, partial(self._read_on, headers, state))
         if response is None:
             raise self._build_disconnected_error()
         return response
@@ -160,21 +129,20 @@ class HttpChannel:
         `ready` is set once the first stream is open or refused. A stream that ends is reopened,
         with growing pauses while nothing comes.
         """
-        state = _ResponseState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=True)
-        pause_s = state.retry_s
-        while True:
-            last_id = state.last_id
-            resume_headers = {**headers, "Last-Event-ID": last_id} if last_id else headers
+        state = StreamState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=True)
+
+        async def open_stream(resume_headers: Mapping[str, str]) -> bool:
+            stream_headers = {**headers, **resume_headers}
             try:
-                async with self._open_response(state.request, "GET", resume_headers) as response:
+                async with self._open_response(state.request, "GET", stream_headers) as response:
                     ready.set()
                     await self._read_event_stream(response, state)
             except UpstreamError as error:
                 ready.set()
-                if error.http_status is not None:
-                    return
-            pause_s = state.retry_s if state.last_id != last_id else min(2 * pause_s, MAX_PAUSE_S)
-            await asyncio.sleep(pause_s)
+                return error.http_status is None
+            return True
+
+        await reopen_stream(state, open_stream)
 
     async def receive_messages(
         self, headers: Mapping[str, str], on_message: OnMessage, opened_event: asyncio.Event
@@ -184,7 +152,7 @@ class HttpChannel:
         `opened_event` is set once the headers arrive. Raises `UpstreamError` if the stream is lost
         or refused.
         """
-        state = _ResponseState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=False)
+        state = StreamState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=False)
         async with self._open_response(state.request, "GET", headers) as response:
             if _get_content_type(response) != EVENT_STREAM:
                 raise build_protocol_error(self._endpoint, "it opened no event stream")
@@ -198,13 +166,14 @@ class HttpChannel:
         ) as response:
             if _get_content_type(response) != EVENT_STREAM:
                 raise build_protocol_error(self._endpoint, "it opened no event stream")
-            source = self._build_event_source(response)
             throttle = ReadThrottle(STREAM_SHARE)
-            async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
+            async with aclosing(
+                read_events(response, self._url, self._endpoint.max_body)
+            ) as events:
                 async for event in events:
                     started_at = perf_counter()
                     on_event(event.event, event.data)
-                    await _throttle_reading(throttle, started_at)
+                    await throttle_stream(throttle, started_at)
 
     async def send_message(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         """Send a notification or one of our responses."""
@@ -216,12 +185,12 @@ class HttpChannel:
         async with self._open_response(McpRequest("end"), "DELETE", headers):
             pass
 
-    async def _resume_stream(
-        self, headers: Mapping[str, str], state: _ResponseState
+    async def _read_on(
+        self, headers: Mapping[str, str], state: StreamState, resume_headers: Mapping[str, str]
     ) -> JsonRpcResponse | None:
         """Read on after the last event; a server that refuses has lost the request's stream."""
         try:
-            return await self._send_once("GET", {**headers, "Last-Event-ID": state.last_id}, state)
+            return await self._send_once("GET", {**headers, **resume_headers}, state)
         except UpstreamError as error:
             if error.http_status is None:
                 raise
@@ -237,7 +206,7 @@ class HttpChannel:
         self,
         method: str,
         headers: Mapping[str, str],
-        state: _ResponseState,
+        state: StreamState,
         message: Mapping[str, Any] | None = None,
     ) -> JsonRpcResponse | None:
         try:
@@ -251,7 +220,7 @@ class HttpChannel:
             raise
 
     async def _post_message(
-        self, state: _ResponseState, headers: Mapping[str, str], message: Mapping[str, Any]
+        self, state: StreamState, headers: Mapping[str, str], message: Mapping[str, Any]
     ) -> JsonRpcResponse | None:
         """Send a message without credentials of its own and read the response.
 
@@ -385,7 +354,7 @@ class HttpChannel:
         )
 
     async def _read_response(
-        self, response: StreamedResponse, state: _ResponseState
+        self, response: StreamedResponse, state: StreamState
     ) -> JsonRpcResponse | None:
         """Return the expected response; None if the stream ended without it."""
         content_type = _get_content_type(response)
@@ -411,37 +380,23 @@ class HttpChannel:
         return JsonRpcResponse(message, response.headers)
 
     async def _read_event_stream(
-        self, response: StreamedResponse, state: _ResponseState
+        self, response: StreamedResponse, state: StreamState
     ) -> dict[str, Any] | None:
-        source = self._build_event_source(response)
+        events = read_events(response, self._url, self._endpoint.max_body)
         throttle = ReadThrottle(STREAM_SHARE)
-        async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
+        async with aclosing(events):
             async for event in events:
                 started_at = perf_counter()
-                state.last_id = event.id or state.last_id
-                if event.retry is not None:
-                    state.retry_s = min(event.retry / 1000, self._endpoint.read_s)
+                state.track_event(event, max_retry_s=self._endpoint.read_s)
                 message: Any = None
                 if event.event == "message" and event.data:
                     message = self._decode_body(event.data.encode("utf-8", "replace"))
                 if is_response(message, state.request_id):
                     return message
-                await _throttle_reading(throttle, started_at)
+                await throttle_stream(throttle, started_at)
                 if isinstance(message, dict):
                     await state.on_message(message)
         return None
-
-    def _build_event_source(self, response: StreamedResponse) -> httpx2.EventSource:
-        """Return the events of a response; only their data counts toward the limit of a result."""
-        return httpx2.EventSource(
-            httpx2.Response(
-                response.status_code,
-                headers=response.headers,
-                content=response.aiter_raw(),
-                request=httpx2.Request("POST", self._url),
-            ),
-            max_event_size=self._endpoint.max_body + MAX_EVENT_FIELDS_BYTES,
-        )
 
     def _decode_body(self, raw: bytes) -> Any:
         if len(raw) > self._endpoint.max_body:
@@ -450,16 +405,6 @@ class HttpChannel:
             return decode_json(raw)
         except UnreadableJson as error:
             raise build_protocol_error(self._endpoint, str(error)) from None
-
-
-async def _throttle_reading(throttle: ReadThrottle, started_at: float) -> None:
-    """Count the work on one event, and pause reading if the stream takes too much time.
-
-    Buffered events arrive without waiting: many of them would block the loop.
-    """
-    now = perf_counter()
-    if pause_s := throttle.add_work(now - started_at, now):
-        await asyncio.sleep(pause_s)
 
 
 async def _advance_flow(
@@ -507,6 +452,70 @@ def _parse_rpc_error(body: bytes) -> Any:
 def parse_retry_after(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header; dates are not supported."""
     return float(header) if header and header.isdecimal() and len(header) < 6 else None
+
+
+class IdleTracker:
+    """Tracks whether it is in use, and when it was last used.
+
+    It is in use inside its `with` blocks, so it isn't closed as idle.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.used_at = clock()
+        self._clock = clock
+        self._user_count = 0
+
+    @property
+    def busy(self) -> bool:
+        """Return whether it is in use."""
+        return self._user_count > 0
+
+    def __enter__(self) -> Self:
+        """Mark it as in use."""
+        self._user_count += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Mark the end of one use."""
+        self._user_count -= 1
+        self.used_at = self._clock()
+
+
+HEADER_ANNOTATION = "x-mcp-header"
+
+
+NAME_PARAMETERS = {
+    **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
+    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
+}
+
+
+MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no unique spelling
+
+
+TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+
+PLAIN_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
+
+
+SENTINEL = re.compile(r"=\?base64\?.*\?=")
+
+
+# Keywords of JSON Schema 2020-12 whose value is a schema, a list or a map of schemas.
+SINGLE_SCHEMA_KEYWORDS = (
+    *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
+    *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
+)
+
+
+SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf", "prefixItems")
+
+
+SCHEMA_MAP_KEYWORDS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
+
+
+Path = tuple[str, ...]
 
 
 def build_routing_headers(request: McpRequest) -> dict[str, str]:
@@ -598,30 +607,3 @@ def _iterate_schemas(root: Any) -> Iterator[tuple[Path | None, Mapping[str, Any]
                 pending.extend((None, subschema) for subschema in value)
             elif keyword in SCHEMA_MAP_KEYWORDS and isinstance(value, dict):
                 pending.extend((None, subschema) for subschema in value.values())
-
-
-class IdleTracker:
-    """Tracks whether it is in use, and when it was last used.
-
-    It is in use inside its `with` blocks, so it isn't closed as idle.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.used_at = clock()
-        self._clock = clock
-        self._user_count = 0
-
-    @property
-    def busy(self) -> bool:
-        """Return whether it is in use."""
-        return self._user_count > 0
-
-    def __enter__(self) -> Self:
-        """Mark it as in use."""
-        self._user_count += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Mark the end of one use."""
-        self._user_count -= 1
-        self.used_at = self._clock()

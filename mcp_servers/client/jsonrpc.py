@@ -21,7 +21,7 @@ from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import build_protocol_error, build_rpc_error
 
 if TYPE_CHECKING:
-    from mcp_servers.client.host import Host
+    from mcp_servers.client.answer_server_requests import Host
 
 
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"

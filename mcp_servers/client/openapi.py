@@ -12,6 +12,7 @@ import httpx2
 
 from bonobot.core.http.egress import EgressDenied, build_guarded_client, probe_connection
 from bonobot.core.i18n.messages import format_message
+from mcp_servers.client.answer_server_requests import Host
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
     OnOpen,
@@ -31,7 +32,6 @@ from mcp_servers.client.errors import (
     build_too_large_error,
     build_unreachable_error,
 )
-from mcp_servers.client.host import Host
 from mcp_servers.client.http_requests import (
     BUSY_STATUSES,
     MAX_ERROR_BODY_BYTES,

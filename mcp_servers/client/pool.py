@@ -23,6 +23,7 @@ from django.conf import settings
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.telemetry import tracing
 from mcp_servers.client import change_notifications
+from mcp_servers.client.answer_server_requests import DiscoveryHost, Host, NullHost
 from mcp_servers.client.change_notifications import (
     LISTEN,
     DesiredSubscriptions,
@@ -43,7 +44,6 @@ from mcp_servers.client.extension_points import (
     find_server_versions_loader,
     find_stderr_sink,
 )
-from mcp_servers.client.host import DiscoveryHost, Host, NullHost
 from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
 from mcp_servers.client.openapi import OpenApiUpstream
@@ -59,7 +59,8 @@ from mcp_servers.client.protocol_versions import (
     is_repeatable,
 )
 from mcp_servers.client.request_telemetry import observe_upstream_request
-from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
+from mcp_servers.client.stdio import StdioConnection
+from mcp_servers.client.stdio_pool import MAX_CHILDREN, MAX_LIFETIME_S, StdioPool
 from mcp_servers.client.streamable_http import HttpSession, HttpUpstream
 from mcp_servers.client.task_set import TaskSet
 

@@ -16,6 +16,12 @@ from httpx2 import LocalProtocolError
 
 from bonobot.core.http.persistent_client import PersistentClient
 from mcp_servers.client import change_notifications
+from mcp_servers.client.answer_server_requests import (
+    Host,
+    ServerRequestHandler,
+    build_declared_capabilities,
+    select_request_capabilities,
+)
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
     LogNotification,
@@ -32,19 +38,14 @@ from mcp_servers.client.change_notifications import (
 )
 from mcp_servers.client.endpoint import Era, ServerEndpoint, Wire
 from mcp_servers.client.errors import UpstreamError, build_header_error
-from mcp_servers.client.host import (
-    Host,
-    ServerRequestHandler,
-    build_declared_capabilities,
-    select_request_capabilities,
-)
+from mcp_servers.client.event_streams import OnMessage
 from mcp_servers.client.http_requests import (
     NO_REQUEST_ID,
     HttpChannel,
     IdleTracker,
-    OnMessage,
     build_routing_headers,
 )
+from mcp_servers.client.http_sse import SseSession
 from mcp_servers.client.jsonrpc import (
     McpRequest,
     build_modern_meta,
@@ -68,7 +69,6 @@ from mcp_servers.client.protocol_versions import (
     is_other_era_error,
     parse_initialize_result,
 )
-from mcp_servers.client.sse import SseSession
 from mcp_servers.client.task_set import TaskSet
 
 BEST_EFFORT_TIMEOUT_S = 2.0  # of messages whose failures are ignored

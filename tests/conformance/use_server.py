@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
+from mcp_servers.client.answer_server_requests import Host, NullHost
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.client.host import Host, NullHost
 from mcp_servers.client.list_definitions import RawDefinition
 from mcp_servers.client.pool import ConnectionPool
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mcp_servers.client.answer_server_requests import Host, build_declared_capabilities
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.host import Host, build_declared_capabilities
 from mcp_servers.client.mcp_extensions import build_client_extensions
 from mcp_servers.client.pool import ConnectionPool
 from tests import processes

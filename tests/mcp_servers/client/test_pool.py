@@ -11,9 +11,9 @@ import pytest
 
 from bonobot.core.runtime import close_runtime, get_runtime
 from mcp_servers.client import pool as client_pool
+from mcp_servers.client.answer_server_requests import Host, HostRequestUnsupported
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.client.host import Host, HostRequestUnsupported
 from mcp_servers.client.pool import ConnectionPool
 from mcp_servers.client.pool import get_connection_pool as of_process
 from tests.mcp_servers.client.endpoints import (
@@ -296,7 +296,7 @@ async def test_waiting_for_a_child_is_bounded(monkeypatch: pytest.MonkeyPatch):
     await until(lambda: connections._stdio_pool._list_idle_keys() == [])
     with pytest.raises(UpstreamError, match="running server processes is reached"):
         await call(connections, endpoint, "echo", holder="session:late")
-    monkeypatch.setattr("mcp_servers.client.stdio.MAX_WAITING", 0)
+    monkeypatch.setattr("mcp_servers.client.stdio_pool.MAX_WAITING", 0)
     connections._wait_s = 1_000
     with pytest.raises(UpstreamError, match="running server processes is reached"):
         await call(connections, endpoint, "echo", holder="session:too many")
@@ -307,7 +307,7 @@ async def test_waiting_for_a_child_is_bounded(monkeypatch: pytest.MonkeyPatch):
 async def test_the_last_stderr_is_kept_for_a_limited_number_of_servers(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mcp_servers.client.stdio.MAX_STDERR_TAILS", 2)
+    monkeypatch.setattr("mcp_servers.client.stdio_pool.MAX_STDERR_TAILS", 2)
     endpoints = [faulty_stdio() for _ in range(3)]
     for endpoint in endpoints:
         await call(connections, endpoint, "echo")

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from mcp_servers.client.answer_server_requests import Host
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.host import Host
 from mcp_servers.client.pool import ConnectionPool, IdleSession, IdleSessions
 from tests.mcp_servers.client.endpoints import Clock, call, http, text_of, until
 from tests.servers import raw_http_server

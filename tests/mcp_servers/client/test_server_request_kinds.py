@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from mcp_servers.client.answer_server_requests import (
+    Host,
+    HostRequestRejected,
+    build_declared_capabilities,
+)
 from mcp_servers.client.deadlines import RequestDeadline
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.client.host import Host, HostRequestRejected, build_declared_capabilities
 from mcp_servers.client.jsonrpc import McpRequest
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, failure, stdio, text_of, until

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mcp_servers.client import streamable_http
+from mcp_servers.client.answer_server_requests import Host
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.host import Host
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, text_of, until
 from tests.servers import raw_http_server

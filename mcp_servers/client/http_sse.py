@@ -14,6 +14,7 @@ import httpx2
 from bonobot.core.http.egress import BodyAllowance
 from bonobot.core.http.persistent_client import PersistentClient
 from bonobot.core.i18n.messages import format_message
+from mcp_servers.client.answer_server_requests import Host, build_declared_capabilities
 from mcp_servers.client.change_notifications import OnNotification
 from mcp_servers.client.endpoint import ServerEndpoint, Wire
 from mcp_servers.client.errors import (
@@ -22,16 +23,15 @@ from mcp_servers.client.errors import (
     build_unreachable_error,
     quote_text,
 )
-from mcp_servers.client.host import Host, build_declared_capabilities
 from mcp_servers.client.http_requests import STREAM_BODY_FACTOR, HttpChannel
 from mcp_servers.client.jsonrpc import McpRequest, build_notification
+from mcp_servers.client.jsonrpc_peer import StreamPeer
 from mcp_servers.client.protocol_versions import (
     METHOD_NOT_FOUND,
     HandshakeResult,
     build_initialize_request,
     parse_initialize_result,
 )
-from mcp_servers.client.stream_peer import StreamPeer
 from mcp_servers.client.task_set import TaskSet
 
 LOST_STATUSES = (400, 404, 410)

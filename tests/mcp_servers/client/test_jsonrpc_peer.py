@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from mcp_servers.client.answer_server_requests import NullHost
 from mcp_servers.client.child_process import OverlongLine
 from mcp_servers.client.errors import UpstreamError, build_unreachable_error
-from mcp_servers.client.host import NullHost
 from mcp_servers.client.jsonrpc import McpRequest
-from mcp_servers.client.stream_peer import StreamPeer
+from mcp_servers.client.jsonrpc_peer import StreamPeer
 from mcp_servers.client.task_set import TaskSet
 from tests.mcp_servers.client.endpoints import faulty_stdio
 

@@ -9,8 +9,8 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.discovery import run_discovery
 from mcp_servers.health.check_servers import SYSTEM
-from mcp_servers.installed_packages import find_server_installation, reinstall_package
 from mcp_servers.models import Server
+from mcp_servers.reinstall_package import find_server_installation, reinstall_package
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories, rest

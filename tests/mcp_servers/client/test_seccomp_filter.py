@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.client.folder_rules import (
+from mcp_servers.client.sandbox import build_namespace_arguments, build_system_arguments
+from mcp_servers.client.seccomp_filter import (
     ARCHITECTURES,
     SET_ID_BITS,
     build_mode_filter,
     open_mode_filter,
 )
-from mcp_servers.client.sandbox import build_namespace_arguments, build_system_arguments
 
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
 O_CREAT = 0o100

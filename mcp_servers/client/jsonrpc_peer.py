@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from mcp_servers.client.answer_server_requests import Host, ServerRequestHandler
 from mcp_servers.client.change_notifications import (
     LogNotification,
     OnFrame,
@@ -22,7 +23,6 @@ from mcp_servers.client.change_notifications import (
 from mcp_servers.client.child_process import LINE_END_BYTES, OverlongLine
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_too_large_error
-from mcp_servers.client.host import Host, ServerRequestHandler
 from mcp_servers.client.jsonrpc import (
     MAX_PROGRESS_LENGTH,
     McpRequest,
