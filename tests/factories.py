@@ -32,7 +32,7 @@ from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.models import Issuer, Membership, Organization, Provider, User
 from bonobot.accounts.principals import Principal, build_cli_principal, build_user_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from bonobot.core.runtime import get_runtime
 from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification

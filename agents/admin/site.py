@@ -48,7 +48,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.password_reset import record_password_change
 from bonobot.accounts.roles import Action
 from bonobot.accounts.second_factor import SecondFactorRequired
-from bonobot.accounts.sso.services import list_announced_providers
+from bonobot.accounts.sso.identity_providers import list_announced_providers
 from bonobot.accounts.views import profile
 from bonobot.accounts.views.first_account import can_create_first_organization
 from bonobot.accounts.views.login import SignInForm, SignInView

@@ -18,8 +18,8 @@ from bonobot.accounts.models.organizations import (
     MAX_AUDIT_DAYS,
     RegistryAccess,
 )
+from bonobot.accounts.organizations import save_organization
 from bonobot.accounts.roles import Action
-from bonobot.accounts.services import save_organization
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
 MAX_CALLS_PER_MINUTE = 1_000_000

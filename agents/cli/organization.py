@@ -143,7 +143,7 @@ _CREATE_ARGUMENTS = (
 
 def _create_organization(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.kill_switch import load_impact
-    from bonobot.accounts.services import save_organization
+    from bonobot.accounts.organizations import save_organization
 
     organization = Organization(slug=options.slug, name=options.name or options.slug)
     # The principal belongs to no organization yet; its audit shows a CLI principal.
@@ -198,7 +198,7 @@ _UPDATE_ARGUMENTS = (
 
 def _update_organization(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.kill_switch import load_impact
-    from bonobot.accounts.services import save_organization
+    from bonobot.accounts.organizations import save_organization
 
     names = ("calls_per_minute", "approval_hours", "audit_days", "registry", *FLAGS)
     changes = {name: value for name in names if (value := getattr(options, name)) is not UNSET}

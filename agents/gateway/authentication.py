@@ -22,7 +22,8 @@ from agents.gateway.routes import GatewayAddress, GatewayTarget, find_target
 from bonobot.accounts.principals import InsufficientScope, Principal
 from bonobot.accounts.roles import TokenScope
 from bonobot.accounts.tokens.cache import VerifiedToken, get_token_cache
-from bonobot.accounts.tokens.services import build_invalid_token_error, parse_token
+from bonobot.accounts.tokens.services import build_invalid_token_error
+from bonobot.accounts.tokens.token_secrets import parse_token
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.masking import Masker

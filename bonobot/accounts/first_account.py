@@ -10,10 +10,11 @@ from django.db import transaction
 from django.urls import reverse
 from django.utils.text import slugify
 
+from bonobot.accounts.members import add_member
 from bonobot.accounts.models import Organization, User
+from bonobot.accounts.organizations import save_organization
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.services import add_member, save_organization
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 

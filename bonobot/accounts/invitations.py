@@ -26,7 +26,11 @@ from bonobot.accounts.extension_points import join_hooks
 from bonobot.accounts.models import Invitation, Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
-from bonobot.accounts.tokens.services import generate_token_key, hash_secret, is_matching_secret
+from bonobot.accounts.tokens.token_secrets import (
+    generate_token_key,
+    hash_secret,
+    is_matching_secret,
+)
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import describe_row, record_change

@@ -35,7 +35,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.profiles import list_sessions
 from bonobot.accounts.second_factor import end_sessions, record_own_change, require_account_control
 from bonobot.accounts.sso.account_linking import unlink_identity
-from bonobot.accounts.tokens.services import end_user_grants, list_user_grants
+from bonobot.accounts.tokens.oauth_grants import end_user_grants, list_user_grants
 from bonobot.core.problems import Conflict, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 

@@ -162,3 +162,13 @@ def build_cli_principal(organization: Organization) -> Principal:
         role=Role.OWNER,
         platform_admin=True,
     )
+
+
+def require_platform_admin(principal: Principal) -> None:
+    """Raise `Forbidden` unless the principal is a platform administrator."""
+    if not principal.platform_admin:
+        raise Forbidden(
+            "Only a platform administrator can do this.",
+            rule="platform_admin",
+            remedy="Contact a platform administrator.",
+        )

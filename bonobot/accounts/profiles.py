@@ -17,10 +17,10 @@ from django.urls import reverse
 from bonobot.accounts import account_emails, email_addresses
 from bonobot.accounts.account_emails import announce_email_change
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
+from bonobot.accounts.members import save_user
 from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.second_factor import end_sessions, record_own_change, require_account_control
-from bonobot.accounts.services import save_user
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_changes_at_end

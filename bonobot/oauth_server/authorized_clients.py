@@ -15,8 +15,9 @@ from bonobot.accounts.extension_points import get_agent_directory
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within, may
-from bonobot.accounts.tokens import services as tokens
-from bonobot.accounts.tokens.services import list_user_grants, revoke_token
+from bonobot.accounts.tokens import oauth_grants
+from bonobot.accounts.tokens.oauth_grants import list_user_grants
+from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.oauth_server.authorization_requests import AuthorizationRequest
@@ -232,7 +233,7 @@ def grant_consent(
         raise InvalidInput(
             "The member role can only use assigned agents. Choose at least one.", field="agents"
         )
-    return tokens.create_grant(
+    return oauth_grants.create_grant(
         user,
         option.organization,
         role=Role(choice.role),

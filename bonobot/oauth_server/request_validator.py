@@ -15,7 +15,7 @@ from oauth2_provider.oauth2_validators import OAuth2Validator
 from oauthlib.oauth2.rfc6749 import errors
 
 from bonobot.accounts.models import Token
-from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens import oauth_grants
 from bonobot.oauth_server.authorization_requests import normalize_resource
 from bonobot.oauth_server.client_registration import is_consent_page, is_document_too_old
 
@@ -58,7 +58,7 @@ class OAuthRequestValidator(OAuth2Validator):
             return False
         if row.is_expired():
             if grant.digest:
-                tokens.end_grant(grant, reason="code_reused")
+                oauth_grants.end_grant(grant, reason="code_reused")
             return False
         request.scopes, request.user, request.grant = row.scope.split(), row.user, grant
         return True
@@ -103,7 +103,7 @@ class OAuthRequestValidator(OAuth2Validator):
         if is_valid:
             request.grant = grant
         elif grant is not None and _is_used_token(refresh_token):
-            tokens.end_grant(grant, reason="refresh_reused")
+            oauth_grants.end_grant(grant, reason="refresh_reused")
         return bool(is_valid)
 
     def _save_bearer_token(
@@ -115,18 +115,21 @@ class OAuthRequestValidator(OAuth2Validator):
         used_token = getattr(request, "refresh_token_instance", None)
         if used_token is not None and not _revoke_refresh_token(used_token):
             raise errors.InvalidGrantError(request=request)
-        text = tokens.rotate_grant(grant, first=used_token is None)
+        text = oauth_grants.rotate_grant(grant, first=used_token is None)
         if text is None:
             raise errors.InvalidGrantError(request=request)
         token |= {
             "access_token": text,
             "refresh_token": generate_token(REFRESH_PREFIX, grant),
-            "expires_in": int(tokens.get_oauth_lifetime("ACCESS_TOKEN").total_seconds()),
+            "expires_in": int(oauth_grants.get_oauth_lifetime("ACCESS_TOKEN").total_seconds()),
             "scope": " ".join(grant.scopes),
         }
         request.resource = [grant.resource]
         access_token = self._create_access_token(
-            timezone.now() + tokens.get_oauth_lifetime("ACCESS_TOKEN"), request, token, used_token
+            timezone.now() + oauth_grants.get_oauth_lifetime("ACCESS_TOKEN"),
+            request,
+            token,
+            used_token,
         )
         self._create_refresh_token(request, token["refresh_token"], access_token, used_token)
 
@@ -141,7 +144,7 @@ class OAuthRequestValidator(OAuth2Validator):
         super().revoke_token(token, token_type_hint, request)
         grant = find_grant(token)
         if is_own_token and grant is not None:
-            tokens.end_grant(grant, reason="program")
+            oauth_grants.end_grant(grant, reason="program")
 
 
 def hash_token(text: str) -> str:

@@ -22,7 +22,7 @@ from bonobot.accounts.current_organization import (
     list_usable_organizations,
 )
 from bonobot.accounts.roles import ROLE_CHOICES, SCOPE_DESCRIPTIONS, Role
-from bonobot.accounts.tokens.services import GRANT_SCOPES
+from bonobot.accounts.tokens.oauth_grants import GRANT_SCOPES
 from bonobot.core.http.response_headers import (
     CSP_HEADER,
     STRICT_POLICY,

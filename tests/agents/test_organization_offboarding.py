@@ -12,9 +12,9 @@ from agents import organization_offboarding
 from agents.models import Inbox, ModelEndpoint, Session
 from agents.services import AgentSpec, create_agent
 from bonobot.accounts.models import Membership, Organization, User
+from bonobot.accounts.organizations import save_organization
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.services import save_organization
 from bonobot.core.problems import Forbidden
 from bonobot.ledger.audit.export import parse_lines
 from bonobot.ledger.audit.retention import list_organization_rows

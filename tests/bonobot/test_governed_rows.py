@@ -27,7 +27,8 @@ from benchmarks.governed_call_stages import count_operations
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.models.abstract_models import Governed
 from bonobot.accounts.roles import Role, TokenScope
-from bonobot.accounts.tokens.services import create_grant, create_token
+from bonobot.accounts.tokens.oauth_grants import create_grant
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.queries import load_policy_generation
 from bonobot.ledger.writer.committer import UNTOUCHED_READS

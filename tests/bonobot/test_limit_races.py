@@ -19,9 +19,9 @@ from agents.workflows import triggers
 from agents.workflows.triggers import TriggerSpec, save_trigger
 from bonobot.accounts import attempt_limits
 from bonobot.accounts.attempt_limits import AttemptLimit, TooManyAttempts, charge_attempt
+from bonobot.accounts.members import remove_member, update_member_role
 from bonobot.accounts.models import Attempts, Membership, Organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.services import remove_member, update_member_role
 from bonobot.core.problems import Problem
 from tests import factories
 from tests.concurrent_writers import on_postgresql, run_crossed

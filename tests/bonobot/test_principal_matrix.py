@@ -51,7 +51,7 @@ from bonobot.accounts.principals import (
     build_user_principal,
 )
 from bonobot.accounts.roles import Action, Role, TokenScope
-from bonobot.accounts.tokens import services as token_services
+from bonobot.accounts.tokens import oauth_grants
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import Runtime
@@ -181,7 +181,7 @@ def list_client_cases(organization: Organization, agents: dict[str, Agent]) -> I
         user = User.objects.create_user(f"giver-{number}")
         Membership.objects.create(organization=organization, user=user, role=role)
         agents[NEAR].members.add(user)
-        grant = token_services.create_grant(
+        grant = oauth_grants.create_grant(
             user,
             organization,
             role=role,

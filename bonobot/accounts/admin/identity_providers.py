@@ -19,7 +19,7 @@ from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.models import Provider
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import SecretInput, Textarea, TextInput, action, display, register
 from bonobot.core.i18n.localization import localize_text

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from bonobot.accounts import services as accounts
+from bonobot.accounts import members, organizations
 from bonobot.accounts.admin.invitations import query_open_invitations, render_state_badge
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
@@ -101,7 +101,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
         return response
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        accounts.save_user(self.get_principal(request), obj, form.changed_data, adding=not change)
+        members.save_user(self.get_principal(request), obj, form.changed_data, adding=not change)
 
 
 @register(Organization)
@@ -157,7 +157,7 @@ class OrganizationAdmin(ScopedAdmin):
         return int(organization.member_count)
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
-        accounts.save_organization(self.get_principal(request), obj, adding=not change)
+        organizations.save_organization(self.get_principal(request), obj, adding=not change)
 
 
 class MembershipForm(forms.ModelForm):
@@ -275,16 +275,16 @@ class MembershipAdmin(ServiceFormAdmin):
         """Add or update the member with the service."""
         principal, role = self.get_principal(request), Role(form.cleaned_data["role"])
         if not change:
-            return accounts.add_member(principal, form.cleaned_data["username"], role)
+            return members.add_member(principal, form.cleaned_data["username"], role)
         member = Membership.objects.get(pk=form.instance.pk)
-        accounts.update_member_role(principal, member, role)
+        members.update_member_role(principal, member, role)
         return member
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
         """Remove the member with the service."""
-        accounts.remove_member(self.get_principal(request), obj)
+        members.remove_member(self.get_principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
         """Remove each member with the service."""
         for member in queryset.select_related("user"):
-            accounts.remove_member(self.get_principal(request), member)
+            members.remove_member(self.get_principal(request), member)

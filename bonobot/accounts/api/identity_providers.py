@@ -11,7 +11,7 @@ from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
 from bonobot.accounts.external_issuers.services import MAX_CLAIM_LENGTH, MAX_URL_LENGTH
 from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Action, Role
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
 ROLES = [role.value for role in Role]

@@ -7,11 +7,11 @@ from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
+from bonobot.accounts.members import remove_member, update_member_role
 from bonobot.accounts.models import Membership
 from bonobot.accounts.password_reset import send_reset_link
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.second_factor import reset_second_factor
-from bonobot.accounts.services import remove_member, update_member_role
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
 

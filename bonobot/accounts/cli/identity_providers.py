@@ -29,7 +29,7 @@ FLAG_FIELDS = tuple(FLAG_HELP)
 
 def serialize_provider(provider: Provider) -> dict[str, Any]:
     """Return a provider as JSON data, its secret masked."""
-    from bonobot.accounts.sso import services as sso
+    from bonobot.accounts.sso import identity_providers as sso
 
     names = ("name", "url", *TEXT_FIELDS, "domains", "roles", *FLAG_FIELDS)
     values = {name: getattr(provider, name) for name in names}
@@ -88,7 +88,7 @@ def _list_providers(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.sso import services as sso
+    from bonobot.accounts.sso import identity_providers as sso
 
     provider = sso.create_provider(
         cli.principal, name=options.name, **_collect_provider_options(options)
@@ -100,7 +100,7 @@ def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.sso import services as sso
+    from bonobot.accounts.sso import identity_providers as sso
 
     provider = _get_provider(cli, options)
     sso.update_provider(cli.principal, provider, **_collect_provider_options(options))
@@ -109,13 +109,13 @@ def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _check_provider(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.sso import services as sso
+    from bonobot.accounts.sso import identity_providers as sso
 
     show_check(cli, _get_provider(cli, options), sso.check_provider)
 
 
 def _delete_provider(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.sso import services as sso
+    from bonobot.accounts.sso import identity_providers as sso
 
     provider = _get_provider(cli, options)
     serialized = serialize_provider(provider)

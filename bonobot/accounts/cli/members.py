@@ -133,7 +133,7 @@ _ROLE_ARGUMENTS = (
 
 
 def _add_member(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.services import add_member
+    from bonobot.accounts.members import add_member
 
     member = add_member(cli.principal, options.username, Role(options.role))
     cli.emit(_serialize_member(member))
@@ -141,7 +141,7 @@ def _add_member(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _update_role(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.services import update_member_role
+    from bonobot.accounts.members import update_member_role
 
     member = get_member(cli, options.username)
     update_member_role(cli.principal, member, Role(options.role))
@@ -150,7 +150,7 @@ def _update_role(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _remove_member(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.accounts.services import remove_member
+    from bonobot.accounts.members import remove_member
 
     member = get_member(cli, options.username)
     serialized = _serialize_member(member)

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from bonobot.accounts import services as accounts
+from bonobot.accounts import members
 from bonobot.accounts.account_emails import announce_change
 from bonobot.accounts.models import Identity, Membership, Provider, User
 from bonobot.accounts.roles import Role, find_claimed_role
@@ -280,7 +280,7 @@ def _update_role(sign_in: _ProviderSignIn, user: User) -> None:
     with transaction.atomic():
         lock_row(member.organization)
         member.refresh_from_db(fields=["role"])  # perhaps the last owner since it was read
-        if member.role == Role.OWNER and not accounts.has_other_owner(member):
+        if member.role == Role.OWNER and not members.has_other_owner(member):
             return
         with _record_change(sign_in, user, "member_updated", role=role):
             member.role = role

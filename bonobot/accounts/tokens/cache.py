@@ -31,10 +31,9 @@ from bonobot.accounts.tokens.services import (
     InvalidToken,
     build_invalid_token_error,
     check_client_address,
-    is_matching_secret,
-    parse_token,
     update_last_used,
 )
+from bonobot.accounts.tokens.token_secrets import is_matching_secret, parse_token
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.http.ip_addresses import extract_address_prefix
 from bonobot.core.i18n.messages import format_message

@@ -1,50 +1,43 @@
-"""Create, update, revoke and authenticate tokens, and OAuth grants.
+"""Create, update, revoke and authenticate tokens.
 
-The public key finds the row; the digest is compared in constant time. Peppers are numbered, so that
-a new one can be added while tokens of older ones keep working.
-
-A grant is a token row of a user, listed, limited, audited and revoked like other tokens; its access
-tokens begin with `bno_`. It is for one address (RFC 8707), never for REST, and allows no more than
-its user may do: it ends when the user leaves, is disabled or gets a lesser role
-(`TokenQuerySet.active`).
-
-The OAuth protocol itself is in `oauth_server`.
+The public key finds the row; the digest is compared in constant time.
 """
 
-import hmac
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID, uuid4
 
-from django.conf import settings
 from django.db.models import CharField, DateTimeField
 from django.utils import timezone
 
-from bonobot.accounts.models import Invitation, Organization, Token, User
-from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
-from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within
-from bonobot.accounts.tokens import constraints
+from bonobot.accounts.models import Token
+from bonobot.accounts.principals import Principal, build_token_principal
+from bonobot.accounts.roles import Action, Role, TokenScope
 from bonobot.accounts.tokens.constraints import clean_constraints, is_in_networks, parse_networks
+from bonobot.accounts.tokens.token_secrets import (
+    GRANT_PREFIX,
+    ISSUED_PREFIX,
+    generate_token_key,
+    hash_secret,
+    is_matching_secret,
+    parse_token,
+)
 from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
-from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, Forbidden, InvalidInput, Problem
+from bonobot.core.problems import Conflict, Forbidden, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
-from bonobot.ledger.types import Actor, Opening
+from bonobot.ledger.types import Opening
 from bonobot.ledger.writer.writer_thread import get_writer
 
-ISSUED_PREFIX = "bnb"
-GRANT_PREFIX = "bno"
 # Terms of a grant that can be changed: limits, but not what the user granted.
 GRANT_TERM_NAMES = frozenset({"name", "networks", "calls_per_minute"})
+
 # The last use is saved at most once in this time, so that reads don't become writes.
 LAST_USE_INTERVAL = timedelta(minutes=1)
 MAX_ADDRESS_LENGTH = 64
-# Scopes that can be granted: those of the gateway, not REST.
-GRANT_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 class InvalidToken(Problem):
@@ -52,11 +45,6 @@ class InvalidToken(Problem):
 
     code = "bad_token"
     status = 401
-
-
-def _compute_digest(pepper_id: int, secret: str) -> str:
-    pepper = settings.BONOBOT_TOKEN_PEPPERS[pepper_id]
-    return hmac.new(pepper.encode(), secret.encode(), "sha256").hexdigest()
 
 
 def create_token(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str]:
@@ -174,34 +162,6 @@ def authenticate_token(text: str, address: str = "") -> Token:
     return token
 
 
-def parse_token(text: str) -> tuple[str, str]:
-    """Return the public key and secret of a token's text, or two blank strings."""
-    prefix, _, secret_part = text.partition("_")
-    key, _, secret = secret_part.partition("_")
-    return (key, secret) if prefix in (ISSUED_PREFIX, GRANT_PREFIX) else ("", "")
-
-
-def generate_token_key() -> str:
-    return secrets.token_hex(6)
-
-
-def get_newest_pepper() -> int:
-    """Return the number of the pepper for new secrets."""
-    return max(settings.BONOBOT_TOKEN_PEPPERS)
-
-
-def hash_secret(secret: str) -> tuple[int, str]:
-    """Return the pepper number and digest to store for a new secret."""
-    return get_newest_pepper(), _compute_digest(get_newest_pepper(), secret)
-
-
-def is_matching_secret(token: Token | Invitation, secret: str) -> bool:
-    """Return whether `secret` is the token's, or the invitation's, in constant time."""
-    if token.pepper_id not in settings.BONOBOT_TOKEN_PEPPERS:
-        return False
-    return hmac.compare_digest(token.digest, _compute_digest(token.pepper_id, secret))
-
-
 def check_client_address(token: Token, address: str) -> None:
     """Raise `InvalidToken` and audit the refusal if the networks exclude the address."""
     if is_in_networks(address, parse_networks(token.networks)):
@@ -255,127 +215,3 @@ def record_token_change(
     return record_change(
         **describe_row("token", token), actor=principal.actor, action=action, details=details
     )
-
-
-def get_oauth_lifetime(
-    kind: Literal["AUTHORIZATION_CODE", "ACCESS_TOKEN", "REFRESH_TOKEN"],
-) -> timedelta:
-    """Return the lifetime, as `bonobot/settings/oauth_server.py` declares it."""
-    return timedelta(seconds=settings.OAUTH2_PROVIDER[f"{kind}_EXPIRE_SECONDS"])
-
-
-def create_grant(
-    user: User,
-    organization: Organization,
-    *,
-    role: Role,
-    resource: str,
-    client_id: str,
-    client: str,
-    scopes: Collection[str],
-    agent_ids: Collection[UUID] = (),
-) -> Token:
-    """Authorize an OAuth client for one address as `user`; it has a minute to fetch its token.
-
-    Raises `Forbidden` for non-members and for a role beyond the user's own, `InvalidInput` for
-    scopes that can't be granted.
-    """
-    principal = build_user_principal(user, organization)
-    cleaned = constraints.clean_constraints(
-        {"name": f"{client} ({user.get_username()})"[: constraints.MAX_NAME_LENGTH]}
-        | {
-            "client": client[: constraints.MAX_CLIENT_LENGTH],
-            "scopes": scopes,
-            "agent_ids": agent_ids,
-        }
-    )
-    _check_grant(principal, role, cleaned["scopes"])
-    token = Token(
-        organization_id=organization.pk,
-        key=generate_token_key(),
-        pepper_id=get_newest_pepper(),
-        digest="",
-        role=role,
-        user=user,
-        client_id=client_id,
-        resource=resource,
-        access_expires_at=timezone.now(),
-        expires_at=timezone.now() + get_oauth_lifetime("AUTHORIZATION_CODE"),
-        **cleaned,
-    )
-    audited_terms = {name: cleaned[name] for name in ("client", "scopes", "agent_ids")}
-    grant_details = {"role": role, "resource": resource, "client_id": client_id}
-    with record_token_change(
-        principal, token, "client_access_granted", audited_terms | grant_details
-    ):
-        token.save()
-    return token
-
-
-def _check_grant(principal: Principal, role: Role, scopes: Collection[str]) -> None:
-    if role not in list_roles_within(principal.role):
-        raise Forbidden(
-            format_message(
-                "You can't assign the role `{role}` because it has permissions that your "
-                "role lacks.",
-                role=role,
-            ),
-            rule=f"role:{role}",
-            remedy=format_message(
-                "Choose from: {names}.", names=", ".join(list_roles_within(principal.role))
-            ),
-        )
-    if not scopes or not set(GRANT_SCOPES).issuperset(scopes):
-        raise InvalidInput(
-            "An OAuth client needs an MCP scope.",
-            field="scopes",
-            remedy=format_message("Choose from: {names}.", names=", ".join(GRANT_SCOPES)),
-        )
-
-
-def rotate_grant(token: Token, *, first: bool) -> str | None:
-    """Return a new access token for an active grant and invalidate the previous one.
-
-    Returns None if the grant isn't active or `first` is wrong: of concurrent first fetches, only
-    one succeeds.
-    """
-    secret = secrets.token_urlsafe(32)
-    pepper_id, digest = hash_secret(secret)
-    now = timezone.now()
-    grants = Token.objects.filter(pk=token.pk, pk__in=Token.objects.active().values("pk"))
-    grants = grants.filter(digest="") if first else grants.exclude(digest="")
-    updated = grants.update(
-        pepper_id=pepper_id,
-        digest=digest,
-        access_expires_at=now + get_oauth_lifetime("ACCESS_TOKEN"),
-        expires_at=now + get_oauth_lifetime("REFRESH_TOKEN"),
-    )
-    return f"{GRANT_PREFIX}_{token.key}_{secret}" if updated else None
-
-
-def end_grant(token: Token, *, reason: str, user: User | None = None) -> None:
-    """End a grant at the request of its client, the protocol, or its user; idempotent."""
-    if token.revoked_at is not None:
-        return
-    actor = Actor(kind="token", id=str(token.pk), label=token.name)
-    if user is not None:
-        actor = Actor(kind="user", id=str(user.pk), label=user.get_username())
-    with record_change(
-        **describe_row("token", token),
-        actor=actor,
-        action="client_access_revoked",
-        details={"why": reason},
-    ):
-        Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
-
-
-def end_user_grants(user: User, *, reason: str) -> None:
-    """End all grants of a user in all organizations, also those without a token yet."""
-    for grant in Token.objects.active().filter(user=user):
-        end_grant(grant, reason=reason, user=user)
-
-
-def list_user_grants(user_id: UUID) -> list[Token]:
-    """Return a user's active grants in all organizations, newest first."""
-    grants = Token.objects.active().filter(user_id=user_id).exclude(digest="")
-    return list(grants.select_related("organization").order_by("-created_at"))

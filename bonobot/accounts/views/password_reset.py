@@ -23,7 +23,7 @@ from bonobot.accounts.email_addresses import delete_requested_addresses
 from bonobot.accounts.password_reset import announce_reset, list_reset_accounts, reset_tokens
 from bonobot.accounts.second_factor import end_sessions, record_own_change
 from bonobot.accounts.tasks import send_password_resets
-from bonobot.accounts.tokens.services import end_user_grants
+from bonobot.accounts.tokens.oauth_grants import end_user_grants
 from bonobot.accounts.views.login import render_signed_out_page
 from bonobot.core.admin.theme import site
 from bonobot.core.i18n.localization import localize_problem

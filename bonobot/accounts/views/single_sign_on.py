@@ -27,7 +27,7 @@ from bonobot.accounts.current_organization import (
 )
 from bonobot.accounts.models import Identity, Membership, Provider
 from bonobot.accounts.sso import account_linking, oidc_client
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from bonobot.accounts.sso.claims import ProviderUser
 from bonobot.accounts.views.login import BACKEND, render_signed_out_page, sign_in
 from bonobot.core.problems import NotFound, Problem

@@ -14,7 +14,7 @@ from bonobot.accounts.external_issuers import jwt_validation
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
 from bonobot.accounts.roles import Role, TokenScope
-from bonobot.accounts.tokens import services as token_services
+from bonobot.accounts.tokens import oauth_grants
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import NotFound
 from tests import factories, rest
@@ -71,7 +71,7 @@ def oauth_clients(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case
         user = User.objects.create_user(f"giver-{role}-{len(names)}-{''.join(names)}")
         Membership.objects.create(organization=acme, user=user, role=role)
         agents["given"].members.add(user)
-        grant = token_services.create_grant(
+        grant = oauth_grants.create_grant(
             user,
             acme,
             role=role,

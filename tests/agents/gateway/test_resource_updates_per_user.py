@@ -13,11 +13,11 @@ import pytest
 from django.conf import settings
 
 from agents.models import Agent
+from bonobot.accounts.members import remove_member
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role, TokenScope
-from bonobot.accounts.services import remove_member
-from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens import oauth_grants
 from mcp_servers.models import ResourceSubscription, Server
 from mcp_servers.oauth_client.authorization_code import sign_out
 from mcp_servers.oauth_client.revocation import revoke_former_members
@@ -96,14 +96,14 @@ def authorize_client(principal: Principal, path: str, base_url: str = "") -> str
     organization = Organization.objects.get(pk=principal.organization_id)
     scopes = [TokenScope.TOOLS]
     client: dict[str, Any] = {"client_id": "ide", "client": "IDE", "scopes": scopes}
-    grant = tokens.create_grant(
+    grant = oauth_grants.create_grant(
         user,
         organization,
         role=principal.role,
         resource=(base_url or settings.BONOBOT_URL) + path,
         **client,
     )
-    text = tokens.rotate_grant(grant, first=True)
+    text = oauth_grants.rotate_grant(grant, first=True)
     assert text is not None
     return text
 

@@ -13,12 +13,12 @@ from django.test import Client
 from django.urls import reverse
 
 from bonobot.accounts.account_emails import SENTENCES, send_due_emails
+from bonobot.accounts.members import save_user
 from bonobot.accounts.models import Identity, Organization, Provider, Token, User
 from bonobot.accounts.roles import Role, TokenScope
-from bonobot.accounts.services import save_user
 from bonobot.accounts.sso.account_linking import link_identity, resolve_user, unlink_identity
 from bonobot.accounts.sso.claims import ProviderUser
-from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens import oauth_grants
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.bonobot.accounts.test_second_factor import PASSWORD, set_up_codes, sign_in
@@ -177,7 +177,7 @@ def test_an_added_email_address_is_mailed_to_it(anna: User) -> None:
 def test_authorized_clients_end_when_an_administrator_sets_a_password(
     anna: User, acme: Organization, change: Callable[[User], None], count: int
 ) -> None:
-    grant = tokens.create_grant(
+    grant = oauth_grants.create_grant(
         anna,
         acme,
         role=Role.OPERATOR,
@@ -187,7 +187,7 @@ def test_authorized_clients_end_when_an_administrator_sets_a_password(
         scopes=[TokenScope.TOOLS],
         agent_ids=[],
     )
-    tokens.rotate_grant(grant, first=True)
+    oauth_grants.rotate_grant(grant, first=True)
     change(anna)
     assert Token.objects.active().filter(user=anna).count() == count
 

@@ -13,7 +13,7 @@ from bonobot.accounts.known_devices import find_device
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.password_reset import build_reset_link
 from bonobot.accounts.roles import Role, TokenScope
-from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens import oauth_grants
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.bonobot.accounts.test_sign_in_attacks import NEW, is_link_valid, reset_password
@@ -57,7 +57,7 @@ def reset(user: User) -> None:
 def test_the_clients_of_an_intruder_lose_their_access(acme: Organization, anna: User) -> None:
     factories.create_member(acme, Role.OPERATOR, "bert")
     for name in ("anna", "bert"):
-        tokens.create_grant(
+        oauth_grants.create_grant(
             User.objects.get(username=name),
             acme,
             role=Role.OPERATOR,
@@ -68,8 +68,8 @@ def test_the_clients_of_an_intruder_lose_their_access(acme: Organization, anna: 
             agent_ids=[],
         )
     grant = Token.objects.get(user=anna)
-    tokens.rotate_grant(grant, first=True)
-    tokens.rotate_grant(Token.objects.get(user__username="bert"), first=True)
+    oauth_grants.rotate_grant(grant, first=True)
+    oauth_grants.rotate_grant(Token.objects.get(user__username="bert"), first=True)
     reset(anna)
     assert [grant.user.get_username() for grant in Token.objects.active()] == ["bert"]
     entry = AuditRow.objects.get(action="client_access_revoked")
@@ -79,7 +79,7 @@ def test_the_clients_of_an_intruder_lose_their_access(acme: Organization, anna: 
 
 def test_an_authorization_that_isnt_finished_is_refused(acme: Organization, anna: User) -> None:
     """A code that was issued before the reset gives no token afterward."""
-    grant = tokens.create_grant(
+    grant = oauth_grants.create_grant(
         anna,
         acme,
         role=Role.OPERATOR,
@@ -91,7 +91,7 @@ def test_an_authorization_that_isnt_finished_is_refused(acme: Organization, anna
     )
     reset(anna)
     grant.refresh_from_db()
-    assert tokens.rotate_grant(grant, first=True) is None
+    assert oauth_grants.rotate_grant(grant, first=True) is None
 
 
 def test_a_requested_email_address_cant_be_confirmed_any_more(anna: User) -> None:

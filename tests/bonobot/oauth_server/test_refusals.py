@@ -11,9 +11,9 @@ from django.utils import timezone
 from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken
 
 from agents.models import Agent
+from bonobot.accounts.members import update_member_role
 from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.services import update_member_role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories

@@ -5,9 +5,9 @@ import json
 import pytest
 from django.db import connection
 
+from bonobot.accounts.members import remove_member
 from bonobot.accounts.models import Membership
 from bonobot.accounts.roles import Role
-from bonobot.accounts.services import remove_member
 from bonobot.ledger.models import AuditRow
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthClient, OAuthGrant, Server

@@ -17,7 +17,7 @@ from django.urls import reverse
 
 from bonobot.accounts.models import Organization, Provider, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from tests import factories
 from tests.parts import ROOT
 from tests.servers.openid_provider import CLIENT, SECRET

@@ -10,7 +10,7 @@ from django.db import connections
 from bonobot.accounts.models import Identity, Membership, Organization, Provider, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import account_linking
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from bonobot.accounts.sso.account_linking import resolve_user
 from bonobot.accounts.sso.claims import ProviderUser
 from bonobot.core.problems import Conflict

@@ -11,7 +11,7 @@ from django.urls import reverse
 from bonobot.accounts.models import Identity, Organization, User
 from bonobot.accounts.profiles import request_email_change
 from bonobot.accounts.roles import Role
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from tests import factories
 from tests.admin_client import is_signed_in
 from tests.bonobot.accounts.sso.provider_process import (

@@ -14,7 +14,7 @@ from django.urls import reverse
 from bonobot.accounts.models import Attempts, Identity, Membership, Organization, Provider, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from bonobot.core.problems import Conflict
 from bonobot.ledger.models import AuditRow
 from tests import factories, rest

@@ -15,6 +15,7 @@ from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens import cache as token_cache
 from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens import token_secrets
 from bonobot.accounts.tokens.cache import TooManyFailures, VerifiedToken, VerifiedTokenCache
 from bonobot.accounts.tokens.services import InvalidToken
 from bonobot.core.runtime import get_runtime
@@ -48,7 +49,7 @@ def verify(cache: VerifiedTokenCache, text: str, address: str = HERE) -> Verifie
 def test_a_cached_token_needs_no_query_and_no_hmac(administrator, cache, monkeypatch):
     _, text = create_token(administrator)
     first = cache.load_issued_token(text, HERE)
-    monkeypatch.setattr(tokens.hmac, "new", None)
+    monkeypatch.setattr(token_secrets.hmac, "new", None)
     with CaptureQueriesContext(connection) as queries:
         assert cache.find_cached(text, HERE) is first
     assert not queries.captured_queries

@@ -5,8 +5,8 @@ import uuid
 import pytest
 
 from bonobot.accounts.models import Organization
+from bonobot.accounts.organizations import save_organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.services import save_organization
 from bonobot.core.problems import InvalidInput
 from mcp_servers.presets.allowed_folders import get_organization_folder
 from tests import admin_client, factories

@@ -1,4 +1,4 @@
-"""Create and change users, organizations, memberships.
+"""Create and change members and users.
 
 Users belong to the whole platform, so only platform administrators create them directly. Owners
 invite people to their organization (`invitations`).
@@ -6,20 +6,17 @@ invite people to their organization (`invitations`).
 
 from contextlib import AbstractContextManager
 from typing import Any
-from uuid import UUID
 
-from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from bonobot.accounts.account_emails import announce_email_change
 from bonobot.accounts.email_addresses import store_current_address
-from bonobot.accounts.models import Membership, Organization, User
-from bonobot.accounts.principals import Principal
+from bonobot.accounts.models import Membership, User
+from bonobot.accounts.principals import Principal, require_platform_admin
 from bonobot.accounts.roles import Action, Role
-from bonobot.accounts.sso.services import require_tested_sign_in
 from bonobot.core.db.transactions import lock_row
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
+from bonobot.core.problems import Conflict, NotFound
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 
 
@@ -29,7 +26,7 @@ def add_member(principal: Principal, username: str, role: Role) -> Membership:
     Platform administrators only: anyone else could use it to find out which usernames exist.
     """
     principal.require(Action.MANAGE_MEMBERS)
-    _require_platform_admin(principal)
+    require_platform_admin(principal)
     user = User.objects.filter(username=username.strip(), is_active=True).first()
     if user is None:
         raise NotFound(
@@ -71,78 +68,9 @@ def remove_member(principal: Principal, member: Membership) -> None:
         _require_remaining_owner(member)
 
 
-def save_organization(principal: Principal, organization: Organization, *, adding: bool) -> None:
-    """Create an organization (platform administrators) or update one's own; raises `InvalidInput`.
-
-    Folders on the hosts are named after slugs and ids of organizations. A slug therefore can't
-    change (`slug_fixed`) or look like an id (`slug_not_allowed`): either could give an organization
-    access to the files of another.
-    """
-    if adding:
-        _require_platform_admin(principal)
-    else:
-        principal.require(Action.MANAGE_ORGANIZATION)
-    try:
-        organization.full_clean()
-    except ValidationError as error:
-        field, messages = next(iter(error.message_dict.items()))
-        raise InvalidInput(messages[0], field=field, remedy="Change this value.") from None
-    _check_slug(organization, adding=adding)
-    already_enforced = Organization.objects.filter(pk=organization.pk, single_sign_on=True)
-    if organization.single_sign_on and not already_enforced.exists():
-        require_tested_sign_in(organization)
-    action = "organization_created" if adding else "organization_updated"
-    with record_change(
-        actor=principal.actor,
-        action=action,
-        **describe_row("organization", organization),
-        details={
-            "slug": organization.slug,
-            "four_eyes": organization.four_eyes,
-            "approval_hours": organization.approval_hours,
-            "calls_per_minute": organization.calls_per_minute,
-            "second_factor": organization.second_factor,
-            "single_sign_on": organization.single_sign_on,
-            "audit_days": organization.audit_days,
-            "registry": organization.registry,
-        },
-    ):
-        organization.save()
-
-
-def _check_slug(organization: Organization, *, adding: bool) -> None:
-    if adding and _is_identifier(organization.slug):
-        raise InvalidInput(
-            format_message("The slug {slug!r} looks like an identifier.", slug=organization.slug),
-            code="slug_not_allowed",
-            field="slug",
-            remedy="Choose a slug that consists of words.",
-        )
-    if adding:
-        return
-    current_slug = Organization.objects.values_list("slug", flat=True).get(pk=organization.pk)
-    if organization.slug != current_slug:
-        raise InvalidInput(
-            format_message(
-                "The slug {slug!r} of this organization can't be changed.", slug=current_slug
-            ),
-            code="slug_fixed",
-            field="slug",
-            remedy="Change the name instead.",
-        )
-
-
-def _is_identifier(slug: str) -> bool:
-    try:
-        UUID(slug)
-    except ValueError:
-        return False
-    return True
-
-
 def save_user(principal: Principal, user: User, changed_names: list[str], *, adding: bool) -> None:
     """Create or update a user; a disabled user can't sign in."""
-    _require_platform_admin(principal)
+    require_platform_admin(principal)
     if str(user.pk) == principal.id and not (user.is_active and user.is_superuser):
         raise Conflict(
             "You can't remove your own access.",
@@ -164,15 +92,6 @@ def save_user(principal: Principal, user: User, changed_names: list[str], *, add
         if old_email is not None and old_email != user.email:
             store_current_address(user)
             announce_email_change(user, old_email)
-
-
-def _require_platform_admin(principal: Principal) -> None:
-    if not principal.platform_admin:
-        raise Forbidden(
-            "Only a platform administrator can do this.",
-            rule="platform_admin",
-            remedy="Contact a platform administrator.",
-        )
 
 
 def has_other_owner(member: Membership) -> bool:

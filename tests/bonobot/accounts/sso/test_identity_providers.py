@@ -8,7 +8,7 @@ from django.core.management import call_command
 from bonobot.accounts.models import Organization, Provider
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.sso import services as sso
+from bonobot.accounts.sso import identity_providers as sso
 from bonobot.core.http.egress import EgressDenied
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow

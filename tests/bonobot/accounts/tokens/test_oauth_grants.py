@@ -8,10 +8,11 @@ import time_machine
 from django.utils import timezone
 
 from agents.models import Agent
+from bonobot.accounts.members import remove_member, update_member_role
 from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import ROLE_ACTIONS, Role, TokenScope, list_roles_within
-from bonobot.accounts.services import remove_member, update_member_role
+from bonobot.accounts.tokens import oauth_grants
 from bonobot.accounts.tokens import services as tokens
 from bonobot.accounts.tokens.cache import load_verified_token
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
@@ -44,11 +45,11 @@ def create_grant(
         "client": "IDE",
         "scopes": [TokenScope.TOOLS],
     }
-    return tokens.create_grant(user, organization, role=role, **(fields | overrides))  # type: ignore[arg-type]
+    return oauth_grants.create_grant(user, organization, role=role, **(fields | overrides))  # type: ignore[arg-type]
 
 
 def fetch_token(token: Token) -> str:
-    text = tokens.rotate_grant(token, first=True)
+    text = oauth_grants.rotate_grant(token, first=True)
     assert text is not None
     return text
 
@@ -88,17 +89,17 @@ def test_a_grant_is_unusable_before_its_first_token_is_fetched(
 def test_a_late_or_second_fetch_gets_no_token(acme: Organization, olga: User) -> None:
     token = create_grant(olga, acme)
     text = fetch_token(token)
-    assert tokens.rotate_grant(token, first=True) is None
+    assert oauth_grants.rotate_grant(token, first=True) is None
     assert is_valid(text)
     late = create_grant(olga, acme)
     with time_machine.travel(timezone.now() + timedelta(seconds=61)):
-        assert tokens.rotate_grant(late, first=True) is None
+        assert oauth_grants.rotate_grant(late, first=True) is None
 
 
 def test_a_new_access_token_invalidates_the_previous_one(acme: Organization, olga: User) -> None:
     token = create_grant(olga, acme)
     before = fetch_token(token)
-    after = tokens.rotate_grant(token, first=False)
+    after = oauth_grants.rotate_grant(token, first=False)
     assert after is not None
     assert is_valid(after)
     assert not is_valid(before)
@@ -112,9 +113,9 @@ def test_an_access_token_is_valid_for_an_hour_and_a_grant_for_a_month(
     with time_machine.travel(timezone.now() + timedelta(minutes=61)):
         assert not is_valid(text)
         token.refresh_from_db()
-        assert tokens.rotate_grant(token, first=False) is not None
+        assert oauth_grants.rotate_grant(token, first=False) is not None
     with time_machine.travel(timezone.now() + timedelta(days=31)):
-        assert tokens.rotate_grant(token, first=False) is None
+        assert oauth_grants.rotate_grant(token, first=False) is None
 
 
 def lower_role(acme: Organization, olga: User) -> None:
@@ -151,7 +152,7 @@ def test_a_grant_ends_with_its_person_or_client(
     assert is_valid(text)
     ending(acme, olga)
     assert not is_valid(text)
-    assert tokens.rotate_grant(token, first=False) is None
+    assert oauth_grants.rotate_grant(token, first=False) is None
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -201,16 +202,16 @@ def test_others_can_limit_a_grant_but_not_extend_it(acme: Organization, olga: Us
 
 def test_a_person_sees_their_authorized_clients(acme: Organization, olga: User) -> None:
     token = create_grant(olga, acme)
-    assert tokens.list_user_grants(olga.pk) == []  # no token was fetched yet
+    assert oauth_grants.list_user_grants(olga.pk) == []  # no token was fetched yet
     fetch_token(token)
-    assert tokens.list_user_grants(olga.pk) == [token]
-    assert tokens.list_user_grants(User.objects.create(username="x").pk) == []
+    assert oauth_grants.list_user_grants(olga.pk) == [token]
+    assert oauth_grants.list_user_grants(User.objects.create(username="x").pk) == []
 
 
 def test_the_audit_log_has_the_grant_and_why_it_ended(acme: Organization, olga: User) -> None:
     token = create_grant(olga, acme)
     text = fetch_token(token)
-    tokens.end_grant(token, reason="refresh_reused")
+    oauth_grants.end_grant(token, reason="refresh_reused")
     granted, ended = AuditRow.objects.filter(resource_id=str(token.pk)).order_by("seq")
     assert (granted.action, granted.actor_id, ended.action) == (
         "client_access_granted",
