@@ -26,7 +26,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.audit.export import export_pages
-from bonobot.ledger.audit.retention import delete_organization_rows
+from bonobot.ledger.audit.prune_chain import delete_organization_rows
 from bonobot.ledger.models import AuditRow
 from bonobot.maintenance import backups
 from mcp_servers.build_endpoint import get_sandbox_folder

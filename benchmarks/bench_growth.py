@@ -92,7 +92,7 @@ def measure_times(what: Callable[[], Any]) -> tuple[float, float]:
 
 def measure_calls(organization_id: Any) -> float:
     from benchmarks.bench_ledger import Caller
-    from bonobot.ledger.queries import load_policy_generation
+    from bonobot.ledger.policy_generations import load_policy_generation
     from bonobot.ledger.writer.writer_thread import get_writer
 
     caller = Caller(organization_id)

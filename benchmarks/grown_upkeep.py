@@ -18,12 +18,12 @@ def measure_upkeep(organization_id: UUID) -> Iterator[tuple[str, float, float]]:
     from django.db import connection
     from django.utils import timezone
 
-    from bonobot.ledger.audit import retention
+    from bonobot.ledger.audit import prune_chain
     from bonobot.ledger.models import Rollup
     from bonobot.ledger.usage import build_rollups
 
     now = timezone.now()
-    elapsed = measure_times([lambda: retention._prune_batch(organization_id, now, None)] * STEPS)
+    elapsed = measure_times([lambda: prune_chain._prune_batch(organization_id, now, None)] * STEPS)
     yield "1,000 audit entries leave: median; slowest", median(elapsed), max(elapsed)
     complete = Rollup.objects.filter(organization_id=organization_id, grain="day", begins__lt=now)
     days = complete.order_by("-begins").values_list("begins", flat=True).distinct()[1 : DAYS + 1]

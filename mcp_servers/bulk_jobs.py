@@ -26,7 +26,7 @@ from bonobot.core.db import object_version
 from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.problems import Conflict, InternalError, NotFound, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.queries import query_object_changes
+from bonobot.ledger.audit.search import query_object_changes
 from mcp_servers import services
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery

@@ -21,7 +21,7 @@ from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
-from bonobot.ledger.queries import load_balances
+from bonobot.ledger.budget_balances import load_balances
 from mcp_servers.models import Server
 
 # The ledger's maximum amount, divided because seconds are counted in milliseconds.

@@ -23,8 +23,8 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.dollars import MICROUSD_PER_USD
+from bonobot.ledger.budget_balances import load_balances
 from bonobot.ledger.models import FlowCell, RateCell
-from bonobot.ledger.queries import load_balances
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.flow_labels.token_labels import HELD_LABELS
 from mcp_servers.models import Server

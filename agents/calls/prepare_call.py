@@ -25,7 +25,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.admission import Refusal
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 

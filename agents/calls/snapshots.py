@@ -50,7 +50,7 @@ from agents.policies.shadow_mode import ORGANIZATION_SHADOW, SHADOW
 from agents.skills import SkillTemplate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from mcp_servers.client.mcp_extensions import is_for_models, list_app_pages
 from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_labels import NO_STORE, StoreUse

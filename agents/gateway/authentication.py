@@ -27,7 +27,7 @@ from bonobot.accounts.tokens.token_secrets import parse_token
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.masking import Masker
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 
 MAX_CACHED_CLIENTS = 10_000
 MAX_CACHED_MASKERS = 1_000

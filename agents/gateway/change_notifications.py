@@ -35,7 +35,7 @@ from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest
-from bonobot.ledger.queries import load_policy_generations
+from bonobot.ledger.policy_generations import load_policy_generations
 from mcp_servers.client.change_notifications import (
     ACKNOWLEDGED,
     LIST_CHANGED_FIELDS,

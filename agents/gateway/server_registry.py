@@ -60,7 +60,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.api.parsers import JSONContentNegotiation
 from bonobot.core.problems import InvalidInput, NotFound
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from mcp_servers.client.protocol_versions import HANDSHAKE_VERSIONS, MODERN_VERSION
 from mcp_servers.models import Definition, Server
 

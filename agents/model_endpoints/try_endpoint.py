@@ -26,7 +26,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from bonobot.ledger.types import Actor, Opening
 
 TEST_PROMPT = "Answer with one word: ready."

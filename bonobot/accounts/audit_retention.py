@@ -9,7 +9,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from bonobot.accounts.models import Organization
-from bonobot.ledger.audit import retention
+from bonobot.ledger.audit import prune_chain
 from bonobot.ledger.models import Head
 from bonobot.ledger.types import Actor
 
@@ -48,9 +48,9 @@ def _prune_organization(organization_id: UUID, days: int) -> int:
     before = timezone.now() - timedelta(days=days)
     folder = settings.BONOBOT_AUDIT_ARCHIVE
     if not folder:
-        return retention.prune_entries(organization_id, before=before, actor=RETENTION_ACTOR).rows
+        return prune_chain.prune_entries(organization_id, before=before, actor=RETENTION_ACTOR).rows
     try:
-        return retention.prune_to_folder(
+        return prune_chain.prune_to_folder(
             organization_id, before=before, actor=RETENTION_ACTOR, folder=Path(folder)
         ).rows
     except OSError as error:

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from bonobot.core.celery_tasks import enqueue_task_on_commit
 from bonobot.core.exclusive_task import ExclusiveTask
-from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger import budget_balances
 from bonobot.ledger.audit import signed_checkpoints
 from bonobot.ledger.audit.verify_chain import verify_step
 from bonobot.ledger.models import ApprovalCell, FlowCell
@@ -49,7 +49,7 @@ def delete_expired_data() -> None:
     """
     build_rollups.delete_old_rollups()
     build_rollups.delete_old_summaries()
-    ledger_queries.delete_old_cells(timezone.now() - RETENTION)
+    budget_balances.delete_old_cells(timezone.now() - RETENTION)
     stale_before_us = int((timezone.now() - RETENTION).timestamp()) * MICROSECONDS_PER_SECOND
     ApprovalCell.objects.filter(expires__lt=stale_before_us).delete()
     FlowCell.objects.filter(labels=0, touched__lt=stale_before_us).delete()

@@ -22,7 +22,7 @@ from django.utils import timezone
 from bonobot.core.db.transactions import delete_in_order, update_in_order
 from bonobot.core.problems import Problem
 from bonobot.core.text.canonical_json import compute_digest
-from bonobot.ledger.queries import load_policy_generations
+from bonobot.ledger.policy_generations import load_policy_generations
 from mcp_servers.client.change_notifications import list_notifying_topics
 from mcp_servers.models import ChangeSubscription, ResourceSubscription, Server
 

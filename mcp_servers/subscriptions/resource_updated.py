@@ -28,7 +28,7 @@ from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.message_bus import get_bus
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import Runtime, get_runtime
-from bonobot.ledger.queries import load_policy_generations
+from bonobot.ledger.policy_generations import load_policy_generations
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.change_notifications import (
     SUBSCRIBE,

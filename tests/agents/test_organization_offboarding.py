@@ -17,7 +17,7 @@ from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden
 from bonobot.ledger.audit.export import parse_lines
-from bonobot.ledger.audit.retention import list_organization_rows
+from bonobot.ledger.audit.prune_chain import list_organization_rows
 from bonobot.ledger.audit.verify_chain import verify_exported, verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.maintenance import backups

@@ -30,7 +30,7 @@ from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.oauth_grants import create_grant
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from bonobot.ledger.writer.committer import UNTOUCHED_READS
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.definition_reviews import approve_definitions

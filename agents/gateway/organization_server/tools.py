@@ -29,7 +29,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.masking import MASK, get_organization_secrets
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.admission import AuditUnavailable
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from bonobot.ledger.types import Admission, Opening, Outcome, RateCharge, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.schemas import SchemaVerdict, classify_schema

@@ -42,8 +42,8 @@ from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.masked_values import MASK
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.action_titles import format_action
+from bonobot.ledger.audit.search import query_object_changes
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import query_object_changes
 
 VERSION_FIELD = "_version"
 LAST_CHANGE_FIELD = "last_change"  # of a page that confirms a deletion

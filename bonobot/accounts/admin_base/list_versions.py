@@ -26,9 +26,9 @@ from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.action_titles import format_action
+from bonobot.ledger.audit.search import query_object_changes
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.models.audit import Head
-from bonobot.ledger.queries import query_object_changes
 
 LIST_VERSION_FIELD = "_list_version"
 VERSION_SALT = "bonobot.list_version"

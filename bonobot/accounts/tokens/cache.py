@@ -41,7 +41,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.rate_limiter import admit_request, compute_interval
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import Head
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 
 logger = logging.getLogger(__name__)
 

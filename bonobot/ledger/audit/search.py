@@ -6,7 +6,7 @@ up to which time, and can be continued from there.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.renamed_codes import list_code_names
 from bonobot.ledger.models import AuditRow
+from bonobot.ledger.models.audit import AuditQuerySet
 from bonobot.ledger.types import FlowLabel
 
 FLOW_LABELS = tuple(label.value for label in FlowLabel)
@@ -138,3 +139,12 @@ def _split_words(text: str) -> Iterator[str]:
     for word in smart_split(text):
         is_quoted = len(word) > 1 and word[0] == word[-1] and word[0] in "\"'"
         yield unescape_string_literal(word) if is_quoted else word
+
+
+def query_object_changes(organization_id: UUID, object_ids: Collection[str]) -> AuditQuerySet:
+    """Return the audit entries of changes of these objects, latest first."""
+    rows = AuditRow.objects.for_organization(organization_id).filter(
+        event_type="change", resource_id__in=object_ids
+    )
+    # A token that reads labeled text gets its labels, which changes only the token.
+    return rows.exclude(action__endswith="_labels_read").order_by("-seq")

@@ -21,7 +21,7 @@ from uuid import UUID
 from django.db.models import F, Func, Max, QuerySet, TextField
 
 from bonobot.core.i18n.messages import format_message
-from bonobot.ledger.audit import entry_encoding, retention
+from bonobot.ledger.audit import entry_encoding, prune_chain
 from bonobot.ledger.audit.hash_chain import (
     MAX_FAULTS,
     ChainFault,
@@ -185,7 +185,7 @@ class VerificationProgress:
 
 def start_verification(organization_id: UUID) -> VerificationProgress:
     """Return the initial progress of a full verification."""
-    since, digest = retention.find_chain_start(organization_id)
+    since, digest = prune_chain.find_chain_start(organization_id)
     faults = tuple(_verify_checkpoint(organization_id))
     return VerificationProgress(organization_id, since, since, digest, faults=faults)
 
@@ -225,7 +225,7 @@ def verify_step(
     Continues after the last step; `restart` begins a full verification.
     """
     progress = None if restart else load_progress(organization_id)
-    if progress is None or progress.seq < retention.find_chain_start(organization_id)[0]:
+    if progress is None or progress.seq < prune_chain.find_chain_start(organization_id)[0]:
         progress = _reset_progress(organization_id, progress)
     progress = advance_verification(
         progress, load_tip(organization_id), rows=rows, checkpoints=checkpoints
@@ -344,7 +344,7 @@ class _OpenRows:
         """Return a fault for each open row that no longer exists."""
         missing = [seq for seq in self.progress.waiting if seq not in self.seen_positions]
         pruned_up_to = (
-            retention.find_chain_start(self.progress.organization_id)[0] if missing else 0
+            prune_chain.find_chain_start(self.progress.organization_id)[0] if missing else 0
         )
         detail = format_message("the entry existed during the last verification")
         return [ChainFault("missing", seq, "", detail) for seq in missing if seq > pruned_up_to]
@@ -381,8 +381,8 @@ def _parse_progress(organization_id: UUID, statement: dict[str, Any]) -> Verific
 
 
 def _verify_checkpoint(organization_id: UUID) -> Iterator[ChainFault]:
-    checkpoint = retention.find_latest_checkpoint(organization_id)
-    if checkpoint is not None and not retention.is_genuine(checkpoint):
+    checkpoint = prune_chain.find_latest_checkpoint(organization_id)
+    if checkpoint is not None and not prune_chain.is_genuine(checkpoint):
         yield ChainFault(
             "checkpoint",
             checkpoint.seq,

@@ -332,10 +332,10 @@ _PRUNE_ARGUMENTS = (
 
 
 def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
-    from bonobot.ledger.audit import retention
+    from bonobot.ledger.audit import prune_chain
 
     organization_id = cli.principal.organization_id
-    plan = retention.plan_pruning(organization_id, before=options.before)
+    plan = prune_chain.plan_pruning(organization_id, before=options.before)
     row_count = plan.rows
     if options.dry_run:
         cli.emit({"rows": row_count, "seq": plan.seq, "dry_run": True})
@@ -356,9 +356,9 @@ def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
     arguments: dict[str, Any] = {"before": options.before, "actor": cli.principal.actor}
     try:
         result = (
-            retention.archive_and_prune(organization_id, file=Path(options.archive), **arguments)
+            prune_chain.archive_and_prune(organization_id, file=Path(options.archive), **arguments)
             if options.archive
-            else retention.prune_entries(organization_id, **arguments)
+            else prune_chain.prune_entries(organization_id, **arguments)
         )
     except OSError as error:
         raise InvalidInput(

@@ -188,7 +188,7 @@ class AuditRow(models.Model):
 
 
 class Checkpoint(models.Model):
-    """The signed start of a chain whose older rows were deleted; see `audit.retention`."""
+    """The signed start of a chain whose older rows were deleted; see `audit.prune_chain`."""
 
     id = models.UUIDField(primary_key=True)
     organization_id = models.UUIDField()

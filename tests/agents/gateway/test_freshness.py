@@ -41,7 +41,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import parse_token
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import increment_generation
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from mcp_servers.models import Definition, Preset, Secret, Server
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, token_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.health.check_delays import BACKOFF_LIMIT, compute_check_delay
 from mcp_servers.health.check_servers import (

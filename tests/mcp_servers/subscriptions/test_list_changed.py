@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from mcp_servers import refresh_definitions
 from mcp_servers.api.serializers import build_spec
 from mcp_servers.client.pool import get_connection_pool

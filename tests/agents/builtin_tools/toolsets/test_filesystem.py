@@ -16,7 +16,7 @@ from agents.services import delete_agent
 from bonobot.accounts import deletions
 from bonobot.accounts.models import Deletion, Organization
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from tests import factories
 from tests.agents.builtin_tools.conftest import configure_agent
 

@@ -5,7 +5,7 @@ import pytest
 from bonobot.accounts.models import Issuer, Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from tests import factories, rest
 from tests.rest import RestClient
 

@@ -6,7 +6,7 @@ import pytest
 
 from bonobot.accounts.models import Organization
 from bonobot.core.problems import NotFound
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from mcp_servers.models import Definition, Server
 
 pytestmark = pytest.mark.django_db

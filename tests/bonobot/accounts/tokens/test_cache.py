@@ -20,7 +20,7 @@ from bonobot.accounts.tokens.cache import TooManyFailures, VerifiedToken, Verifi
 from bonobot.accounts.tokens.services import InvalidToken
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -17,7 +17,7 @@ from bonobot.accounts.roles import Action, Role, TokenScope
 from bonobot.accounts.tokens import services as tokens
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 
 pytestmark = pytest.mark.django_db
 

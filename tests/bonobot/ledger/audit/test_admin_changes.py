@@ -16,7 +16,7 @@ from bonobot.ledger.audit.admin_changes import (
 )
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.policy_generations import load_policy_generation
 from bonobot.ledger.types import Admission, Opening
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import ALICE

@@ -9,7 +9,7 @@ import pytest
 import time_machine
 from django.db import connection
 
-from bonobot.ledger.audit import retention
+from bonobot.ledger.audit import prune_chain
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint, get_signer
 from bonobot.ledger.audit.verify_chain import (
@@ -138,7 +138,7 @@ def test_verification_continues_from_a_checkpoint_that_passed_its_position(chain
     Head.objects.filter(pk=chain).update()
     soon = datetime.now(UTC) + timedelta(hours=1)
     with time_machine.travel(soon + timedelta(hours=1)):
-        retention.prune_entries(chain, before=soon, actor=ALICE)
+        prune_chain.prune_entries(chain, before=soon, actor=ALICE)
     *_, last = verify_in_steps(chain)
     assert (last.ok, last.since) == (True, 10)
     record_changes(chain, 2)

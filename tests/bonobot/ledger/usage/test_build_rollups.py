@@ -7,7 +7,7 @@ import pytest
 import time_machine
 from django.db.models import Sum
 
-from bonobot.ledger.audit import retention
+from bonobot.ledger.audit import prune_chain
 from bonobot.ledger.models import AuditRow, Head, Rollup, UncountedEntry
 from bonobot.ledger.tasks import count_usage
 from bonobot.ledger.types import Admission, Opening, Settlement
@@ -144,7 +144,7 @@ def test_totals_of_pruned_entries_are_kept_after_a_rebuild(
     with time_machine.travel(old + timedelta(days=3), tick=False):
         close_call(writer, open_call(writer, opening()))
         # Nothing was counted yet: pruning counts first.
-        retention.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
+        prune_chain.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
     expected = {"old": 1, "now": 1}
     assert count_calls(organization_id, "tool_name") == expected
     Rollup.objects.filter(tool_name="now").update(calls=77)
@@ -152,7 +152,7 @@ def test_totals_of_pruned_entries_are_kept_after_a_rebuild(
         assert (
             build_rollups.rebuild_rollups(organization_id) == 0
         )  # the day of the first remaining row may be incomplete
-        retention.prune_entries(organization_id, before=old + timedelta(days=2), actor=ALICE)
+        prune_chain.prune_entries(organization_id, before=old + timedelta(days=2), actor=ALICE)
     assert count_calls(organization_id, "tool_name") == expected | {"now": 77}
 
 
@@ -179,7 +179,7 @@ def test_an_entry_that_isnt_counted_yet_isnt_pruned(
     with time_machine.travel(old, tick=False):
         close_call(writer, open_call(writer, opening()))
     monkeypatch.setattr(build_rollups, "count_organization", lambda organization_id: 0)
-    result = retention.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
+    result = prune_chain.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
     assert result.rows == 0
 
 

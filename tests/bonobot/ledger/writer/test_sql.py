@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import OperationalError
 
-from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger import budget_balances
 from bonobot.ledger.admission import BudgetExhausted, StaleSnapshot
 from bonobot.ledger.audit import admin_changes
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
@@ -127,7 +127,7 @@ def test_a_repeated_call_is_written_with_one_statement(
     assert verify_whole_chain(organization_id).ok
     row = AuditRow.objects.get(pk=call.opening.call_id)
     assert (row.outcome, row.code, row.tool_name) == ("ok", "", "now")
-    assert ledger_queries.load_balance(call.reservations[0].key) == (3, 0)
+    assert budget_balances.load_balance(call.reservations[0].key) == (3, 0)
 
 
 def test_a_failed_call_is_written_with_one_statement(
@@ -250,7 +250,7 @@ def test_a_lost_answer_isnt_written_twice(
     assert writer.settle_call(_build_settlement(admission)).result(WAIT_S) is True
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
-    assert ledger_queries.load_balance(admission.reservations[0].key) == (1, 1)
+    assert budget_balances.load_balance(admission.reservations[0].key) == (1, 1)
 
 
 def test_a_store_is_labeled_with_one_statement(

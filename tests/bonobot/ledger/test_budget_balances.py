@@ -5,7 +5,7 @@ import pytest
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger import budget_balances
 from bonobot.ledger.budgets import BudgetBalance, build_budget_key
 from bonobot.ledger.models import BudgetCell
 from bonobot.ledger.tasks import delete_expired_data
@@ -23,15 +23,15 @@ def _create_counters() -> None:
 
 
 def test_a_budget_counter_shows_spent_and_reserved_amounts() -> None:
-    assert ledger_queries.load_balance("budget:a") == (5, 2)
-    assert ledger_queries.load_balance("budget:none") == (0, 0)
+    assert budget_balances.load_balance("budget:a") == (5, 2)
+    assert budget_balances.load_balance("budget:none") == (0, 0)
 
 
 def test_many_budget_counters_are_read_in_one_query(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
     with django_assert_num_queries(1):
-        balances = ledger_queries.load_balances(["budget:a", "budget:none"])
+        balances = budget_balances.load_balances(["budget:a", "budget:none"])
     assert balances == {"budget:a": BudgetBalance(5, 2), "budget:none": BudgetBalance()}
 
 
@@ -58,9 +58,9 @@ def test_counters_of_past_periods_are_deleted_and_totals_kept() -> None:
             )
             BudgetCell.objects.create(key=key, organization_id=ORGANIZATION, spent=1)
             (deleted if is_expired else kept).append(key)
-    assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(deleted)
+    assert budget_balances.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(deleted)
     assert sorted(load_organization_balances(ORGANIZATION)) == sorted(kept)
-    assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
+    assert budget_balances.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
 
 
 def test_the_schedule_deletes_counters_after_ninety_days() -> None:

@@ -12,9 +12,9 @@ from django.test.utils import CaptureQueriesContext
 from bonobot.accounts.models import Organization
 from bonobot.accounts.tasks import prune_audit
 from bonobot.ledger.audit import export as audit_export
-from bonobot.ledger.audit import retention
+from bonobot.ledger.audit import prune_chain
 from bonobot.ledger.audit.admin_changes import record_finished_change
-from bonobot.ledger.audit.retention import RetentionRow, find_cut_position
+from bonobot.ledger.audit.prune_chain import RetentionRow, find_cut_position
 from bonobot.ledger.audit.verify_chain import verify_exported, verify_whole_chain
 from bonobot.ledger.models import AuditRow, Checkpoint
 from bonobot.ledger.types import Admission, Opening, Settlement
@@ -50,7 +50,7 @@ def test_old_entries_are_pruned_and_the_rest_is_verified_from_the_checkpoint(
 ) -> None:
     record_entries(organization_id, OLD, 5)
     record_entries(organization_id, CUT, 2)
-    result = retention.prune_entries(organization_id, before=CUT, actor=ALICE)
+    result = prune_chain.prune_entries(organization_id, before=CUT, actor=ALICE)
     assert (result.rows, result.seq) == (5, 5)
     assert list_remaining(organization_id) == [6, 7, 8]
     assert AuditRow.objects.get(seq=8).action == "audit_pruned"
@@ -61,7 +61,7 @@ def test_old_entries_are_pruned_and_the_rest_is_verified_from_the_checkpoint(
 @pytest.mark.django_db
 def test_pruning_without_old_entries_changes_nothing(organization_id: UUID) -> None:
     record_entries(organization_id, CUT, 2)
-    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
+    assert prune_chain.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
     assert list_remaining(organization_id) == [1, 2]
     assert not Checkpoint.objects.exists()
 
@@ -70,9 +70,9 @@ def test_pruning_without_old_entries_changes_nothing(organization_id: UUID) -> N
 def test_long_histories_are_pruned_in_batches(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH_SIZE", 3)
+    monkeypatch.setattr(prune_chain, "BATCH_SIZE", 3)
     record_entries(organization_id, OLD, 8)
-    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 8
+    assert prune_chain.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 8
     assert Checkpoint.objects.count() == 3
     assert verify_whole_chain(organization_id).ok
 
@@ -89,9 +89,9 @@ def test_a_call_that_was_closed_after_the_cutoff_is_kept(
     closing = Settlement(
         call_id=call.call_id, organization_id=organization_id, outcome="ok", duration_ms=1
     )
-    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).seq == 2
+    assert prune_chain.prune_entries(organization_id, before=CUT, actor=ALICE).seq == 2
     assert writer.settle_call(closing).result(WAIT_S) is True
-    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
+    assert prune_chain.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
     assert list_remaining(organization_id)[0] == 3
     assert verify_whole_chain(organization_id).ok
 
@@ -107,7 +107,7 @@ def test_calls_are_pruned_with_both_their_hashed_texts(
         )
     ).result(WAIT_S)
     later = datetime.now(UTC) + timedelta(seconds=1)
-    assert retention.prune_entries(organization_id, before=later, actor=ALICE).seq == 2
+    assert prune_chain.prune_entries(organization_id, before=later, actor=ALICE).seq == 2
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows) == (True, 1)
 
@@ -125,7 +125,7 @@ def test_calls_are_pruned_with_both_their_hashed_texts(
 def test_a_forged_first_entry_is_detected(organization_id: UUID, sql: str) -> None:
     record_entries(organization_id, OLD, 5)
     record_entries(organization_id, CUT, 2)
-    retention.prune_entries(organization_id, before=CUT, actor=ALICE)
+    prune_chain.prune_entries(organization_id, before=CUT, actor=ALICE)
     with connection.cursor() as cursor:
         cursor.execute(sql)
     assert not verify_whole_chain(organization_id).ok
@@ -135,14 +135,14 @@ def test_a_forged_first_entry_is_detected(organization_id: UUID, sql: str) -> No
 def test_a_plan_reports_what_would_be_pruned_and_deletes_nothing(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH_SIZE", 3)
+    monkeypatch.setattr(prune_chain, "BATCH_SIZE", 3)
     record_entries(organization_id, OLD, 8)
     record_entries(organization_id, CUT, 2)
-    planned = retention.plan_pruning(organization_id, before=CUT)
+    planned = prune_chain.plan_pruning(organization_id, before=CUT)
     assert (planned.rows, planned.seq) == (8, 8)
     assert len(list_remaining(organization_id)) == 10
-    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE) == planned
-    assert retention.plan_pruning(organization_id, before=CUT).rows == 0
+    assert prune_chain.prune_entries(organization_id, before=CUT, actor=ALICE) == planned
+    assert prune_chain.plan_pruning(organization_id, before=CUT).rows == 0
 
 
 @pytest.mark.django_db
@@ -152,13 +152,13 @@ def test_pruned_entries_are_archived_first_and_can_be_verified_from_the_file(
     record_entries(organization_id, OLD, 5)
     record_entries(organization_id, CUT, 2)
     file = tmp_path / "old.jsonl"
-    result = retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
+    result = prune_chain.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
     assert (result.rows, list_remaining(organization_id)) == (5, [6, 7, 8])
     with file.open(encoding="utf-8") as lines:
         report = verify_exported(audit_export.parse_lines(lines))
     assert (report.ok, report.rows, report.seq) == (True, 5, 5)
     # The remaining rows continue where the file ends.
-    checkpoint = retention.find_latest_checkpoint(organization_id)
+    checkpoint = prune_chain.find_latest_checkpoint(organization_id)
     assert checkpoint is not None
     assert checkpoint.digest == report.digest
     assert verify_whole_chain(organization_id).ok
@@ -174,7 +174,7 @@ def test_nothing_is_pruned_if_the_archive_cant_be_written(
     (tmp_path / "there").write_text("kept", encoding="utf-8")
     for file in (tmp_path / "there", tmp_path / "nowhere" / "x"):
         with pytest.raises(OSError, match=r"there|nowhere"):
-            retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
+            prune_chain.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
     assert list_remaining(organization_id) == [1, 2, 3]
 
 
@@ -208,7 +208,7 @@ def test_a_batch_reads_only_the_oldest_entries(organization_id: UUID) -> None:
     record_entries(organization_id, CUT, 3)
     build_rollups.count_organization(organization_id)
     with CaptureQueriesContext(connection) as captured:
-        retention._prune_batch(organization_id, CUT, None)
+        prune_chain._prune_batch(organization_id, CUT, None)
     reads = [
         query["sql"]
         for query in captured
