@@ -7,7 +7,8 @@ from typing import Any
 from agents.cli import elicitations
 from agents.cli.agents import get_agent
 from agents.models import AccessRequest
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.text.untrusted_text import make_visible
 
 SHOWN_FIELDS = ("id", "state", "kind", "target", "agent", "requested_by", "expires_at")

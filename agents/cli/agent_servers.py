@@ -8,15 +8,15 @@ from uuid import UUID
 from django.utils import timezone
 
 from agents.models import Agent
-from bonobot.core.cli import command_group
+from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import (
     Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
     add_arguments,
-    build_table,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server
@@ -37,7 +37,7 @@ def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
         "servers", metavar="SERVER", nargs="*", help="Only these servers (default: all)"
     )
     parser.add_argument("--agent", metavar="SLUG", help="Only servers attached to this agent")
-    command_group.add_watch_arguments(parser)
+    watch_rows.add_watch_arguments(parser)
 
 
 def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -54,7 +54,7 @@ def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
             for server in servers
         ]
 
-    command_group.show_rows(cli, options, load_rows, _render_status)
+    watch_rows.show_rows(cli, options, load_rows, _render_status)
 
 
 def _iterate_servers(

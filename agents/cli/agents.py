@@ -13,14 +13,9 @@ from agents.assignments import list_callable_agents, set_callable_agents
 from agents.builtin_tools.toolset_options import TOOLSETS
 from agents.models import Agent, ModelEndpoint, Session
 from agents.policies.services import load_policy_spec
-from bonobot.core.cli import command_group
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandVerb,
-    build_table,
-    read_text,
-)
+from bonobot.core.cli import watch_rows
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, read_text
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 
 # Session states that are counted in the list.
@@ -66,7 +61,7 @@ def _list_agents(cli: CommandContext, options: argparse.Namespace) -> None:
             for agent in agents
         ]
 
-    command_group.show_rows(cli, options, load_rows, _render_agents)
+    watch_rows.show_rows(cli, options, load_rows, _render_agents)
 
 
 def _count_sessions(status: str) -> Count:
@@ -275,7 +270,7 @@ VERBS = (
         "list",
         "List agents with their numbers of running and waiting sessions",
         _list_agents,
-        arguments=(command_group.add_watch_arguments,),
+        arguments=(watch_rows.add_watch_arguments,),
         examples=("agents list --json", "agents list --watch"),
     ),
     CommandVerb(

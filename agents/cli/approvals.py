@@ -8,8 +8,9 @@ from typing import Any
 
 from agents.cli import elicitations
 from agents.models import Approval, ElicitationRequest, Session
-from bonobot.core.cli import command_group
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli import watch_rows
+from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -80,7 +81,7 @@ def answer_pending_requests(
                 code="still_waiting",
                 remedy="List the pending approvals: bonobot approvals list",
             )
-        command_group.pause(POLL_INTERVAL_S)
+        watch_rows.pause(POLL_INTERVAL_S)
     return True
 
 
@@ -104,7 +105,7 @@ def _wait_for_started_sessions(session: Session, timeout_s: float) -> None:
         if not has_live_runner():
             for session_id in session_ids:
                 get_runtime().call(get_session_runner().claim_and_run, session_id)
-        command_group.pause(POLL_INTERVAL_S)
+        watch_rows.pause(POLL_INTERVAL_S)
 
 
 def _has_pending_requests(session: Session) -> bool:

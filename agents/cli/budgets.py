@@ -16,7 +16,8 @@ from agents.budgets.services import (
 )
 from agents.models import Agent, Budget
 from bonobot.accounts.models import Organization
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.dollars import MICROUSD_PER_USD, parse_number

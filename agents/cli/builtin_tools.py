@@ -6,7 +6,8 @@ from typing import Any
 
 from agents.builtin_tools.toolset_options import TOOLSETS, apply_defaults
 from agents.models import Agent
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 from mcp_servers.models import Definition
 

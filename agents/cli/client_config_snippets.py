@@ -16,12 +16,8 @@ from agents.gateway.client_config_snippets import (
     build_target,
 )
 from agents.models import Agent
-from bonobot.core.cli.command_group import (
-    CommandContext,
-    CommandVerb,
-    build_table,
-    expand_variables,
-)
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, expand_variables
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import NotFound
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Server

@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agents.models import ElicitationRequest, Session
-from bonobot.core.cli import command_group
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli import watch_rows
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -34,7 +35,7 @@ def add_list_arguments(parser: argparse.ArgumentParser, model: Any) -> None:
         choices=[*model.State.values, "all"],
         help="Only this state (default: waiting)",
     )
-    command_group.add_watch_arguments(parser)
+    watch_rows.add_watch_arguments(parser)
 
 
 def add_id_argument(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def list_requests(
             rows = rows.filter(state=options.state)
         return [serialize(row) for row in rows.select_related("agent")[:MAX_LISTED]]
 
-    command_group.show_rows(cli, options, load_rows, render)
+    watch_rows.show_rows(cli, options, load_rows, render)
 
 
 def build_row(request: Mapping[str, Any], *names: str) -> list[Any]:

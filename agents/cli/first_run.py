@@ -11,7 +11,8 @@ from agents.first_run import (
     set_step_skipped,
 )
 from bonobot.accounts.roles import Action
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 
 
 def _describe_progress(cli: CommandContext) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from agents.flow_labels.services import (
     list_token_labels,
 )
 from bonobot.accounts.models import Token
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server
 from mcp_servers.flow_labels.store_labels import (

@@ -6,13 +6,8 @@ from typing import Any
 from agents.cli.agents import get_agent
 from agents.models import Note
 from agents.models.notes import MAX_NOTES
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandVerb,
-    add_arguments,
-    build_table,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, add_arguments
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.text.untrusted_text import make_visible
 
 MAX_TEXT_SHOWN = 300

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from bonobot.accounts.models import Organization
 from bonobot.accounts.models.organizations import RegistryAccess
 from bonobot.accounts.principals import build_cli_principal
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 
 if TYPE_CHECKING:

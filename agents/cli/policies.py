@@ -30,13 +30,8 @@ from agents.policies.shadow_mode import (
     set_draft,
 )
 from bonobot.accounts.models import Organization
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandVerb,
-    build_table,
-    parse_json_object,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, parse_json_object
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from agents.cli.policies import add_policy_arguments, collect_policy_options
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound
 

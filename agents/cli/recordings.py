@@ -14,9 +14,9 @@ from bonobot.core.cli.command_group import (
     CommandFailed,
     CommandVerb,
     add_arguments,
-    build_table,
     read_text,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.core.text.dollars import MICROUSD_PER_USD

@@ -16,9 +16,9 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
     CommandVerb,
-    build_table,
     parse_pairs,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible

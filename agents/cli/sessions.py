@@ -26,10 +26,10 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
     CommandVerb,
-    build_table,
     parse_json_object,
     read_text,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput, ServiceUnavailable
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible

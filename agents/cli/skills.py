@@ -11,10 +11,10 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandVerb,
     add_arguments,
-    build_table,
     parse_pairs,
     read_text,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 

@@ -21,9 +21,9 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandVerb,
     add_arguments,
-    build_table,
     read_inputs,
 )
+from bonobot.core.cli.text_table import build_table
 
 
 def _list_triggers(cli: CommandContext, options: argparse.Namespace) -> None:

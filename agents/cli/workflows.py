@@ -17,10 +17,10 @@ from bonobot.core.cli.command_group import (
     CommandFailed,
     CommandVerb,
     add_arguments,
-    build_table,
     read_inputs,
     read_text,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
     CommandVerb,
-    build_table,
     parse_pairs,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible

@@ -6,13 +6,8 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandFailed,
-    CommandVerb,
-    build_table,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandFailed, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.ledger.types import Actor

@@ -8,9 +8,9 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
     CommandVerb,
-    build_table,
     expand_variables,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.notifications import delivery
 from bonobot.notifications.channels import NotificationChannelSpec, delete_channel, save_channel
 from bonobot.notifications.delivery import send_test_notification

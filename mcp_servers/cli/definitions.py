@@ -7,7 +7,8 @@ from difflib import unified_diff
 from typing import Any
 
 from bonobot.accounts.roles import Action
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible

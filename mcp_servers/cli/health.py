@@ -6,13 +6,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandVerb,
-    build_table,
-    parse_time,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, parse_time
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server
 from mcp_servers.health.outages import OUTAGES_SHOWN, get_outage_duration, list_recent_outages

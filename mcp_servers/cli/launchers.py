@@ -5,7 +5,8 @@ from typing import Any
 
 from django.conf import settings
 
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import NotFound
 from mcp_servers.models import Launcher
 from mcp_servers.services import create_launcher, delete_launcher

@@ -6,13 +6,8 @@ import webbrowser
 from dataclasses import replace
 from typing import Any
 
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandFailed,
-    CommandVerb,
-    pause,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandFailed, CommandVerb
+from bonobot.core.cli.watch_rows import pause
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.definitions import review_new_server

@@ -10,10 +10,10 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
     CommandVerb,
-    build_table,
     expand_variables,
     parse_pairs,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import discover_with_progress

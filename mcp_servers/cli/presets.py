@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from bonobot.accounts.principals import Principal
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandFailed,
-    CommandVerb,
-    build_table,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandFailed, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import NotFound
 from mcp_servers.cli.servers import get_server

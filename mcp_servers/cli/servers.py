@@ -11,17 +11,17 @@ from uuid import UUID
 from django.conf import settings
 
 from bonobot.accounts.extension_points import get_agent_directory
-from bonobot.core.cli import command_group
+from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import (
     Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
     add_arguments,
-    build_table,
     expand_variables,
     parse_pairs,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.text.dollars import parse_dollars
@@ -472,7 +472,7 @@ def _show_discovery(cli: CommandContext, server: Server) -> None:
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="SLUG", help="Only servers of this agent")
-    command_group.add_watch_arguments(parser)
+    watch_rows.add_watch_arguments(parser)
 
 
 def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -485,7 +485,7 @@ def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
     def load_rows() -> list[dict[str, Any]]:
         return [serialize_server(server) for server in servers.prefetch_related("secrets")]
 
-    command_group.show_rows(cli, options, load_rows, _render_servers)
+    watch_rows.show_rows(cli, options, load_rows, _render_servers)
 
 
 def _render_servers(servers: list[dict[str, Any]]) -> Any:

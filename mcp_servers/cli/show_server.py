@@ -9,7 +9,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server, serialize_server

@@ -137,7 +137,7 @@ HTTP_USERS = (
     "mcp_servers.import_export.registry_client",
     *("mcp_servers.openapi.discovery", "agents.llm", "agents.builtin_tools.toolsets.fetch"),
     *("bonobot.core.http.network_backend", "bonobot.core.http.well_known"),
-    "bonobot.core.http.persistent_client",
+    *("bonobot.core.http.persistent_client", "bonobot.core.http.outbound_proxy"),
     *("bonobot.notifications.webhooks", "bonobot.accounts.external_issuers.jwks"),
     *("bonobot.oauth_server.client_registration", "bonobot.accounts.sso.oidc_client"),
 )

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from bonobot.core.api.serializers import SPARSE_JSON
+from bonobot.core.api.selected_fields import SPARSE_JSON
 from tests import factories, rest
 from tests.inventory import create_everything
 from tests.rest import RestClient

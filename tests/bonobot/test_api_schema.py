@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from bonobot.accounts.api.openapi_schema import ANSWERS_PATH
-from bonobot.core.api.serializers import SPARSE_JSON
+from bonobot.core.api.selected_fields import SPARSE_JSON
 from tests import rest
 
 SPECIFICATION = Path(validation.__file__).with_name("openapi_3_1_schema.json")

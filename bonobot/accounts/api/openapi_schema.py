@@ -19,6 +19,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from bonobot.accounts.roles import ALLOWED_ROLES
+from bonobot.core.api import selected_fields
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.serializers import ProblemDetailsSerializer, StrictSerializer
@@ -145,7 +146,7 @@ class ResourceViewSchema(AutoSchema):
         if self.method in WRITE_METHODS:
             version_parameters = [IF_MATCH_PARAMETER] if self._is_versioned() else []
             return [ORGANIZATION_PARAMETER, IDEMPOTENCY_KEY_PARAMETER, *version_parameters]
-        names = api_serializers.list_selectable_fields(self.view, self.method)
+        names = selected_fields.list_selectable_fields(self.view, self.method)
         return (
             [ORGANIZATION_PARAMETER, _build_fields_parameter(names)]
             if names
@@ -180,8 +181,8 @@ class ResourceViewSchema(AutoSchema):
             example = find_example(content.get("schema", {}).get("$ref", ""), page_fields)
             if code.startswith("2") and example is not None:
                 content.setdefault("examples", {"answer": {"value": example}})
-        if names := api_serializers.list_selectable_fields(self.view, self.method):
-            bodies["200"]["content"][api_serializers.SPARSE_JSON] = {
+        if names := selected_fields.list_selectable_fields(self.view, self.method):
+            bodies["200"]["content"][selected_fields.SPARSE_JSON] = {
                 "schema": _build_partial_schema(
                     names, self.view.paginator if self._is_list_view() else None
                 )
@@ -296,10 +297,10 @@ def _read_example_answers() -> dict[str, Any]:
 
 def _build_fields_parameter(names: tuple[str, ...]) -> OpenApiParameter:
     return OpenApiParameter(
-        api_serializers.FIELDS_PARAMETER,
+        selected_fields.FIELDS_PARAMETER,
         {"type": "string", "pattern": api_serializers.build_list_pattern(names)},
         description="Comma-separated fields to return of each object; the response's type is then "
-        f"`{api_serializers.SPARSE_JSON}`.",
+        f"`{selected_fields.SPARSE_JSON}`.",
     )
 
 

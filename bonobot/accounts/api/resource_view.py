@@ -33,7 +33,7 @@ from bonobot.accounts.extension_points import read_hooks, response_hooks
 from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, TokenScope, build_permission_error
-from bonobot.core.api import serializers as api_serializers
+from bonobot.core.api import selected_fields
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.parsers import PROBLEM_JSON, BoundedJSONParser, JSONContentNegotiation
 from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
@@ -226,7 +226,7 @@ class ResourceView(GenericAPIView):
         body = self.request.data
         if self.request.method != "PUT" or not isinstance(body, Mapping):
             return body
-        read_only_names = set(api_serializers.list_selectable_fields(self, "GET"))
+        read_only_names = set(selected_fields.list_selectable_fields(self, "GET"))
         read_only_names -= {
             name for name, field in serializer_class().fields.items() if not field.read_only
         }
@@ -241,7 +241,7 @@ class ResourceView(GenericAPIView):
         page = self.paginate_queryset(self.filter_queryset(rows))
         self.report_read(page or ())
         context = {"view": self, "request": self.request, **context}
-        rows = api_serializers.limit_serializer_fields(
+        rows = selected_fields.limit_serializer_fields(
             serializer_class(page, many=True, context=context), self._selected_fields
         )
         return self.get_paginated_response(rows.data)
@@ -258,7 +258,7 @@ class ResourceView(GenericAPIView):
         """Return a response with one row; `owner` is the row to lock if it is another one."""
         context = {"view": self, "request": self.request, **context}
         self.report_read([row] if owner is None else [row, owner])
-        serializer = api_serializers.limit_serializer_fields(
+        serializer = selected_fields.limit_serializer_fields(
             serializer_class(row, context=context), self._selected_fields
         )
         data = serializer.data
@@ -289,8 +289,8 @@ class ResourceView(GenericAPIView):
         known_parameters = {"cursor", "limit", *(filters.base_filters if filters else ())}
         known_parameters |= {"ordering"} if self.orderings else set()
         known_parameters |= (
-            {api_serializers.FIELDS_PARAMETER}
-            if api_serializers.list_selectable_fields(self, "GET")
+            {selected_fields.FIELDS_PARAMETER}
+            if selected_fields.list_selectable_fields(self, "GET")
             else set()
         )
         if unknown := sorted(set(self.request.query_params) - known_parameters):
@@ -319,8 +319,8 @@ class ResourceView(GenericAPIView):
         if not hasattr(self, method.lower()):
             return  # a 405 for every principal
         self._authorize(method)
-        self._selected_fields = api_serializers.parse_selected_fields(
-            request.query_params, api_serializers.list_selectable_fields(self, method)
+        self._selected_fields = selected_fields.parse_selected_fields(
+            request.query_params, selected_fields.list_selectable_fields(self, method)
         )
         key = request.headers.get(idempotency_keys.IDEMPOTENCY_HEADER)
         if key is not None and method not in SAFE_METHODS:
@@ -350,8 +350,8 @@ class ResourceView(GenericAPIView):
         """Select the fields of a sparse response, and store the response to a claimed key."""
         self._report_response(response)
         if self._selected_fields is not None and response.status_code == HTTPStatus.OK:
-            response.data = api_serializers.select_fields(response.data, self._selected_fields)
-            response.content_type = api_serializers.SPARSE_JSON
+            response.data = selected_fields.select_fields(response.data, self._selected_fields)
+            response.content_type = selected_fields.SPARSE_JSON
         if tag := build_etag(self, response):
             response["ETag"] = tag
         response = super().finalize_response(request, response, *args, **kwargs)

@@ -2,7 +2,8 @@
 
 import argparse
 
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 
 
 def _list_deletions(cli: CommandContext, options: argparse.Namespace) -> None:

@@ -10,7 +10,8 @@ from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer, Provider
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 
 AddArgument = Callable[[argparse.ArgumentParser], object]

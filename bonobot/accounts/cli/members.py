@@ -8,7 +8,8 @@ from django.utils import timezone
 from bonobot.accounts.extension_points import find_agent_ids
 from bonobot.accounts.models import Invitation, Membership
 from bonobot.accounts.roles import Role
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import NotFound
 
 if TYPE_CHECKING:

@@ -10,13 +10,8 @@ from bonobot.accounts.extension_points import find_agent_ids
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import create_token, revoke_token, update_token
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandVerb,
-    build_table,
-    parse_time,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, parse_time
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput, NotFound
 
 # Limits that `--clear` removes, and their terms.

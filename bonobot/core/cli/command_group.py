@@ -1,4 +1,4 @@
-"""Command groups: parsing, output, exit status and `--watch`.
+"""Command groups: parsing, output and exit status.
 
 Every verb acts as the platform administrator of this host in `--org SLUG` (default: the only
 organization) and prints a table for people or, with `--json`, JSON for programs. Exit status: 0
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -27,12 +26,13 @@ from django.utils import timezone
 
 from bonobot import __version__
 from bonobot.core.cli.extension_points import build_command_principal, find_readiness_problem
+from bonobot.core.cli.text_table import TextTable
 from bonobot.core.problems import Conflict, InvalidInput, Problem, ServiceUnavailable
 from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console
 
 # The name of this client in the audit log.
 CLIENT_NAME = f"bonobot-cli/{__version__}"
@@ -372,57 +372,6 @@ def _find_database_problem() -> ServiceUnavailable | None:
     return ServiceUnavailable(f"{reason}.", code="database_unavailable", remedy=remedy)
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """A table: aligned columns on a terminal, tab-separated lines in a file or pipe.
-
-    With `sentences_below`, the last column has sentences, which would make the others too narrow:
-    a terminal shows them below the table, each after the first cell of its row.
-    """
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    sentences_below: bool = False
-
-    def __rich__(self) -> "Group":
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        column_count = len(self.columns) - self.sentences_below
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for column in self.columns[:column_count]:
-            table.add_column(column, overflow="fold")
-        for row in self.rows:
-            # As `Text`, so that `[…]` in data isn't interpreted as markup.
-            table.add_row(*(Text(cell) for cell in row[:column_count]))
-        sentences = (
-            Text(f"{row[0]}: {sentence}")
-            for row in self.rows
-            for sentence in row[column_count:]
-            if sentence
-        )
-        return Group(table, *sentences)
-
-    def format_lines(self) -> Iterator[str]:
-        """Yield the header and the rows without padding; a line break in a cell is a space."""
-        for row in (self.columns, *self.rows):
-            yield "\t".join(" ".join(cell.split()) for cell in row)
-
-
-def build_table(
-    *columns: str, rows: Sequence[Sequence[Any]], empty: str, sentences_below: bool = False
-) -> Any:
-    """Return a table, or the sentence `empty` if there are no rows; see `TextTable`."""
-    if not rows:
-        return empty
-    return TextTable(
-        columns,
-        [[make_visible("" if cell is None else str(cell)) for cell in row] for row in rows],
-        sentences_below,
-    )
-
-
 def parse_time(text: str) -> datetime:
     """Return the time of an option: `24h`, `7d`, `30m` ago, or an ISO date or time."""
     units = {"d": "days", "h": "hours", "m": "minutes"}
@@ -488,70 +437,6 @@ def _build_console(stream: Any, *, width: int | None = None, no_color: bool = Fa
 
 def _format_examples(lines: Sequence[str]) -> str:
     return "examples:\n" + "\n".join(f"  bonobot {line}" for line in lines) if lines else ""
-
-
-MIN_INTERVAL_S = 0.5
-
-FetchRows = Callable[[], list[dict[str, Any]]]
-RenderRows = Callable[[list[dict[str, Any]]], Any]
-
-
-def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--watch` and `--interval`."""
-    parser.add_argument(
-        "--watch", action="store_true", help="Update the output until you press Ctrl-C"
-    )
-    parser.add_argument(
-        "--interval",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="Interval of --watch, in seconds (default: 2)",
-    )
-
-
-def show_rows(
-    cli: CommandContext, options: argparse.Namespace, fetch: FetchRows, render: RenderRows
-) -> None:
-    """Show the rows of `fetch` once, or with `--watch` until Ctrl-C."""
-    if not options.watch:
-        rows = fetch()
-        cli.emit(rows, render(rows))
-        return
-    try:
-        _watch_rows(cli, _poll_rows(fetch, max(options.interval, MIN_INTERVAL_S)), render)
-    except KeyboardInterrupt:
-        return
-
-
-def _watch_rows(
-    cli: CommandContext, batches: Iterator[list[dict[str, Any]]], render: RenderRows
-) -> None:
-    """Show each batch of rows: as a line of JSON, appended to a file or pipe, or updated live."""
-    if cli.as_json or not cli.out.is_terminal:
-        for rows in batches:
-            if cli.as_json:
-                cli.out.file.write(json.dumps(rows, default=str, ensure_ascii=False) + "\n")
-            else:
-                cli.print_result(render(rows))
-            cli.out.file.flush()
-        return
-    from rich.live import Live
-
-    with Live(console=cli.out, auto_refresh=False) as live:
-        for rows in batches:
-            live.update(render(rows), refresh=True)
-
-
-def _poll_rows(fetch: FetchRows, interval_s: float) -> Iterator[list[dict[str, Any]]]:
-    while True:
-        yield fetch()
-        pause(interval_s)
-
-
-def pause(seconds: float) -> None:
-    """Sleep; Ctrl-C interrupts it."""
-    threading.Event().wait(seconds)
 
 
 STDIN = "-"

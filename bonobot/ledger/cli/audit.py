@@ -15,9 +15,9 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
     CommandVerb,
-    build_table,
     parse_time,
 )
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow

@@ -5,13 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
-from bonobot.core.cli.command_group import (
-    Argument,
-    CommandContext,
-    CommandVerb,
-    build_table,
-    parse_time,
-)
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, parse_time
+from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.usage import build_rollups

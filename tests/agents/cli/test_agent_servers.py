@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bonobot.core.cli import command_group
+from bonobot.core.cli import watch_rows
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
@@ -63,11 +63,11 @@ def test_watch_shows_changes_until_it_is_interrupted(bonobot, workshop, monkeypa
             raise KeyboardInterrupt
         Server.objects.update(status="error")
 
-    monkeypatch.setattr(command_group, "pause", pause)
+    monkeypatch.setattr(watch_rows, "pause", pause)
     result = bonobot("mcp", "status", "--watch", "--interval", "0", "--json")
     statuses = [json.loads(line)[0]["status"] for line in result.out.splitlines()]
     assert (result.status, statuses) == (0, ["connected", "error"])
-    assert pauses == [command_group.MIN_INTERVAL_S] * 2
+    assert pauses == [watch_rows.MIN_INTERVAL_S] * 2
     pauses.clear()
     assert "workshop" in bonobot("mcp", "status", "--watch").out
 

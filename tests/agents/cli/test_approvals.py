@@ -84,7 +84,7 @@ def test_a_waiting_run_continues_after_the_answer(
     def approve(seconds: float) -> None:
         bonobot("approvals", "approve", str(Approval.objects.pending().get().pk))
 
-    monkeypatch.setattr(cli_approvals.command_group, "pause", approve)
+    monkeypatch.setattr(cli_approvals.watch_rows, "pause", approve)
     result = bonobot("agents", "run", "helper", MESSAGE, "--wait")
     assert result.status == 0
     assert "bonobot approvals approve" in result.out

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agents.services import attach_server
-from bonobot.core.cli import command_group
+from bonobot.core.cli import watch_rows
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,7 +56,7 @@ def test_a_list_is_watched_until_it_is_ended(bonobot, acme, monkeypatch, group):
         if len(pauses) % 2 == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command_group, "pause", pause)
+    monkeypatch.setattr(watch_rows, "pause", pause)
     result = bonobot(group, "list", "--watch", "--interval", "9", "--json")
     updates = [json.loads(line) for line in result.out.splitlines()]
     assert (result.status, len(updates), pauses) == (0, 2, [9, 9])

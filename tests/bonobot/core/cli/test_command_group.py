@@ -11,8 +11,9 @@ from rich.padding import Padding
 
 from bonobot import __main__ as command
 from bonobot.core.cli import command_group
-from bonobot.core.cli.command_group import CommandContext, build_table
+from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.cli.pipe_console import PipeConsole
+from bonobot.core.cli.text_table import build_table
 from tests.processes import build_environment
 
 ROOT = Path(__file__).parents[4]

@@ -16,7 +16,7 @@ from bonobot.core.http.connection_errors import NO_HTTP, UNTRUSTED_REMEDY, find_
 from bonobot.core.http.egress import BodyAllowance, EgressDenied
 from bonobot.core.http.persistent_client import MAX_UNREAD_BYTES, PersistentClient, parse_target
 from tests.bonobot.core.http.test_connection_errors import build_self_signed_context
-from tests.bonobot.core.http.test_egress_tunnels import FakeProxy
+from tests.bonobot.core.http.test_outbound_proxy import FakeProxy
 from tests.wait import eventually
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

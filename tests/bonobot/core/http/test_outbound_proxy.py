@@ -9,12 +9,8 @@ import httpx2
 import pytest
 from pytest_django import Settings
 
-from bonobot.core.http.egress import (
-    EgressDenied,
-    GuardedBackend,
-    build_guarded_client,
-    parse_proxy_url,
-)
+from bonobot.core.http.egress import EgressDenied, GuardedBackend, build_guarded_client
+from bonobot.core.http.outbound_proxy import parse_proxy_url
 from tests.bonobot.core.http.fake_network import OK, FakeNetwork, build_resolver
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
