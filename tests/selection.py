@@ -119,7 +119,7 @@ WITHOUT_DATABASE = (
     "bonobot/core/documentation/",
     "bonobot/oauth_server/test_attacks.py",
     "bonobot/oauth_server/test_client_registration",
-    "bonobot/oauth_server/test_consent_displays.py",
+    "bonobot/oauth_server/test_consent.py",
     "bonobot/oauth_server/test_refusals.py",
     "bonobot/test_admin_isolation.py",
     "bonobot/test_admin_list_versions.py",

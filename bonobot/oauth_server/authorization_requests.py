@@ -23,12 +23,12 @@ from bonobot.accounts.models import Token
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.oauth_server.client_registration import (
+from bonobot.oauth_server.protected_resources import ResourceAddress, parse_resource_path
+from bonobot.oauth_server.redirect_uris import (
     RedirectDestination,
     is_registered_uri,
     parse_redirect_uri,
 )
-from bonobot.oauth_server.protected_resources import ResourceAddress, parse_resource_path
 
 CODE_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 RESOURCE_REQUIRED = "Exactly one URL of this gateway is required as `resource` (RFC 8707)."

@@ -17,7 +17,7 @@ from oauthlib.oauth2.rfc6749 import errors
 from bonobot.accounts.models import Token
 from bonobot.accounts.tokens import oauth_grants
 from bonobot.oauth_server.authorization_requests import normalize_resource
-from bonobot.oauth_server.client_registration import is_consent_page, is_document_too_old
+from bonobot.oauth_server.client_metadata_documents import is_consent_page, is_document_too_old
 
 CODE_PREFIX, REFRESH_PREFIX = "bnc", "bnr"
 

@@ -32,7 +32,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.oauth_server import authorization_requests, client_registration
 from bonobot.oauth_server.authorization_requests import AuthorizationRefused, AuthorizationRequest
-from bonobot.oauth_server.authorized_clients import (
+from bonobot.oauth_server.consent import (
     ConsentChoice,
     ConsentOption,
     get_default_scopes,

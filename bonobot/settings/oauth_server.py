@@ -10,7 +10,7 @@ from bonobot.core import environment
 
 LIBRARY = "oauth2_provider"
 HOUR, DAY = 3_600, 86_400
-# Warns of `http` redirect URIs, which `client_registration` allows on loopback only.
+# Warns of `http` redirect URIs, which `redirect_uris` allows on loopback only.
 SILENCED_CHECKS = ["oauth2_provider.W008"]
 DEFAULT_REDIRECT_SCHEMES = ("cursor", "vscode", "vscode-insiders")
 
@@ -75,9 +75,11 @@ def build_toolkit_settings(issuer: str, schemes: Sequence[str], documents: bool)
         "ALLOW_LOCALHOST_LOOPBACK": True,
         "ALLOW_URI_WILDCARDS": False,
         "CIMD_ENABLED": documents,
-        "CIMD_METADATA_FETCHER": "bonobot.oauth_server.client_registration.ClientMetadataFetcher",
+        "CIMD_METADATA_FETCHER": (
+            "bonobot.oauth_server.client_metadata_documents.ClientMetadataFetcher"
+        ),
         "CIMD_REGISTRATION_PERMISSION_CLASSES": (
-            "bonobot.oauth_server.client_registration.ConsentPagePermission",
+            "bonobot.oauth_server.client_metadata_documents.ConsentPagePermission",
         ),
         "DCR_ENABLED": False,  # we have our own registration: rate limited, public clients only
         **{

@@ -139,7 +139,7 @@ HTTP_USERS = (
     *("bonobot.core.http.network_backend", "bonobot.core.http.well_known"),
     *("bonobot.core.http.persistent_client", "bonobot.core.http.outbound_proxy"),
     *("bonobot.notifications.webhooks", "bonobot.accounts.external_issuers.jwks"),
-    *("bonobot.oauth_server.client_registration", "bonobot.accounts.sso.oidc_client"),
+    *("bonobot.oauth_server.client_metadata_documents", "bonobot.accounts.sso.oidc_client"),
 )
 MAKERS = frozenset(
     {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}

@@ -15,8 +15,8 @@ from time_machine import travel
 from agents.models import Agent
 from bonobot.accounts.models import Token, User
 from bonobot.core.http.egress import build_guarded_client
-from bonobot.oauth_server import client_registration
-from bonobot.oauth_server.client_registration import MAX_BODY
+from bonobot.oauth_server import client_metadata_documents
+from bonobot.oauth_server.client_metadata_documents import MAX_BODY
 from tests.bonobot.oauth_server.oauth_client import (
     ALLOW,
     REDIRECT,
@@ -28,7 +28,7 @@ from tests.bonobot.oauth_server.oauth_client import (
     OAuthClient,
     error,
 )
-from tests.bonobot.oauth_server.test_client_registration_metadata_documents import (
+from tests.bonobot.oauth_server.test_client_metadata_documents import (
     DOCUMENT,
     ID,
     Site,
@@ -274,7 +274,7 @@ def test_a_client_document_must_be_an_object(
     def build_client(**_: Any) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(respond))
 
-    monkeypatch.setattr(client_registration, "build_guarded_client", build_client)
+    monkeypatch.setattr(client_metadata_documents, "build_guarded_client", build_client)
     oauth_client = OAuthClient(olga)
     oauth_client.id = ID
     assert oauth_client.open_consent().status_code == 400
@@ -303,7 +303,7 @@ def test_client_documents_are_fetched_only_from_public_addresses_up_to_a_size(
         calls.append(options)
         return build_guarded_client(**options)
 
-    monkeypatch.setattr(client_registration, "build_guarded_client", build_client)
+    monkeypatch.setattr(client_metadata_documents, "build_guarded_client", build_client)
     oauth_client = OAuthClient(olga)
     oauth_client.id = "https://127.0.0.1/id.json"
     assert oauth_client.open_consent().status_code == 400

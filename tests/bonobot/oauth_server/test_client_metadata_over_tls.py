@@ -22,8 +22,8 @@ from oauth2_provider.cimd import CIMDError
 
 from bonobot.core.http import egress, network_backend
 from bonobot.core.runtime import get_runtime
-from bonobot.oauth_server import client_registration
-from bonobot.oauth_server.client_registration import ClientMetadataFetcher
+from bonobot.oauth_server import client_metadata_documents
+from bonobot.oauth_server.client_metadata_documents import ClientMetadataFetcher
 from tests.bonobot.core.http.fake_network import build_resolver
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -179,7 +179,7 @@ def site() -> Site:
 @pytest.fixture
 def fetch(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fetch:
     """Return a function that fetches the document; `tls` is the site's context."""
-    monkeypatch.setattr(client_registration, "TOTAL_TIMEOUT_S", TOTAL_S)
+    monkeypatch.setattr(client_metadata_documents, "TOTAL_TIMEOUT_S", TOTAL_S)
 
     def fetch_document(
         tls: ssl.SSLContext | None, address: str = PUBLIC, *, trusted: bool = True
@@ -187,7 +187,7 @@ def fetch(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fetch:
         build_client = partial(
             egress.build_guarded_client, resolve=build_resolver([address]), socket_backend=site
         )
-        monkeypatch.setattr(client_registration, "build_guarded_client", build_client)
+        monkeypatch.setattr(client_metadata_documents, "build_guarded_client", build_client)
         if trusted:
             trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
             monkeypatch.setattr(egress, "build_ssl_context", lambda: trusting)

@@ -14,7 +14,7 @@ from time_machine import travel
 
 from agents.models import Agent
 from bonobot.accounts.models import Token, User
-from bonobot.oauth_server import client_registration
+from bonobot.oauth_server import client_metadata_documents
 from tests.bonobot.oauth_server.oauth_client import REDIRECT, OAuthClient, error
 from tests.own_cache import clear_cache
 
@@ -57,7 +57,7 @@ def site(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
     def build_client(**_: Any) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(site))
 
-    monkeypatch.setattr(client_registration, "build_guarded_client", build_client)
+    monkeypatch.setattr(client_metadata_documents, "build_guarded_client", build_client)
     yield site
     clear_cache()
 
@@ -140,7 +140,7 @@ def test_a_metadata_document_is_fetched_only_for_a_signed_in_person(site: Site, 
 )
 def test_an_invalid_document_url_isnt_requested(site: Site, address: str) -> None:
     with pytest.raises(CIMDError):
-        client_registration.ClientMetadataFetcher().fetch(address)
+        client_metadata_documents.ClientMetadataFetcher().fetch(address)
     assert site.reads == 0
 
 
@@ -157,7 +157,7 @@ def test_an_invalid_document_url_isnt_requested(site: Site, address: str) -> Non
 )
 def test_private_addresses_arent_requested(address: str) -> None:
     with pytest.raises(CIMDError):
-        client_registration.ClientMetadataFetcher().fetch(address)
+        client_metadata_documents.ClientMetadataFetcher().fetch(address)
 
 
 def test_an_unreachable_metadata_document_is_explained(site: Site, olga: User) -> None:

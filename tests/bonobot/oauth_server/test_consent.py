@@ -8,9 +8,9 @@ import pytest
 
 from agents.models import Agent
 from bonobot.accounts.models import Token, User
-from bonobot.oauth_server.client_registration import parse_redirect_uri
+from bonobot.oauth_server.redirect_uris import parse_redirect_uri
 from tests.bonobot.oauth_server.oauth_client import OAuthClient
-from tests.bonobot.oauth_server.test_client_registration_metadata_documents import (
+from tests.bonobot.oauth_server.test_client_metadata_documents import (
     DOCUMENT,
     ID,
     Site,
