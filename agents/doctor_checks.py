@@ -34,7 +34,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.jobs import schedules
 from bonobot.jobs.models import Lease
-from bonobot.monitoring import database_state, health
+from bonobot.monitoring import database_state, health_endpoints
 from bonobot.processes.process_status import read_statuses
 from mcp_servers.client.child_process import CONTAINMENT_TOOLS, NAMESPACE, choose_containment
 from mcp_servers.client.environment_rules import list_variables_needing_exception
@@ -115,7 +115,7 @@ def inspect_database() -> Iterator[SettingsFinding]:
 
 def inspect_secrets() -> Iterator[SettingsFinding]:
     """Check that the keys decrypt the stored secrets."""
-    if unreadable_fields := list(health.list_unreadable_fields()):
+    if unreadable_fields := list(health_endpoints.list_unreadable_fields()):
         fix = format_message(
             "Restore the keys that encrypted them: add them to `BONOBOT_FIELD_KEYS` (or, "
             "for tokens, to `BONOBOT_TOKEN_PEPPERS`), after the first key."
@@ -278,7 +278,7 @@ def inspect_schedule() -> Iterator[SettingsFinding]:
     """Check the heartbeat of the scheduler and the disabled schedules."""
     rows = list(PeriodicTask.objects.select_related("interval"))
     beats = [row for row in rows if row.name == schedules.HEARTBEAT]
-    age_s = health.compute_beat_age_s(beats[0]) if beats else None
+    age_s = health_endpoints.compute_beat_age_s(beats[0]) if beats else None
     if age_s is None and Lease.objects.filter(name="beat", expires_at__gt=timezone.now()).exists():
         detail = format_message("the scheduler has just started")
         yield SettingsFinding("schedule", "ok", detail)
@@ -287,7 +287,7 @@ def inspect_schedule() -> Iterator[SettingsFinding]:
             "schedule", "warning", format_message("the scheduler has never run"), START_SCHEDULER
         )
     else:
-        is_late = age_s > health.compute_beat_deadline_s(beats[0])
+        is_late = age_s > health_endpoints.compute_beat_deadline_s(beats[0])
         detail = format_message("last scheduler update {age_s:.0f} s ago", age_s=age_s)
         yield SettingsFinding(
             "schedule", "failed" if is_late else "ok", detail, START_SCHEDULER if is_late else ""

@@ -29,7 +29,7 @@ from agents.models import Agent, Runner, Session
 from agents.sessions import services as sessions
 from bonobot.processes.supervisor import RestartPolicy
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories, processes

@@ -37,7 +37,7 @@ from agents.sessions.services import start_session
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from tests import factories, processes
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp, RecordedRequest

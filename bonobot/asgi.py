@@ -45,7 +45,7 @@ from bonobot.core.http.response_headers import complete_response_start  # noqa: 
 from bonobot.core.runtime import Runtime  # noqa: E402
 from bonobot.core.telemetry.logging import request_id, set_new_request_id  # noqa: E402
 from bonobot.core.telemetry.metrics import observe_request  # noqa: E402
-from bonobot.monitoring import health, metrics_endpoint  # noqa: E402 - loaded at startup
+from bonobot.monitoring import health_endpoints, metrics_endpoint  # noqa: E402 - loaded at startup
 
 gc.freeze()
 # A call leaves about nine objects in cycles. At Python's 700, collecting them takes 4% of its time.
@@ -115,10 +115,10 @@ async def route_request(scope: Scope, receive: Receive, send: ResponseSender) ->
     elif is_gateway_path(path):
         send.area = "mcp"
         await gateway(scope, receive, send)
-    elif path == health.LIVENESS_PATH:
-        await health.respond_healthz(send)
-    elif path == health.READINESS_PATH:
-        await health.respond_readyz(scope["query_string"], send)
+    elif path == health_endpoints.LIVENESS_PATH:
+        await health_endpoints.respond_healthz(send)
+    elif path == health_endpoints.READINESS_PATH:
+        await health_endpoints.respond_readyz(scope["query_string"], send)
     elif path == metrics_endpoint.PATH:
         await metrics_endpoint.respond_metrics(scope, send)
     else:

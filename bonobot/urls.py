@@ -9,7 +9,7 @@ from django.views.generic import RedirectView
 from bonobot.accounts import middleware
 from bonobot.accounts.views.documentation import show_documentation
 from bonobot.admin_pages import load_admin_pages
-from bonobot.monitoring import health
+from bonobot.monitoring import health_endpoints
 
 load_admin_pages()
 
@@ -43,8 +43,8 @@ urlpatterns = [
     path("language/setlang/", middleware.choose_language, name="set_language"),
     path("oauth/", include("mcp_servers.oauth_client.urls")),
     *([path("", include("bonobot.oauth_server.urls"))] if settings.BONOBOT_OAUTH else []),
-    path(health.LIVENESS_PATH.removeprefix("/"), health.answer_healthz),
-    path(health.READINESS_PATH.removeprefix("/"), health.answer_readyz),
+    path(health_endpoints.LIVENESS_PATH.removeprefix("/"), health_endpoints.answer_healthz),
+    path(health_endpoints.READINESS_PATH.removeprefix("/"), health_endpoints.answer_readyz),
 ]
 
 handler403 = "bonobot.core.http.error_pages.show_forbidden"

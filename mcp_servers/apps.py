@@ -56,7 +56,9 @@ class McpServersConfig(AppConfig):
         )
         register_row_gauges(LazyFunction("mcp_servers.server_gauges.build_row_gauges"))
         post_migrate.connect(
-            LazyFunction("mcp_servers.presets.services.load_after_migrate"), sender=self, weak=False
+            LazyFunction("mcp_servers.presets.sync_catalog.load_after_migrate"),
+            sender=self,
+            weak=False,
         )
         extension_points.set_stderr_sink(LazyFunction("mcp_servers.stderr_log.save_stderr"))
         extension_points.set_change_notification_listeners(

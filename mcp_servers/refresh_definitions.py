@@ -33,7 +33,7 @@ from mcp_servers.client.protocol_versions import HEADER_MISMATCH, INVALID_PARAMS
 from mcp_servers.client.task_set import TaskSet
 from mcp_servers.discovery import run_discovery
 from mcp_servers.models import ChangeSubscription, Server
-from mcp_servers.subscriptions.queries import load_change_notification_status
+from mcp_servers.subscriptions.change_notification_status import load_change_notification_status
 
 INTERVAL = timedelta(seconds=10)
 CLAIM_LIFETIME = timedelta(minutes=5)

@@ -10,7 +10,7 @@ from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server

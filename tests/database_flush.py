@@ -16,7 +16,7 @@ from django.db.models import Model
 
 from bonobot.ledger.writer import writer_thread
 from mcp_servers.models import Preset
-from mcp_servers.presets.services import load_presets
+from mcp_servers.presets.sync_catalog import load_presets
 
 KEPT = frozenset(model._meta.db_table for model in (ContentType, Permission))
 PLATFORM = {Preset._meta.db_table: "organization_id IS NOT NULL"}

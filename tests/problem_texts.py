@@ -16,7 +16,7 @@ TEXTS = ("detail", "remedy", "reason")
 ENGLISH = (
     *("bonobot.maintenance.backups", "bonobot.checks", "bonobot.core.cli"),
     *("bonobot.core.db.database_url", "bonobot.core.environment"),
-    *("bonobot.management", "agents.config_file", "bonobot.monitoring.health"),
+    *("bonobot.management", "agents.config_file", "bonobot.monitoring.health_endpoints"),
     *("agents.cli", "mcp_servers.cli", "bonobot.accounts.cli"),
     *("bonobot.ledger.cli", "bonobot.notifications.cli", "bonobot.maintenance.cli"),
     *("bonobot.processes", "agents.organization_offboarding", "agents.monitoring_gauges"),

@@ -56,7 +56,7 @@ from bonobot.core.problems import NotFound
 from bonobot.ledger.api.audit import build_download
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
-from bonobot.ledger.audit.activity import ROLLUP_COLUMNS, ActivityBar, load_activity
+from bonobot.ledger.audit.call_histogram import ROLLUP_COLUMNS, ActivityBar, load_activity
 from bonobot.ledger.audit.export import ExportFormat
 from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
 from bonobot.ledger.models import AuditRow

@@ -31,7 +31,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.dollars import parse_number
 from mcp_servers.admin.server_details import read_seen_labels
-from mcp_servers.flow_labels.services import LABEL_NAMES
+from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 
 MAX_NUMBER = 10**9
 STORE_NAMES = {"workspace": _("Workspace"), "notes": _("Notes"), "instructions": _("Instructions")}

@@ -35,7 +35,7 @@ from bonobot.processes.process_status import ProcessStatus, read_statuses
 from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
 from mcp_servers.models import Definition, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
-from mcp_servers.oauth_client.queries import list_pending_logins
+from mcp_servers.oauth_client.login_status import list_pending_logins
 
 MAX_NAME, MAX_DETAIL = 60, 160
 MAX_NAMES = 3

@@ -27,7 +27,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Textarea, TextInput
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import Problem
-from mcp_servers.flow_labels.services import LABEL_NAMES
+from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 
 PAGE_SIZE = 30
 

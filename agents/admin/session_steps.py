@@ -24,7 +24,7 @@ from agents.sessions.history import is_superseded
 from agents.sessions.partial_output import TEXT_FIELDS
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.models import AuditRow
-from mcp_servers.flow_labels.services import LABEL_NAMES
+from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 
 STEPS_SHOWN = 500
 TOOLS_SHOWN = 12

@@ -14,8 +14,8 @@ from agents.policies.decisions import (
 )
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.flow_labels.services import get_effective_labels, load_label_context
-from mcp_servers.flow_labels.store_labels import READS_ONLY, StoreUse
+from mcp_servers.flow_labels.effective_labels import get_effective_labels, load_label_context
+from mcp_servers.flow_labels.store_use import READS_ONLY, StoreUse
 from mcp_servers.flow_labels.suggested_labels import LabelContext
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth_client.access_tokens import is_per_person

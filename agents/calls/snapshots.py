@@ -52,8 +52,8 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.policy_generations import load_policy_generation
 from mcp_servers.client.mcp_extensions import is_for_models, list_app_pages
-from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
-from mcp_servers.flow_labels.store_labels import NO_STORE, StoreUse
+from mcp_servers.flow_labels.effective_labels import get_effective_labels, get_store_use
+from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
 from mcp_servers.schemas.classify_schema import ValueSize

@@ -25,7 +25,7 @@ from mcp_servers.models import Definition, Server
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from mcp_servers.oauth_client.queries import LoginStatus
+    from mcp_servers.oauth_client.login_status import LoginStatus
 
 MAX_ERROR_LENGTH = 120
 # Options that choose what an agent gets of a server.
@@ -41,7 +41,7 @@ def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
-    from mcp_servers.oauth_client.queries import load_login_statuses
+    from mcp_servers.oauth_client.login_status import load_login_statuses
 
     server_ids = [get_server(cli, name).pk for name in options.servers]
     agent = _get_agent(cli, options.agent) if options.agent else None
@@ -73,7 +73,7 @@ def _serialize_sign_in(logins: "dict[UUID, LoginStatus]", server: Server) -> dic
 
 
 def _serialize_server(server: Server) -> dict[str, Any]:
-    from mcp_servers.subscriptions.queries import load_change_notification_status
+    from mcp_servers.subscriptions.change_notification_status import load_change_notification_status
 
     return {
         "name": server.name,

@@ -13,7 +13,7 @@ from uuid import UUID
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.types import FlowLabelEffect, Store
 from mcp_servers.flow_labels import FlowLabel, build_flow_key, encode_labels
-from mcp_servers.flow_labels.store_labels import StoreUse
+from mcp_servers.flow_labels.store_use import StoreUse
 from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S
 
 EXTERNAL_EFFECT = encode_labels((FlowLabel.SENDS_OUT,))

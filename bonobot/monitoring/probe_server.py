@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import close_old_connections
 
 from bonobot.core.runtime import get_runtime
-from bonobot.monitoring import health, metrics_endpoint
+from bonobot.monitoring import health_endpoints, metrics_endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class ProbeServer:
         self._ages_s = [*ages_s]
         self._server: ThreadingHTTPServer | None = None
         self._handlers: Mapping[str, Callable[[Mapping[str, str], str, str], ProbeResponse]] = {
-            health.LIVENESS_PATH: self._answer_healthz,
-            health.READINESS_PATH: self._answer_readyz,
+            health_endpoints.LIVENESS_PATH: self._answer_healthz,
+            health_endpoints.READINESS_PATH: self._answer_readyz,
             metrics_endpoint.PATH: self._answer_metrics,
         }
 
@@ -58,7 +58,8 @@ class ProbeServer:
         server = _build_http_server(host, port, self.handle_request)
         self._server = server
         threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
-        logger.info("Probes at http://%s:%s%s", host, server.server_port, health.LIVENESS_PATH)
+        path = health_endpoints.LIVENESS_PATH
+        logger.info("Probes at http://%s:%s%s", host, server.server_port, path)
         return int(server.server_port)
 
     def watch(self, age_s: AgeFunction) -> None:
@@ -97,7 +98,7 @@ class ProbeServer:
     def _answer_readyz(self, headers: Mapping[str, str], query: str, client: str) -> ProbeResponse:
         try:
             return _build_json_response(
-                *health.measure_readiness().build_response(
+                *health_endpoints.measure_readiness().build_response(
                     include_degraded=query.split("=")[0] == "all"
                 )
             )

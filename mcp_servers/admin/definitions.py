@@ -42,21 +42,16 @@ from mcp_servers.definition_reviews import (
     set_definition_enabled,
 )
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.label_icons import (
-    ALL_MARKS,
-    LabelMark,
-    ToolRisk,
-    find_tool_risk,
-    list_label_marks,
-)
-from mcp_servers.flow_labels.services import (
+from mcp_servers.flow_labels.effective_labels import (
     LABEL_NAMES,
     get_effective_labels,
     load_label_context,
     set_labels,
     suggest_labels,
 )
+from mcp_servers.flow_labels.label_icons import ALL_MARKS, LabelMark, list_label_marks
 from mcp_servers.flow_labels.suggested_labels import LabelContext, Labels, list_missing_labels
+from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
 from mcp_servers.models import Definition, Server
 
 MAX_TEXT_LENGTH = 8_000  # characters of each version of a text

@@ -28,7 +28,7 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
-from mcp_servers.flow_labels.services import LABEL_NAMES
+from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 from mcp_servers.models import Server
 from mcp_servers.models.servers import find_document
 from mcp_servers.openapi.declared_operations import (

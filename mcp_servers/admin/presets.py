@@ -45,14 +45,13 @@ from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.auth_config import AUTH_FIELDS
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
+from mcp_servers.presets.save_as_preset import build_preset, save_as_preset
 from mcp_servers.presets.services import (
     DISPLAY_FIELDS,
     PresetSpec,
-    build_preset,
     create_preset,
     delete_preset,
     patch_preset,
-    save_as_preset,
 )
 from mcp_servers.presets.validation import PARAMETER_KINDS
 

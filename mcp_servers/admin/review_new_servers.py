@@ -24,7 +24,7 @@ from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.definitions import TOOLS_FIRST, DefinitionRow, build_definition_row
 from mcp_servers.definition_reviews import approve_definitions, needs_own_review
-from mcp_servers.flow_labels.services import load_label_context
+from mcp_servers.flow_labels.effective_labels import load_label_context
 from mcp_servers.models import Server
 
 MAX_SHOWN = 200

@@ -36,7 +36,7 @@ from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin, summarize_d
 from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.discovery import ServerRemoved, discover_servers
 from mcp_servers.extension_points import Panel, build_registered_panels
-from mcp_servers.flow_labels.services import LABEL_NAMES
+from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 from mcp_servers.flow_labels.store_labels import (
     clear_store_labels,
     get_store_labels,
@@ -57,7 +57,7 @@ from mcp_servers.openapi.services import (
 )
 from mcp_servers.reinstall_package import find_server_installation
 from mcp_servers.server_config import build_changed_spec, mask_endpoint_config
-from mcp_servers.subscriptions.queries import load_change_notification_status
+from mcp_servers.subscriptions.change_notification_status import load_change_notification_status
 
 KIND_NAMES = (
     (Definition.Kind.TOOL, _("tools"), "tools"),

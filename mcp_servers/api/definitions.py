@@ -24,7 +24,7 @@ from mcp_servers.definition_reviews import (
     set_definition_enabled,
 )
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import load_label_context, set_labels, suggest_labels
+from mcp_servers.flow_labels.effective_labels import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition
 
 DIGEST = "0f343b0931126a20f133d67c2b018a3b1b3c0c1f4a2b8e6d5c4b3a2918070605"

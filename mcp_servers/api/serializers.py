@@ -12,7 +12,7 @@ from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.client_capabilities import MAX_TOKENS
 from mcp_servers.flow_labels.store_labels import StoredData
 from mcp_servers.models import Definition, Server
-from mcp_servers.oauth_client.queries import LOGIN_STATES, load_login_statuses
+from mcp_servers.oauth_client.login_status import LOGIN_STATES, load_login_statuses
 from mcp_servers.oauth_client.types import DPOP_CHOICES, GRANT_TYPES, PER_CHOICES
 from mcp_servers.reinstall_package import find_server_installation
 from mcp_servers.server_config import (
@@ -23,7 +23,10 @@ from mcp_servers.server_config import (
 )
 from mcp_servers.server_prices import MAX_PRICE, MAX_RATE
 from mcp_servers.stderr_log import load_latest_output
-from mcp_servers.subscriptions.queries import STATES, load_change_notification_status
+from mcp_servers.subscriptions.change_notification_status import (
+    STATES,
+    load_change_notification_status,
+)
 
 STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 ENDPOINT_CONFIG = {

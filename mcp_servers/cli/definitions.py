@@ -21,7 +21,7 @@ from mcp_servers.definition_reviews import (
     reject_definition,
 )
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import (
+from mcp_servers.flow_labels.effective_labels import (
     get_effective_labels,
     load_label_context,
     set_labels,

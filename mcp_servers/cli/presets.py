@@ -88,7 +88,7 @@ def _serialize_preset(preset: Preset, enabled: Collection[UUID]) -> dict[str, An
 
 
 def _load_catalog(cli: CommandContext) -> None:
-    from mcp_servers.presets.services import load_presets
+    from mcp_servers.presets.sync_catalog import load_presets
 
     catalog_changes = load_presets()
     cli.emit(asdict(catalog_changes))
@@ -144,7 +144,7 @@ _SAVE_ARGUMENTS = (
 
 
 def _save_preset(cli: CommandContext, options: argparse.Namespace) -> None:
-    from mcp_servers.presets.services import save_as_preset
+    from mcp_servers.presets.save_as_preset import save_as_preset
 
     server = get_server(cli, options.server)
     preset = save_as_preset(cli.principal, server, options.name)

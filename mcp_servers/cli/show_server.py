@@ -45,9 +45,9 @@ def _load_status(cli: CommandContext, server: Server) -> dict[str, Any]:
     from mcp_servers.health.outages import list_recent_outages
     from mcp_servers.health.server_status import build_connection_status
     from mcp_servers.health.uptime_windows import load_uptime_windows
-    from mcp_servers.oauth_client.queries import load_login_statuses
+    from mcp_servers.oauth_client.login_status import load_login_statuses
     from mcp_servers.reinstall_package import find_server_installation
-    from mcp_servers.subscriptions.queries import load_change_notification_status
+    from mcp_servers.subscriptions.change_notification_status import load_change_notification_status
 
     now, outages = timezone.now(), list_recent_outages(server, timezone.now())
     login_status = load_login_statuses(cli.principal, [server]).get(server.pk)

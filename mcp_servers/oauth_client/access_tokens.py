@@ -38,6 +38,7 @@ from mcp_servers.client.errors import UpstreamError
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client import client_registration
 from mcp_servers.oauth_client import metadata as oauth_client_metadata
+from mcp_servers.oauth_client.dpop import sign_dpop_proof
 from mcp_servers.oauth_client.metadata import (
     AuthorizationServer,
     BearerChallenge,
@@ -47,7 +48,6 @@ from mcp_servers.oauth_client.token_requests import (
     OAuthTokens,
     build_workload_grant,
     request_tokens,
-    sign_dpop_proof,
 )
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,

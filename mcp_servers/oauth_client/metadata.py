@@ -15,6 +15,7 @@ from bonobot.core.http.well_known import build_origin, list_metadata_urls
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models.oauth import MAX_ISSUER_LENGTH
+from mcp_servers.oauth_client.dpop import DPOP_ALGORITHM, DPOP_ALGORITHMS_FIELD, uses_dpop
 from mcp_servers.oauth_client.http import OAuthHttpClient, open_http_client
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,
@@ -29,7 +30,6 @@ _PARAMETER = re.compile(r'([A-Za-z_*]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))
 MAX_HEADER_LENGTH = 8192
 MAX_SHOWN_LENGTH = 200
 DEFAULT_AUTH_METHODS = ("client_secret_basic",)  # the default of RFC 8414
-DPOP_ALGORITHM, DPOP_ALGORITHMS = "ES256", "dpop_signing_alg_values_supported"
 
 
 @dataclass(frozen=True)
@@ -135,23 +135,11 @@ async def discover_authorization_server(
         authorization_server = _build_authorization_server(
             http_client, issuer, document, resource.identifier, scopes
         )
+        algorithms = _filter_strings(document.get(DPOP_ALGORITHMS_FIELD))
         dpop_requested = resource.dpop or (challenge is not None and challenge.dpop)
         return replace(
-            authorization_server, dpop=_decide_dpop(account, document, requested=dpop_requested)
+            authorization_server, dpop=uses_dpop(account, algorithms, requested=dpop_requested)
         )
-
-
-def _decide_dpop(account: OAuthAccount, document: dict[str, Any], *, requested: bool) -> bool:
-    """Return whether to bind tokens to a key; raises `OAuthProblem` (`dpop_unsupported`)."""
-    supported = DPOP_ALGORITHM in _filter_strings(document.get(DPOP_ALGORITHMS))
-    if account.dpop == "required" and not supported:
-        raise OAuthProblem(
-            "The authorization server doesn't declare support for DPoP with ES256.",
-            code="dpop_unsupported",
-            remedy="Set `dpop` to `auto`, or contact the administrator of the authorization "
-            "server.",
-        )
-    return supported and (requested or account.dpop == "required") and account.dpop != "off"
 
 
 async def _fetch_protected_resource(
@@ -198,7 +186,7 @@ def _parse_protected_resource(
         issuers,
         _filter_strings(document.get("scopes_supported")),
         dpop=document.get("dpop_bound_access_tokens_required") is True
-        or DPOP_ALGORITHM in _filter_strings(document.get(DPOP_ALGORITHMS)),
+        or DPOP_ALGORITHM in _filter_strings(document.get(DPOP_ALGORITHMS_FIELD)),
     )
 
 

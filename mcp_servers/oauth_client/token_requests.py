@@ -1,7 +1,5 @@
 """Token endpoint requests and client authentication."""
 
-import base64
-import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -22,8 +20,9 @@ from django.utils import timezone
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.oauth_client.dpop import generate_dpop_key, sign_dpop_proof
 from mcp_servers.oauth_client.http import OAuthResponse, build_basic_header, open_http_client
-from mcp_servers.oauth_client.metadata import DPOP_ALGORITHM, AuthorizationServer
+from mcp_servers.oauth_client.metadata import AuthorizationServer
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,
     LoginNeeded,
@@ -108,42 +107,6 @@ def _sign_assertion(client: OAuthClientCredentials, audience: str) -> str:
         algorithm=detect_signing_algorithm(client.private_key),
         headers=headers,
     )
-
-
-def generate_dpop_key() -> str:
-    """Return a new private key (PEM) to bind tokens to."""
-    return (
-        ec.generate_private_key(ec.SECP256R1())
-        .private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        .decode()
-    )
-
-
-def sign_dpop_proof(
-    pem: str, method: str, url: httpx2.URL, *, token: str = "", nonce: str = ""
-) -> str:
-    """Return a proof for one request (RFC 9449 4.2); with the access token, if it is sent."""
-    import jwt
-
-    key: Any = serialization.load_pem_private_key(pem.encode(), password=None)
-    claims: dict[str, Any] = {
-        "jti": str(uuid4()),
-        "htm": method,
-        "htu": str(url.copy_with(query=None, fragment=None)),
-        "iat": int(time.time()),
-    }
-    if token:
-        digest = hashlib.sha256(token.encode("ascii")).digest()
-        claims["ath"] = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-    if nonce:
-        claims["nonce"] = nonce
-    jwk = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    headers = {"typ": "dpop+jwt", "jwk": jwk}
-    return jwt.encode(claims, key, algorithm=DPOP_ALGORITHM, headers=headers)
 
 
 def build_workload_grant(

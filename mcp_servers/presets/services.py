@@ -1,4 +1,4 @@
-"""Create, update and delete presets, save servers as presets, load the catalog."""
+"""Create, update and delete presets, and configure servers from them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator
-from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+from django.db import IntegrityError
 
 from bonobot.accounts.deletions import keep_deleted_rows
 from bonobot.accounts.models import Deletion
@@ -20,12 +20,11 @@ from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.audit import update_server_columns
 from mcp_servers.models import Preset, Secret, Server
 from mcp_servers.presets.allowed_folders import resolve_folders
-from mcp_servers.presets.catalog import compute_catalog_digest, fill_preset, load_catalog
+from mcp_servers.presets.catalog import fill_preset
 from mcp_servers.presets.enabled_presets import check_enabled
 from mcp_servers.presets.validation import check_preset_columns
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.server_names import check_name, slugify
-from mcp_servers.stdio_validation import check_no_dangerous_variables
 
 PLACEHOLDER = re.compile(r"\$\{[A-Z0-9_]+\}")
 DISPLAY_FIELDS = ("name", "description", "category", "icon", "documentation_url")
@@ -226,183 +225,6 @@ def build_name_conflict(name: str) -> Conflict:
         field="name",
         remedy="Choose another name.",
     )
-
-
-def build_preset(principal: Principal, server: Server, name: str) -> Preset:
-    """Return an unsaved preset built from a server, for the preview.
-
-    Each secret becomes a required secret parameter without its value. Raises `Forbidden`
-    (`platform_admin_only`, for programs) and `NotFound`.
-    """
-    principal.require(Action.MANAGE_SERVERS)
-    _check_can_save(principal, server)
-    endpoint: dict[str, Any] = dict(server.endpoint_config)
-    auth: dict[str, Any] = dict(server.auth_config)
-    parameters: list[dict[str, Any]] = []
-    for secret in sorted(server.secrets.all(), key=lambda item: (item.placement, item.name)):
-        parameter = _build_secret_parameter(secret, {item["name"] for item in parameters})
-        parameters.append(parameter)
-        reference = f"${{{parameter['name']}}}"
-        if secret.placement == Secret.Placement.AUTH:
-            auth[secret.name] = reference
-        else:
-            field_name = SECRET_FIELDS[secret.placement]
-            endpoint[field_name] = {**endpoint.get(field_name, {}), secret.name: reference}
-    return Preset(
-        organization_id=principal.organization_id,
-        slug=slugify(name).replace("_", "-"),
-        name=name.strip(),
-        description=server.description,
-        category="own",
-        transport_type=server.transport_type,
-        sandbox=server.sandbox,
-        network=server.network,
-        endpoint_config=endpoint,
-        auth_type=server.auth_type,
-        auth_config=auth,
-        parameters=parameters,
-        proof={"kind": "server", "server": server.name},
-    )
-
-
-def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
-    """Create a preset in the principal's organization from the server's public configuration.
-
-    Raises as `build_preset`, `Conflict` (`name_taken`) and problems of the name.
-    """
-    preset = build_preset(principal, server, name)
-    check_name(name)
-    if Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug).exists():
-        raise build_name_conflict(name)
-    record_preset_change(principal, preset, "preset_saved", preset.save, server=server.name)
-    return preset
-
-
-def _check_can_save(principal: Principal, server: Server) -> None:
-    """Raise if only a platform administrator may save this server as a preset."""
-    if server.organization_id != principal.organization_id:
-        raise NotFound("The server doesn't exist.", field="server")
-    if server.transport_type == Server.Transport.STDIO and not principal.platform_admin:
-        # Everyone who may create servers can start a preset's command.
-        raise Forbidden(
-            "Only a platform administrator can create a preset that starts a program.",
-            code="platform_admin_only",
-            field="server",
-            rule="stdio",
-            remedy="Ask a platform administrator to save it.",
-        )
-    if server.transport_type == Server.Transport.STDIO:
-        names = [
-            secret.name
-            for secret in server.secrets.all()
-            if secret.placement == Secret.Placement.ENV
-        ]
-        check_no_dangerous_variables(names)
-    _check_has_document_url(server)
-
-
-def _check_has_document_url(server: Server) -> None:
-    """Raise `InvalidInput` if an API's document has no URL."""
-    if not server.speaks_mcp and not server.endpoint_config.get("document_url"):
-        raise InvalidInput(
-            "A preset for an API requires the URL of its OpenAPI document.",
-            code="document_url_missing",
-            field="server",
-            remedy="Set the server's OpenAPI document URL first.",
-        )
-
-
-def _build_secret_parameter(secret: Secret, used_names: set[str]) -> dict[str, Any]:
-    base_name = re.sub(r"[^A-Z0-9]+", "_", secret.name.upper()).strip("_") or "SECRET"
-    if not base_name[0].isalpha():
-        base_name = f"SECRET_{base_name}"
-    name, number = base_name, 2
-    while name in used_names:
-        name, number = f"{base_name}_{number}", number + 1
-    return {
-        "name": name,
-        "label": secret.name,
-        "secret": True,
-        "required": True,
-        "default": "",
-        "help": "",
-    }
-
-
-@dataclass(frozen=True)
-class CatalogChanges:
-    """What loading changed, by slug; empty if the rows were up to date."""
-
-    added: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-
-def load_presets() -> CatalogChanges:
-    """Update the platform's presets to the catalog; existing servers don't change.
-
-    Idempotent: a second run writes nothing. Organizations' own presets are never changed.
-    """
-    columns_by_slug = {
-        entry.slug: entry.to_columns() | {"catalog": compute_catalog_digest()}
-        for entry in load_catalog()
-    }
-    with transaction.atomic():
-        rows = {row.slug: row for row in Preset.objects.from_platform()}
-        changed_slugs = [
-            slug
-            for slug, row in rows.items()
-            if slug in columns_by_slug and _apply_columns(row, columns_by_slug[slug])
-        ]
-        added_slugs = [slug for slug in columns_by_slug if slug not in rows]
-        removed_slugs = [slug for slug in rows if slug not in columns_by_slug]
-        if changed_slugs:
-            columns = next(iter(columns_by_slug.values()))
-            Preset.objects.bulk_update(
-                [rows[slug] for slug in changed_slugs], [*columns, "resolution"]
-            )
-        if added_slugs:
-            # Another process may load the catalog at the same time.
-            new_rows = [
-                Preset(organization=None, slug=slug, **columns_by_slug[slug])
-                for slug in added_slugs
-            ]
-            Preset.objects.bulk_create(new_rows, ignore_conflicts=True)
-        if removed_slugs:
-            Preset.objects.from_platform().filter(slug__in=removed_slugs).delete()
-    return CatalogChanges(tuple(added_slugs), tuple(changed_slugs), tuple(removed_slugs))
-
-
-def load_presets_if_outdated() -> CatalogChanges:
-    """Load the catalog unless the rows are up to date, which takes one query."""
-    digests = Preset.objects.from_platform().order_by().values_list("catalog", flat=True).distinct()
-    return CatalogChanges() if list(digests) == [compute_catalog_digest()] else load_presets()
-
-
-def load_after_migrate(*, using: str = DEFAULT_DB_ALIAS, apps: Any = None, **_: Any) -> None:
-    """Load the catalog after migrations; a receiver of `post_migrate`."""
-    if using == DEFAULT_DB_ALIAS and (apps is None or _has_current_columns(apps)):
-        load_presets_if_outdated()
-
-
-def _has_current_columns(apps: Any) -> bool:
-    """Tell whether the table has all current columns; not when migrating backwards."""
-    try:
-        historical_model = apps.get_model(Preset._meta.app_label, Preset._meta.model_name)
-    except LookupError:
-        return False
-    columns = {field.name for field in historical_model._meta.concrete_fields}
-    return columns >= {field.name for field in Preset._meta.concrete_fields}
-
-
-def _apply_columns(row: Preset, columns: dict[str, object]) -> bool:
-    """Set the columns of a row; return whether anything changed."""
-    before = {name: getattr(row, name) for name in columns}
-    if row.proof != columns["proof"]:
-        row.resolution = {}  # it was for another package or version
-    for name, value in columns.items():
-        setattr(row, name, value)
-    return before != columns
 
 
 def get_preset(principal: Principal, slug: str, *, field: str = "preset") -> Preset:

@@ -24,7 +24,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import load_label_context, set_labels, suggest_labels
+from mcp_servers.flow_labels.effective_labels import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories
 

@@ -14,7 +14,7 @@ from pytest_django import Settings
 
 from agents import doctor_checks
 from agents.doctor_checks import SettingsFinding
-from bonobot.monitoring import database_state, health
+from bonobot.monitoring import database_state, health_endpoints
 from bonobot.processes.process_status import ProcessStatus, read_statuses, write_statuses
 from mcp_servers.client.child_process import GROUP, NAMESPACE
 from mcp_servers.client.sandbox import ServerSandboxUnavailable
@@ -141,7 +141,7 @@ def test_keys_that_decrypt_nothing_fail_with_a_remedy(
     db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert get_states(doctor_checks.inspect_secrets) == {"secrets": "ok"}
-    monkeypatch.setattr(health, "list_unreadable_fields", lambda: iter(["tokens"]))
+    monkeypatch.setattr(health_endpoints, "list_unreadable_fields", lambda: iter(["tokens"]))
     (finding,) = doctor_checks.inspect_secrets()
     assert (finding.state, finding.detail) == ("failed", "encrypted with other keys: tokens")
 

@@ -13,7 +13,7 @@ from agents.models import Agent
 from bonobot.accounts.models import Organization
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import Server
 from tests import admin_client
 from tests.agents.labeled_stores import APPROVAL_REQUIRED, BOTH, World, create_world, declare_tool

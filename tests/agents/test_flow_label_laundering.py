@@ -24,7 +24,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.flow_labels.store_labels import (
     clear_store_labels,
     get_store_labels,

@@ -31,7 +31,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import corpus, factories

@@ -14,7 +14,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels import FlowLabel, encode_labels
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from tests import admin_client, factories, rest
 
 pytestmark = pytest.mark.django_db(transaction=True)

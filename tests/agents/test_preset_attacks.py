@@ -25,7 +25,8 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.presets.allowed_folders import get_organization_folder
 from mcp_servers.presets.enabled_presets import enable_preset
-from mcp_servers.presets.services import build_server_spec, get_preset, load_presets
+from mcp_servers.presets.services import build_server_spec, get_preset
+from mcp_servers.presets.sync_catalog import load_presets
 from mcp_servers.services import create_server
 from tests import factories
 from tests.parts import FIRST_SDK, NODE_SERVERS

@@ -29,7 +29,7 @@ def texts(found: object) -> list[str]:
         ("agents.tasks", "from bonobot.celery import app"),
         ("agents.sessions.loop", "from agents.workflows import runs"),
         ("agents.policies.rules", "from agents.calls.snapshots import CallSnapshot"),
-        ("bonobot.accounts.tokens.services", "from bonobot.monitoring import health"),
+        ("bonobot.accounts.tokens.services", "from bonobot.monitoring import health_endpoints"),
         (
             "agents.api.views",
             'view = import_string("bonobot.checks.check_settings")',

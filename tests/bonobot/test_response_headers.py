@@ -145,7 +145,7 @@ def test_error_responses_have_the_security_headers(monkeypatch: pytest.MonkeyPat
     async def fail(_: Any) -> None:
         raise OSError("canary")
 
-    monkeypatch.setattr(asgi.health, "respond_healthz", fail)
+    monkeypatch.setattr(asgi.health_endpoints, "respond_healthz", fail)
     messages: list[Any] = []
 
     async def send(message: Any) -> None:

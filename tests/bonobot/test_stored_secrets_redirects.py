@@ -17,7 +17,7 @@ from bonobot.core.crypto.secret_addresses import normalize_origin
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.notifications.models import NotificationChannel
 from mcp_servers.models import Preset, Secret, Server
-from mcp_servers.presets.services import save_as_preset
+from mcp_servers.presets.save_as_preset import save_as_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, delete_server, update_server
 from tests import factories, rest

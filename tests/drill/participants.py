@@ -5,7 +5,7 @@ from uuid import UUID
 from agents.budgets.services import BudgetLine, set_budgets
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server

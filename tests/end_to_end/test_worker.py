@@ -22,7 +22,7 @@ from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server

@@ -1,7 +1,7 @@
 """A raw server that sends change notifications, and helpers to read the resulting rows."""
 
 from mcp_servers.models import HealthCheck, Server
-from mcp_servers.subscriptions.queries import load_change_notification_status
+from mcp_servers.subscriptions.change_notification_status import load_change_notification_status
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp
 

@@ -15,7 +15,7 @@ from mcp_servers import discovery
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
 from mcp_servers.definition_reviews import approve_definitions
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.health.server_status import record_failure
 from mcp_servers.models import ChangeSubscription, Definition, ResourceSubscription, Server
 from mcp_servers.services import delete_server

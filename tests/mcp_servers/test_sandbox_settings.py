@@ -11,7 +11,7 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
 from mcp_servers.models import Server
 from mcp_servers.presets.catalog import fill_preset
-from mcp_servers.presets.services import save_as_preset
+from mcp_servers.presets.save_as_preset import save_as_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, update_server
 from tests import admin_client, factories, rest

@@ -20,7 +20,8 @@ from mcp_servers.import_export.export_servers import SecretPlaceholders, export_
 from mcp_servers.import_export.import_plan import plan_servers
 from mcp_servers.models import Secret, Server
 from mcp_servers.presets.allowed_folders import get_organization_folder
-from mcp_servers.presets.services import PresetSpec, create_preset, save_as_preset
+from mcp_servers.presets.save_as_preset import save_as_preset
+from mcp_servers.presets.services import PresetSpec, create_preset
 from mcp_servers.server_config import ServerSpec, build_changed_spec
 from mcp_servers.services import create_server, update_server
 from tests import factories, rest

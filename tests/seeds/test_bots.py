@@ -17,7 +17,7 @@ from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Server
-from mcp_servers.presets.services import load_presets
+from mcp_servers.presets.sync_catalog import load_presets
 from mcp_servers.scanning.definition_text import strip_markup
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server

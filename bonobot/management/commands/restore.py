@@ -16,7 +16,7 @@ from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.problems import Conflict, Problem
 from bonobot.maintenance import backups
 from bonobot.management.command_groups import COMMAND_HELPS
-from bonobot.monitoring import health
+from bonobot.monitoring import health_endpoints
 
 
 class Command(BaseCommand):
@@ -55,7 +55,7 @@ class Command(BaseCommand):
         database = settings.DATABASES["default"]
         backups.restore_backup(options["folder"], database=database, var=Path(settings.BONOBOT_VAR))
         call_command("migrate", interactive=False, verbosity=0)
-        unreadable_fields = list(health.list_unreadable_fields())
+        unreadable_fields = list(health_endpoints.list_unreadable_fields())
         if options["json"]:
             self.stdout.write(
                 json.dumps(asdict(manifest) | {"unopened": unreadable_fields}, indent=2)

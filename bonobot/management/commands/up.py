@@ -22,7 +22,7 @@ from bonobot.core.problems import Problem, ServiceUnavailable
 from bonobot.ledger.writer import writer_thread
 from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.management.preload_modules import load_programs
-from bonobot.monitoring import database_state, health
+from bonobot.monitoring import database_state, health_endpoints
 from bonobot.processes.forked_process import can_fork
 from bonobot.processes.memory_arenas import limit_memory_arenas
 from bonobot.processes.process_status import delete_statuses, write_statuses
@@ -38,7 +38,7 @@ from bonobot.processes.programs import (
 )
 from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor
 from bonobot.processes.supervisor import format_process_names as listed
-from mcp_servers.presets.services import load_presets_if_outdated
+from mcp_servers.presets.sync_catalog import load_presets_if_outdated
 from mcp_servers.schemas import subprocess_pool
 
 READY_WITHIN_S = 60
@@ -290,7 +290,8 @@ def is_healthy(host: str, port: int) -> bool:
             (LOOPBACK_ADDRESSES.get(host, host), port), timeout=1
         ) as connection:
             connection.settimeout(5)
-            connection.sendall(f"GET {health.LIVENESS_PATH} HTTP/1.0\r\n\r\n".encode("ascii"))
+            request = f"GET {health_endpoints.LIVENESS_PATH} HTTP/1.0\r\n\r\n"
+            connection.sendall(request.encode("ascii"))
             return b" 200 " in connection.recv(64)
     except OSError:
         return False

@@ -16,7 +16,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import Server
 from tests import factories, rest
 from tests.agents.gateway.conftest import gateway_client  # noqa: F401  # a fixture

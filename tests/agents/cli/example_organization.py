@@ -24,7 +24,7 @@ from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Launcher, Preset, Server
-from mcp_servers.presets.services import load_presets
+from mcp_servers.presets.sync_catalog import load_presets
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import admin_client, factories

@@ -7,7 +7,7 @@ from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow, FlowCell
 from mcp_servers.flow_labels import build_flow_key
 from mcp_servers.models import Launcher, Preset
-from mcp_servers.presets.services import load_presets
+from mcp_servers.presets.sync_catalog import load_presets
 from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)

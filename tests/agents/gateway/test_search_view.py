@@ -18,7 +18,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
 from bonobot.ledger.usage.query_rollups import count_recent_successes
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import Server
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, Reply, token_of

@@ -24,7 +24,7 @@ from agents.wakeups import wake_parent
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from tests import factories, rest
 from tests.wait import eventually
 

@@ -14,7 +14,7 @@ from agents.services import attach_server
 from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import Definition
 from tests import factories
 from tests.agents.crash_scenarios import assert_in_order, kill_at_each_moment, list_calls

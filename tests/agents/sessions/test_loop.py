@@ -37,7 +37,7 @@ from bonobot.ledger.types import (
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server

@@ -12,7 +12,7 @@ from mcp_servers.cli import oauth_logins
 from mcp_servers.models import Server
 from mcp_servers.oauth_client import access_tokens
 from mcp_servers.oauth_client.token_requests import OAuthTokens
-from mcp_servers.presets.services import load_presets
+from mcp_servers.presets.sync_catalog import load_presets
 from tests import factories, rest
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,7 +13,7 @@ from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog, check_packages
 from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.check_packages import resolve
-from mcp_servers.presets.services import load_presets
+from mcp_servers.presets.sync_catalog import load_presets
 from tests import admin_client
 
 pytestmark = pytest.mark.django_db(transaction=True)

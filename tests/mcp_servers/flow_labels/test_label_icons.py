@@ -3,12 +3,8 @@
 import pytest
 
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.label_icons import (
-    ALL_MARKS,
-    ToolRisk,
-    find_tool_risk,
-    list_label_marks,
-)
+from mcp_servers.flow_labels.label_icons import ALL_MARKS, list_label_marks
+from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
 
 
 def test_every_tool_has_the_same_columns_in_the_same_order() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_servers.flow_labels.store_labels import NO_STORE, StoreUse, infer_store_use
+from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse, infer_store_use
 from mcp_servers.flow_labels.suggested_labels import LabelContext, infer_labels
 from tests.mcp_servers.labeled_tools import LabeledTool, labeled_tools
 

@@ -10,7 +10,7 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
-from mcp_servers.flow_labels.services import get_effective_labels, load_label_context
+from mcp_servers.flow_labels.effective_labels import get_effective_labels, load_label_context
 from mcp_servers.models import ApiDocument, Definition, Server
 from mcp_servers.openapi.services import (
     create_operation,

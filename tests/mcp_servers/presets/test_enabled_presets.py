@@ -26,7 +26,8 @@ from mcp_servers.presets.enabled_presets import (
     enable_preset,
     list_enabled_ids,
 )
-from mcp_servers.presets.services import build_server_spec, get_preset, load_presets
+from mcp_servers.presets.services import build_server_spec, get_preset
+from mcp_servers.presets.sync_catalog import load_presets
 from mcp_servers.services import create_server
 from tests import admin_client, factories, rest
 from tests.rest import RestClient

@@ -16,8 +16,8 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import ChangeSubscription, Server
 from mcp_servers.services import delete_server, set_server_enabled, update_server
 from mcp_servers.subscriptions import leases, list_changed
+from mcp_servers.subscriptions.change_notification_status import load_change_notification_status
 from mcp_servers.subscriptions.list_changed import ListChangedListener
-from mcp_servers.subscriptions.queries import load_change_notification_status
 from tests import factories
 from tests.mcp_servers.client.event_recorder import CHANGED, acknowledgement, end, frame, stream
 from tests.mcp_servers.raw_list_changed_server import discoveries, state

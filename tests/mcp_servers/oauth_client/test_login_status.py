@@ -7,7 +7,7 @@ from bonobot.accounts.roles import Role
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Server
 from mcp_servers.oauth_client import access_tokens, authorization_code
-from mcp_servers.oauth_client.queries import list_pending_logins, load_login_statuses
+from mcp_servers.oauth_client.login_status import list_pending_logins, load_login_statuses
 from mcp_servers.oauth_client.token_requests import OAuthTokens
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server

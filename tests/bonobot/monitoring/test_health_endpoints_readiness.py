@@ -22,7 +22,7 @@ from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import schedules
 from bonobot.jobs.celery_beat import BonobotScheduler
-from bonobot.monitoring import database_state, health
+from bonobot.monitoring import database_state, health_endpoints
 from bonobot.monitoring.probe_server import ProbeServer
 
 # The runtime's threads close their connections.
@@ -31,10 +31,10 @@ committed = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _reset_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(health._KeyProbeResult, "at", 0.0)
-    monkeypatch.setattr(health, "readiness_cache", health.ReadinessCache())
+    monkeypatch.setattr(health_endpoints._KeyProbeResult, "at", 0.0)
+    monkeypatch.setattr(health_endpoints, "readiness_cache", health_endpoints.ReadinessCache())
     yield
-    health._KeyProbeResult.at = 0.0
+    health_endpoints._KeyProbeResult.at = 0.0
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def complete_installation(db: None) -> None:
 
 
 def get_readiness(query: str = "") -> tuple[int, str, dict[str, str]]:
-    response = health.answer_readyz(RequestFactory().get(f"/readyz{query}"))
+    response = health_endpoints.answer_readyz(RequestFactory().get(f"/readyz{query}"))
     body = json.loads(response.content)
     return (
         response.status_code,
@@ -84,8 +84,8 @@ def test_an_unavailable_database_is_unready_and_its_address_hidden(
     def fail() -> None:
         raise OperationalError("connection to 10.0.0.5 as bonobot refused")
 
-    monkeypatch.setattr(health.connection, "cursor", fail)
-    response = health.answer_readyz(RequestFactory().get("/readyz"))
+    monkeypatch.setattr(health_endpoints.connection, "cursor", fail)
+    response = health_endpoints.answer_readyz(RequestFactory().get("/readyz"))
     assert response.status_code == 503
     assert b"10.0.0.5" not in response.content
 
@@ -112,7 +112,7 @@ def test_keys_that_cant_decrypt_stored_values_are_unready(
     assert get_readiness()[2]["keys"] == "ok"
     monkeypatch.setattr(fields, "CRYPTER", MultiFernet([Fernet(Fernet.generate_key())]))
     assert get_readiness()[2]["keys"] == "ok", "tried once a minute"
-    health._KeyProbeResult.at = 0.0
+    health_endpoints._KeyProbeResult.at = 0.0
     status, summary, states = get_readiness()
     assert (status, summary, states["keys"]) == (503, "unready", "failed")
 
@@ -126,15 +126,14 @@ def test_a_token_whose_pepper_is_missing_is_reported(
     Token.objects.create(
         organization=organization, name="x", key="k", pepper_id=7, digest="d", role="member"
     )
-    assert list(health.list_unreadable_fields()) == ["tokens"]
+    assert list(health_endpoints.list_unreadable_fields()) == ["tokens"]
 
 
 @committed
 def test_readiness_is_answered_before_django(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = (health.ReadinessPart("worker", "failed", "0 alive"),)
-    monkeypatch.setattr(
-        health, "measure_readiness", lambda: health.ReadinessReport(parts, time.monotonic())
-    )
+    parts = (health_endpoints.ReadinessPart("worker", "failed", "0 alive"),)
+    report = health_endpoints.ReadinessReport(parts, time.monotonic())
+    monkeypatch.setattr(health_endpoints, "measure_readiness", lambda: report)
     messages: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -154,12 +153,12 @@ def test_readiness_is_answered_before_django(monkeypatch: pytest.MonkeyPatch) ->
 def test_readiness_is_cached_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def measure() -> health.ReadinessReport:
+    def measure() -> health_endpoints.ReadinessReport:
         calls.append(1)
-        return health.ReadinessReport((), time.monotonic())
+        return health_endpoints.ReadinessReport((), time.monotonic())
 
-    monkeypatch.setattr(health, "measure_readiness", measure)
-    cache = health.ReadinessCache()
+    monkeypatch.setattr(health_endpoints, "measure_readiness", measure)
+    cache = health_endpoints.ReadinessCache()
     for _ in range(5):
         get_runtime().call(cache.get_report)
     assert calls == [1]
@@ -169,14 +168,14 @@ def test_readiness_is_cached_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hanging_database_is_reported_and_queried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     release, calls = threading.Event(), []
 
-    def hang() -> health.ReadinessReport:
+    def hang() -> health_endpoints.ReadinessReport:
         calls.append(1)
         release.wait(20)
-        return health.ReadinessReport((), time.monotonic())
+        return health_endpoints.ReadinessReport((), time.monotonic())
 
-    monkeypatch.setattr(health, "measure_readiness", hang)
-    monkeypatch.setattr(health, "REPORT_TIMEOUT_S", 0.01)
-    cache = health.ReadinessCache()
+    monkeypatch.setattr(health_endpoints, "measure_readiness", hang)
+    monkeypatch.setattr(health_endpoints, "REPORT_TIMEOUT_S", 0.01)
+    cache = health_endpoints.ReadinessCache()
     try:
         assert [get_runtime().call(cache.get_report).status for _ in range(3)] == ["unready"] * 3
         assert calls == [1]

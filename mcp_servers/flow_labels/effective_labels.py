@@ -17,7 +17,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.audit import record_server_change
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.store_labels import StoreUse, infer_store_use
+from mcp_servers.flow_labels.store_use import StoreUse, infer_store_use
 from mcp_servers.flow_labels.suggested_labels import (
     LabelContext,
     Labels,

@@ -8,7 +8,7 @@ from django.db import OperationalError
 from django.test import RequestFactory
 
 from bonobot import asgi
-from bonobot.monitoring import database_state, health
+from bonobot.monitoring import database_state, health_endpoints
 from tests.processes import Web
 
 
@@ -18,7 +18,7 @@ def _clear_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def get_health() -> tuple[int, dict[str, str]]:
-    response = health.answer_healthz(RequestFactory().get(health.LIVENESS_PATH))
+    response = health_endpoints.answer_healthz(RequestFactory().get(health_endpoints.LIVENESS_PATH))
     return response.status_code, json.loads(response.content)
 
 

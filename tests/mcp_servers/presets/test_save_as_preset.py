@@ -11,7 +11,7 @@ from bonobot.core.problems import Forbidden, NotFound
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.catalog import fill_preset
-from mcp_servers.presets.services import save_as_preset
+from mcp_servers.presets.save_as_preset import save_as_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 

@@ -10,7 +10,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from mcp_servers.models import ChangeSubscription, Server
 from mcp_servers.subscriptions import leases
-from mcp_servers.subscriptions.queries import load_change_notification_status
+from mcp_servers.subscriptions.change_notification_status import load_change_notification_status
 from tests import factories
 
 LIST_CHANGED_CAPABILITIES = {

@@ -8,7 +8,7 @@ from pytest_django import DjangoAssertNumQueries
 from bonobot.accounts.models import Organization
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.catalog import load_catalog
-from mcp_servers.presets.services import load_after_migrate, load_presets
+from mcp_servers.presets.sync_catalog import load_after_migrate, load_presets
 from tests import database_flush
 
 pytestmark = pytest.mark.django_db
