@@ -373,7 +373,8 @@ def _is_tool_selected(server: Server, tool: str) -> bool:
 def _is_unchanged(row: Definition, item: RawDefinition) -> bool:
     """Return whether a row matches the declaration and needs no new scan.
 
-    What older rules refused is scanned again here; what they passed, by `scanning.services`.
+    What older rules refused is scanned again here; what they passed, by a rescan
+    (`scanning.rescan_definitions`).
     """
     is_current = row.rules_version >= RULES_VERSION or not row.fault
     is_same = row.present and bool(item.fault) <= bool(row.fault)

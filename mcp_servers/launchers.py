@@ -1,4 +1,4 @@
-"""Which programs may start a stdio server (docs/stdio-servers.md; pure).
+"""Which programs may start a stdio server (docs/stdio-servers.md).
 
 Choosing a program means running code on this host. So a command must be the bare name of a launcher
 on the allowlist, or exactly an absolute path on it. Shells are never allowed, even if listed: their
@@ -6,13 +6,21 @@ arguments would be an unapproved program.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import PurePosixPath
 
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import ConfigWarning, Problem
+from bonobot.core.problems import ConfigWarning, InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.models import Launcher
 from mcp_servers.unpinned_packages import find_unpinned_package
+
+LAUNCHER_REMEDY = (
+    "Specify a program on the search path, or an absolute path to one. Shells aren't allowed."
+)
 
 SHELLS = frozenset(
     (
@@ -121,3 +129,32 @@ def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:
             "The arguments contain program code. Read it before you trust it.",
             "endpoint_config.args",
         )
+
+
+def create_launcher(principal: Principal, launcher: Launcher) -> None:
+    """Allow a program to start stdio servers; raises `InvalidInput` for shells and the like."""
+    try:
+        check_launcher(launcher.command, allowed_launchers={launcher.command})
+    except LauncherNotAllowed as refusal:
+        raise InvalidInput(str(refusal), field="command", remedy=LAUNCHER_REMEDY) from None
+    _write_launcher(principal, launcher, "launcher_created", launcher.save)
+
+
+def delete_launcher(principal: Principal, launcher: Launcher) -> None:
+    """Delete a launcher; servers that use it can no longer be started."""
+    _write_launcher(principal, launcher, "launcher_deleted", launcher.delete)
+
+
+def _write_launcher(
+    principal: Principal, launcher: Launcher, action: str, write: Callable[[], object]
+) -> None:
+    principal.require(Action.MANAGE_LAUNCHERS)
+    with record_change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="launcher",
+        resource_id=str(launcher.pk),
+        resource_name=make_visible(launcher.command),
+    ):
+        write()

@@ -1,6 +1,5 @@
-"""Create, update and delete servers and launchers."""
+"""Create, update and delete servers."""
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -14,18 +13,14 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, InvalidInput
-from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.core.problems import Conflict
 from bonobot.ledger.types import Actor
 from mcp_servers.audit import record_server_change
 from mcp_servers.close_connections import close_outdated_connections
 from mcp_servers.health import outages
-from mcp_servers.launchers import LauncherNotAllowed, check_launcher
 from mcp_servers.models import (
     ApiDocument,
     ChangeSubscription,
-    Launcher,
     Preset,
     ResourceSubscription,
     Secret,
@@ -38,10 +33,6 @@ from mcp_servers.presets.enabled_presets import check_enabled
 from mcp_servers.server_config import ServerColumns, ServerSpec, clean_server_spec
 from mcp_servers.server_names import check_name, slugify
 from mcp_servers.subscriptions import leases
-
-LAUNCHER_REMEDY = (
-    "Specify a program on the search path, or an absolute path to one. Shells aren't allowed."
-)
 
 
 def create_server(
@@ -219,32 +210,3 @@ def _write_secrets(server: Server, checked: ServerColumns, actor: Actor) -> list
     server.refresh_from_db()
     written_keys = {key for key, value in checked.secrets.items() if value is not None}
     return sorted(f"{placement}.{name}" for placement, name in written_keys | removed_keys)
-
-
-def create_launcher(principal: Principal, launcher: Launcher) -> None:
-    """Allow a program to start stdio servers; raises `InvalidInput` for shells and the like."""
-    try:
-        check_launcher(launcher.command, allowed_launchers={launcher.command})
-    except LauncherNotAllowed as refusal:
-        raise InvalidInput(str(refusal), field="command", remedy=LAUNCHER_REMEDY) from None
-    _write_launcher(principal, launcher, "launcher_created", launcher.save)
-
-
-def delete_launcher(principal: Principal, launcher: Launcher) -> None:
-    """Delete a launcher; servers that use it can no longer be started."""
-    _write_launcher(principal, launcher, "launcher_deleted", launcher.delete)
-
-
-def _write_launcher(
-    principal: Principal, launcher: Launcher, action: str, write: Callable[[], object]
-) -> None:
-    principal.require(Action.MANAGE_LAUNCHERS)
-    with record_change(
-        organization_id=principal.organization_id,
-        actor=principal.actor,
-        action=action,
-        resource_type="launcher",
-        resource_id=str(launcher.pk),
-        resource_name=make_visible(launcher.command),
-    ):
-        write()

@@ -15,7 +15,7 @@ from mcp_servers.discovery import ServerRemoved, run_discovery
 from mcp_servers.health import check_servers, retention
 from mcp_servers.models import BulkJob
 from mcp_servers.oauth_client import revocation
-from mcp_servers.scanning.services import scan_outdated_definitions
+from mcp_servers.scanning.rescan_definitions import scan_outdated_definitions
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.roles import Action
 from bonobot.ledger.models import AuditRow
-from mcp_servers.admin.servers import ServerAdmin, render_uptime_bar
+from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.admin.uptime_bar import render_uptime_bar
 from mcp_servers.health.outages import (
     OUTAGES_SHOWN,
     list_recent_outages,

@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.admin_base import ScopedAdmin
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import register
+from mcp_servers.launchers import create_launcher, delete_launcher
 from mcp_servers.models import Launcher
-from mcp_servers.services import create_launcher, delete_launcher
 
 
 @register(Launcher)

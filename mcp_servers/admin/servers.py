@@ -1,8 +1,7 @@
 """The admin of servers: list, filters, bulk actions, test and refresh."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, tzinfo
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, ClassVar
 
 from django.contrib import messages
@@ -12,17 +11,16 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, TabGroup, format_problem
 from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, milliseconds, percent, thousands
+from bonobot.accounts.templatetags.display import ago, milliseconds, thousands
 from bonobot.core.admin.theme import (
     DropdownFilter,
     MultipleChoicesDropdownFilter,
@@ -30,7 +28,6 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
-from bonobot.core.i18n import time_zones
 from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
@@ -38,8 +35,8 @@ from mcp_servers.admin import bulk_actions, openapi
 from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
 from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
+from mcp_servers.admin.uptime_bar import render_uptime_bar
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult, discover_servers
-from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
@@ -123,37 +120,6 @@ def add_pool_operations(request: HttpRequest) -> HttpResponseBase:
 def show_operation_preview(request: HttpRequest) -> HttpResponseBase:
     """Show what an operation would send."""
     return openapi.render_operation_preview(request, resolve_principal(request))
-
-
-def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) -> SafeString:
-    """Render the segments as a bar; titles show their start time.
-
-    Doesn't use a template, because a list shows about a thousand segments.
-    """
-    checked = [segment.up for segment in segments if segment.up is not None]
-    counts = {"n": sum(uptime < 100 for uptime in checked), "checked": len(checked)}
-    locale = str(get_language()), time_zones.get_reader_time_zone()
-    return format_html(
-        '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
-        " bb-tiny" if tiny else "",
-        _t("Server availability: failures in %(n)d of %(checked)d checked periods") % counts,
-        SafeString("".join(_render_segment(segment, locale) for segment in segments)),
-    )
-
-
-def _render_segment(segment: UptimeSegment, locale: tuple[str, tzinfo]) -> SafeString:
-    begins = segment.begins.replace(second=0, microsecond=0)
-    return _render_known_segment(segment.tone, begins, segment.up, locale)
-
-
-@lru_cache(maxsize=1_024)
-def _render_known_segment(
-    tone: str, begins: datetime, uptime: float | None, _locale: tuple[str, tzinfo]
-) -> SafeString:
-    """Render a segment; the servers of a list have the same hours, most with the same result."""
-    text = _t("not checked") if uptime is None else percent(uptime)
-    title = f"{time_zones.format_datetime(begins)} · {text}"
-    return format_html('<i data-tone="{}" title="{}"></i>', tone, title)
 
 
 class PendingReviewFilter(DropdownFilter):

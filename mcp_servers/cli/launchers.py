@@ -8,8 +8,8 @@ from django.conf import settings
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import NotFound
+from mcp_servers.launchers import create_launcher, delete_launcher
 from mcp_servers.models import Launcher
-from mcp_servers.services import create_launcher, delete_launcher
 
 
 def _serialize_launcher(launcher: Launcher) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Scan definitions with rules and the classifier (pure).
 
 Each definition stores the version of the rules; with an older version, it is rescanned in the
-background (`mcp_servers.scanning.services`).
+background (`mcp_servers.scanning.rescan_definitions`).
 
 Where no single rule matches, the classifier's score of the whole definition is compared with a
 threshold that was set on legitimate definitions. A definition that names another tool has a lower

@@ -80,6 +80,7 @@ DECISIONS = (
     "bonobot.ledger.types",
     "bonobot.ledger.usage.aggregation",
     "bonobot.ledger.writer.batch_plan",
+    "bonobot.ledger.writer.repeated_refusals",
     "bonobot.notifications.events",
     "mcp_servers.health.uptime",
     "mcp_servers.openapi.compose_document",

@@ -1,14 +1,10 @@
-"""Decide a batch of items, and count repeated refusals. No I/O.
+"""Decide a batch of items. No I/O.
 
 The writer locks and reads the rows of a batch, this module decides item by item, and the writer
 stores the plan. A refused item doesn't change the state that the next item sees.
-
-The first of equal refusals is written at once. Repeats within its window are counted in memory; at
-the end of the window, or when the process stops, the row is closed with `repeats`. A killed
-process loses at most the counts of one minute, never the first row.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -36,78 +32,7 @@ from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.types import Admission, AdmissionResult, Opening, Settlement
-
-WINDOW_S = 60.0
-MAX_WINDOWS = 10_000  # then the oldest is closed early, to limit memory
-
-RefusalKey = tuple[UUID, str, str, UUID | None, str, str, str, str]
-
-
-def build_refusal_key(opening: Opening) -> RefusalKey:
-    """Return the key of equal refusals: organization, actor, agent, action, resource and code."""
-    return (
-        opening.organization_id,
-        opening.actor.kind,
-        opening.actor.id,
-        opening.agent_id,
-        opening.action,
-        opening.resource_type,
-        opening.resource_id,
-        opening.code,
-    )
-
-
-@dataclass(slots=True)
-class RefusalWindow:
-    """The first of equal refusals, the number of repeats, and the time of the last one."""
-
-    row_id: UUID
-    organization_id: UUID
-    ends_at: float
-    last_at: datetime
-    repeats: int = 0
-
-
-@dataclass(slots=True)
-class RepeatedRefusals:
-    """The open refusal windows of a process; times are in seconds of a monotonic clock."""
-
-    # In order of opening; all windows are equally long, so the first one ends first.
-    _windows: dict[RefusalKey, RefusalWindow] = field(default_factory=dict)
-
-    def find_window(self, key: RefusalKey, now: float) -> RefusalWindow | None:
-        """Return the open window of an equal refusal, if there is one."""
-        window = self._windows.get(key)
-        return window if window is not None and now < window.ends_at else None
-
-    def open_window(
-        self, key: RefusalKey, row_id: UUID, *, at: datetime, now: float
-    ) -> list[RefusalWindow]:
-        """Open a window after a written refusal; return windows closed for it that have repeats."""
-        ended_windows = [self._windows.pop(key)] if key in self._windows else []
-        if len(self._windows) >= MAX_WINDOWS:
-            ended_windows.append(self._windows.pop(next(iter(self._windows))))
-        self._windows[key] = RefusalWindow(row_id, key[0], now + WINDOW_S, at)
-        return [window for window in ended_windows if window.repeats]
-
-    def count_refusal(self, key: RefusalKey, at: datetime) -> None:
-        """Count a repeated refusal in an open window."""
-        window = self._windows[key]
-        window.repeats += 1
-        window.last_at = at
-
-    def find_next_end(self) -> float | None:
-        """Return when the next window ends, or None."""
-        window = next(iter(self._windows.values()), None)
-        return window.ends_at if window is not None else None
-
-    def take_ended_windows(self, now: float) -> Iterator[RefusalWindow]:
-        """Remove the windows that have ended; yield those with repeats."""
-        while (ends_at := self.find_next_end()) is not None and ends_at <= now:
-            window = self._windows.pop(next(iter(self._windows)))
-            if window.repeats:
-                yield window
-
+from bonobot.ledger.writer.repeated_refusals import RefusalWindow
 
 Answer = AdmissionResult | UUID | bool | Refusal
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from bonobot.core.runtime import DirectFuture
 from bonobot.ledger.admission import AuditUnavailable, Refusal
-from bonobot.ledger.writer.batch_plan import Answer, CloseItem, Item, RefusalKey
+from bonobot.ledger.writer.batch_plan import Answer, CloseItem, Item
+from bonobot.ledger.writer.repeated_refusals import RefusalKey
 
 
 @dataclass(slots=True, eq=False)

@@ -41,12 +41,8 @@ from bonobot.ledger.writer.batch_plan import (
     CloseItem,
     Item,
     OpenItem,
-    RefusalKey,
-    RefusalWindow,
-    RepeatedRefusals,
     build_close_item,
     build_open_item,
-    build_refusal_key,
     build_repeat_item,
 )
 from bonobot.ledger.writer.committer import BatchCommitter
@@ -57,6 +53,12 @@ from bonobot.ledger.writer.queue import (
     LoopWaiters,
     QueuedItem,
     wake_callers,
+)
+from bonobot.ledger.writer.repeated_refusals import (
+    RefusalKey,
+    RefusalWindow,
+    RepeatedRefusals,
+    build_refusal_key,
 )
 
 __all__ = ["DEADLINE_S", "LedgerWriter", "Refusal", "close_writer", "get_writer"]
@@ -254,7 +256,8 @@ class LedgerWriter:
 
     def _wait_for_items(self) -> list[QueuedItem] | None:
         """Wait for items; return all waiting ones, or None to stop."""
-        next_end = self._repeated_refusals.find_next_end()
+        refusals = self._repeated_refusals
+        next_end = refusals.find_next_end() if refusals.windows else None
         timeout_s = None if next_end is None else max(next_end - time.monotonic(), 0)
         try:
             queued_item = self._queue.get(timeout=timeout_s)

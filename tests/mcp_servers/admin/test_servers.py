@@ -13,7 +13,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
 from mcp_servers import discovery, services
-from mcp_servers.admin import server_details
+from mcp_servers.admin import server_details, uptime_bar
 from mcp_servers.admin import servers as listing
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
 from mcp_servers.health.uptime import UptimeSegment
@@ -386,6 +386,6 @@ def test_a_failure_of_one_server_doesnt_affect_others(
 def test_an_uptime_bar_says_in_words_how_often_the_server_failed() -> None:
     now = timezone.now()
     segments = [UptimeSegment(now, now, uptime) for uptime in (None, 100.0, 75.0, 0.0)]
-    html = listing.render_uptime_bar(segments)
+    html = uptime_bar.render_uptime_bar(segments)
     assert "Server availability: failures in 2 of 3 checked periods" in html
     assert "not checked" in html

@@ -12,12 +12,12 @@ from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Definition
 from mcp_servers.scanning.definitions import RULES_VERSION
-from mcp_servers.scanning.services import (
-    collect_all_findings,
+from mcp_servers.scanning.rescan_definitions import (
     find_outdated_definitions,
     save_findings,
     scan_outdated_definitions,
 )
+from mcp_servers.scanning.services import collect_all_findings
 from mcp_servers.tasks import rescan_definitions
 from tests import admin_client, factories
 from tests.wait import eventually

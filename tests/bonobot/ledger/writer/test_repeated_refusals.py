@@ -1,8 +1,8 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from bonobot.ledger.writer import batch_plan
-from bonobot.ledger.writer.batch_plan import WINDOW_S, RepeatedRefusals, build_refusal_key
+from bonobot.ledger.writer import repeated_refusals
+from bonobot.ledger.writer.repeated_refusals import WINDOW_S, RepeatedRefusals, build_refusal_key
 from tests.bonobot.ledger.factories import opening_of
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -62,7 +62,7 @@ def test_the_oldest_window_ends_when_the_limit_is_reached() -> None:
     windows.open_window(KEY, UUID(int=0), at=AT, now=0)
     windows.count_refusal(KEY, AT)
     ended = []
-    for number in range(1, batch_plan.MAX_WINDOWS + 1):
+    for number in range(1, repeated_refusals.MAX_WINDOWS + 1):
         key = build_refusal_key(opening_of(ORGANIZATION, code=str(number)))
         ended += windows.open_window(key, UUID(int=number), at=AT, now=0)
     assert [window.row_id for window in ended] == [UUID(int=0)]
