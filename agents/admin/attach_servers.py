@@ -38,7 +38,8 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from mcp_servers.admin.add_by_url import add_by_url
 from mcp_servers.admin.add_servers import ServerDestination, add_by_form
-from mcp_servers.admin.openapi import add_api, add_declared_api
+from mcp_servers.admin.declared_operations import add_declared_api
+from mcp_servers.admin.openapi import add_api
 from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
 from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.discovery import discover_servers

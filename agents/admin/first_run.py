@@ -49,7 +49,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.ledger.api.audit_filter import parse_uuid
 from bonobot.ledger.models import AuditRow
-from mcp_servers.admin import add_servers, openapi, preset_gallery
+from mcp_servers.admin import add_servers, declared_operations, openapi, preset_gallery
 from mcp_servers.admin.add_by_url import add_by_url
 from mcp_servers.admin.review_new_servers import build_added_url, show_added_servers
 from mcp_servers.admin.servers import POOL_DESTINATION
@@ -67,7 +67,7 @@ ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
     "url": add_by_url,
     "paste": import_servers,
     "openapi": openapi.add_api,
-    "operations": openapi.add_declared_api,
+    "operations": declared_operations.add_declared_api,
     "form": add_servers.add_by_form,
 }
 

@@ -6,8 +6,11 @@ from mcp_servers.admin import (
     health,
     launchers,
     presets,
+    server_configuration,
+    server_credentials,
     server_details,
     servers,
+    store_labels,
 )
 
 __all__ = [
@@ -16,6 +19,8 @@ __all__ = [
     "health",
     "launchers",
     "presets",
+    "server_configuration",
+    "server_credentials",
     "server_details",
     "servers",
     "store_labels",

@@ -16,7 +16,13 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, TabGroup, format_problem
+from bonobot.accounts.admin_base import (
+    ObjectRequest,
+    TabbedAdmin,
+    TabGroup,
+    format_problem,
+    redirect_to_page,
+)
 from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
@@ -31,7 +37,7 @@ from bonobot.core.admin.theme import (
 from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
-from mcp_servers.admin import bulk_actions, openapi
+from mcp_servers.admin import bulk_actions, declared_operations, openapi
 from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
 from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
@@ -114,12 +120,14 @@ def add_pool_api(request: HttpRequest) -> HttpResponseBase:
 
 def add_pool_operations(request: HttpRequest) -> HttpResponseBase:
     """Add a REST API by declaring its first operation."""
-    return openapi.add_declared_api(request, resolve_principal(request), POOL_DESTINATION)
+    return declared_operations.add_declared_api(
+        request, resolve_principal(request), POOL_DESTINATION
+    )
 
 
 def show_operation_preview(request: HttpRequest) -> HttpResponseBase:
     """Show what an operation would send."""
-    return openapi.render_operation_preview(request, resolve_principal(request))
+    return declared_operations.render_operation_preview(request, resolve_principal(request))
 
 
 class PendingReviewFilter(DropdownFilter):
@@ -464,3 +472,8 @@ def refresh_server(visit: ObjectRequest) -> None:
         [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     add_discovery_messages(visit.request, attempts)
+
+
+def redirect_to_server(visit: ObjectRequest) -> HttpResponseBase:
+    """Redirect to the overview of a server, which connects it if it is enabled."""
+    return redirect_to_page(visit, "change", "?connect=1" if visit.object.enabled else "")
