@@ -20,7 +20,7 @@ from bonobot.core.crypto.signatures import Statement, StatementSigner
 from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.models import Head
 
-LOGGER = "bonobot.ledger.queries"
+LOGGER = "bonobot.ledger.queries"  # a name that log collectors know, no module
 KIND = "head"
 LOG_PREFIX = f"{LOGGER}: "
 LOG_FIELD = f"{KIND}="
