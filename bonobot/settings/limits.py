@@ -132,9 +132,9 @@ BONOBOT_STDIO_CPU_S = environment.read_number("BONOBOT_STDIO_CPU_S", 3_600, mini
 
 # --- Health checks -------------------------------------------------------------------------------
 
-# Seconds between checks: `mcp_servers.health.outages`.
+# Seconds between checks: `mcp_servers.health.check_delays`.
 BONOBOT_CHECK_EVERY_S = environment.read_number("BONOBOT_CHECK_EVERY_S", 60, minimum=10)
-# Seconds between checks of stdio servers without a child: `mcp_servers.health.outages`.
+# Seconds between checks of stdio servers without a child: `mcp_servers.health.check_delays`.
 BONOBOT_CHECK_STDIO_EVERY_S = environment.read_number(
     "BONOBOT_CHECK_STDIO_EVERY_S", 600, minimum=10
 )
