@@ -69,7 +69,7 @@ from bonobot.core.admin.theme import (
 )
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
-from bonobot.core.text.dollars import MICROUSD_PER_USD, parse_number
+from bonobot.core.text.amounts import MICROUSD_PER_USD, parse_number
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
 

@@ -29,7 +29,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
-from bonobot.core.text.dollars import parse_number
+from bonobot.core.text.amounts import parse_number
 from mcp_servers.admin.store_labels import read_seen_labels
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 

@@ -22,7 +22,7 @@ from bonobot.core import rate_limiter
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.dollars import MICROUSD_PER_USD
+from bonobot.core.text.amounts import MICROUSD_PER_USD
 from bonobot.ledger.budget_balances import load_balances
 from bonobot.ledger.models import FlowCell, RateCell
 from mcp_servers.flow_labels import FlowLabel, decode_labels

@@ -20,7 +20,7 @@ from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.dollars import MICROUSD_PER_USD, parse_number
+from bonobot.core.text.amounts import MICROUSD_PER_USD, parse_number
 from mcp_servers.cli.servers import add_price_arguments, collect_price_options, get_server
 from mcp_servers.cli.servers import serialize_server as server_json
 from mcp_servers.server_prices import set_prices

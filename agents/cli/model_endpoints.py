@@ -8,7 +8,7 @@ from agents.model_endpoints.services import ModelEndpointSpec
 from agents.models import ModelEndpoint
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, expand_variables
 from bonobot.core.cli.text_table import build_table
-from bonobot.core.text.dollars import parse_dollars
+from bonobot.core.text.amounts import parse_dollars
 from bonobot.core.text.masking import MASK
 
 # Fields of the specification that have an option of the same name.

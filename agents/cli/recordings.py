@@ -19,7 +19,7 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import ServiceUnavailable
-from bonobot.core.text.dollars import MICROUSD_PER_USD
+from bonobot.core.text.amounts import MICROUSD_PER_USD
 from bonobot.core.text.untrusted_text import make_visible
 
 POLL_INTERVAL_S = 0.5

@@ -187,7 +187,7 @@ COMMAND_GROUPS = {
             "agents.cli.agent_servers:VERBS": "status connect disconnect tools",
             "mcp_servers.cli.health:VERBS": "history",
             "agents.cli.server_calls:VERBS": "test-tool resources prompts read prompt",
-            "mcp_servers.cli.health:LOG_VERBS": "logs",
+            "mcp_servers.cli.logs:VERBS": "logs",
             "mcp_servers.cli.oauth_logins:VERBS": "login logout",
             "agents.cli.server_imports:VERBS": "import",
             "agents.config_file.cli:VERBS": "export apply",

@@ -24,7 +24,7 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound, Problem
-from bonobot.core.text.dollars import parse_dollars
+from bonobot.core.text.amounts import parse_dollars
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS

@@ -7,7 +7,7 @@ from django import forms
 
 from bonobot.accounts.templatetags.display import plain_dollars
 from bonobot.core.admin.theme import TextInput
-from bonobot.core.text.dollars import MICROUSD_PER_USD
+from bonobot.core.text.amounts import MICROUSD_PER_USD
 
 
 class DollarField(forms.DecimalField):

@@ -34,7 +34,7 @@ from bonobot.core.i18n.localization import (
     localize_if_translatable,
     localize_text,
 )
-from bonobot.core.text.dollars import MICROUSD_PER_USD
+from bonobot.core.text.amounts import MICROUSD_PER_USD
 from bonobot.core.text.markdown_html import render_markdown
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,

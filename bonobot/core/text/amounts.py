@@ -1,4 +1,4 @@
-"""Amounts of money, stored as micro-dollars."""
+"""Amounts that people type: numbers, and money, which is stored as micro-dollars."""
 
 import argparse
 import re

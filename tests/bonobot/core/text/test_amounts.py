@@ -7,7 +7,7 @@ import pytest
 from agents.admin.agents import parse_amount
 from agents.models import Budget
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.dollars import parse_dollars
+from bonobot.core.text.amounts import parse_dollars
 
 
 @pytest.mark.parametrize(
