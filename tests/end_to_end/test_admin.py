@@ -263,7 +263,7 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     expect(composer.locator("[data-file-list]")).to_contain_text("a.txt")
     composer.get_by_role("button", name="Remove file").click()
     state.get_by_role("button", name="Stop").click()
-    expect(state).to_contain_text("canceled", timeout=PATIENCE_MS)
+    expect(owner.get_by_text("Canceled", exact=True)).to_be_visible(timeout=PATIENCE_MS)
     canceled = Session.objects.filter(organization=acme).latest("created_at")
     assert canceled.status == Session.Status.CANCELLED
 

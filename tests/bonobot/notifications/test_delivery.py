@@ -212,7 +212,7 @@ TRANSLATIONS = {
     ),
     "The budget of the agent Helper is exhausted: 1.50 of 1.25 dollars per day. Calls "
     "are denied until the next period or until the budget is raised.": (
-        "Ein Budget (der Agent Helper) ist aufgebraucht: 1.50 von 1.25 Dollar pro Tag. "
+        "Ein Budget (der Agent Helper) ist aufgebraucht: 1,50 von 1,25 Dollar pro Tag. "
         "Aufrufe werden abgelehnt, bis der nächste Zeitraum beginnt oder das Budget erhöht "
         "wird."
     ),
