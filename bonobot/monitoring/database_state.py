@@ -4,7 +4,8 @@ import threading
 from typing import Any
 
 from django.db import DatabaseError, connection
-from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 
 from bonobot.core.i18n.messages import format_count
 
@@ -30,10 +31,22 @@ def find_readiness_problem() -> str:
 
 
 def count_unapplied_migrations() -> int:
-    """Return the number of unapplied migrations; raises `DatabaseError` if unreachable."""
+    """Return the number of unapplied migrations; raises `DatabaseError` if unreachable.
+
+    Counted from the files and the applied names. Django's graph of migrations can't be built by
+    commands that only read rows: they don't load all apps that migrations depend on.
+    """
     connection.ensure_connection()
-    executor = MigrationExecutor(connection)
-    return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    applied = MigrationRecorder(connection).applied_migrations().keys()
+    loader = MigrationLoader(None, load=False)
+    loader.load_disk()
+    migrations = loader.disk_migrations
+    replaced = {name for migration in migrations.values() for name in migration.replaces}
+    return sum(
+        name not in applied and not (migration.replaces and applied >= set(migration.replaces))
+        for name, migration in migrations.items()
+        if name not in replaced
+    )
 
 
 def explain_database_error(error: DatabaseError) -> str:

@@ -104,10 +104,12 @@ def test_an_unusable_database_is_reported_without_a_traceback(
     file = tmp_path / ("x.sqlite3" if content is not None else "nowhere/x.sqlite3")
     if content is not None:
         file.write_bytes(content)
+    environment = build_environment({"DATABASE_URL": f"sqlite:///{file}"})
+    del environment["DJANGO_SETTINGS_MODULE"]  # a command that only reads rows has its own
     result = subprocess.run(
         [sys.executable, "-m", "bonobot", "mcp", "list"],
         cwd=ROOT,
-        env=build_environment({"DATABASE_URL": f"sqlite:///{file}"}),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=60,
