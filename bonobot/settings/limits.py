@@ -58,7 +58,7 @@ BONOBOT_CALLS_PER_MESSAGE = environment.read_number("BONOBOT_CALLS_PER_MESSAGE",
 # Seconds that a session works on one message, waits excluded: `agents.services`.
 BONOBOT_RUN_S = environment.read_number("BONOBOT_RUN_S", 3_600, minimum=1)
 # Crashes of its worker in a row after which a session is quarantined:
-# `agents.sessions.quarantine`.
+# `agents.sessions.dead_runners`.
 BONOBOT_QUARANTINE_CRASHES = environment.read_number(
     "BONOBOT_QUARANTINE_CRASHES", 2, minimum=1, maximum=100
 )
