@@ -39,7 +39,7 @@ from mcp_servers.client.errors import (
     build_bundle_error,
     build_folder_error,
     build_missing_folder_error,
-    build_not_sandboxed_error,
+    build_required_sandbox_error,
     build_sandbox_error,
     build_unreachable_error,
     build_variable_error,
@@ -509,7 +509,7 @@ def _prepare_launch(
             )
         except ServerSandboxUnavailable as problem:
             if sandbox.required:
-                raise build_not_sandboxed_error(endpoint, str(problem), problem.remedy) from None
+                raise build_required_sandbox_error(endpoint, str(problem), problem.remedy) from None
             return Launch(choose_containment().prefix, args, env)
         ports = egress_proxy.ports if egress_proxy else ()
         sandbox_env = sandbox.build_environment(env)

@@ -11,35 +11,34 @@ from bonobot.core.http.connection_errors import find_failure
 from bonobot.core.http.egress import EgressDenied
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.problems import Problem
-from bonobot.core.text.masking import MASK, mask_text
+from bonobot.core.text.masking import MASK, MIN_SECRET_LENGTH, mask_text
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.client.endpoint import ServerEndpoint
 
 MAX_QUOTE_LENGTH = 500
 MAX_CHALLENGE_LENGTH = 2000
-MIN_SECRET_LENGTH = 4
 UNREACHABLE_REMEDY = format_message("Check that the server is running and that its URL is correct.")
+# HTTP statuses by code; other errors have 502.
 STATUSES = {
     "call_timeout": 504,
-    **dict.fromkeys(
-        (
-            *("server_unreachable", "server_crashed"),
-            *("sandbox_unavailable", "sandbox_unavailable"),
-            *("variable_not_allowed", "folder_not_allowed"),
-            *("server_installing", "installation_failed"),
-        ),
-        503,
-    ),
+    "folder_not_allowed": 503,
+    "installation_failed": 503,
+    "sandbox_unavailable": 503,
+    "server_crashed": 503,
+    "server_installing": 503,
+    "server_unreachable": 503,
+    "variable_not_allowed": 503,
 }
 
 
 class UpstreamError(Problem):
-    """A server that could not be used, or that answered with an error.
+    """A server that couldn't be used, or that answered with an error.
 
     Codes: `server_unreachable`, `call_timeout`, `needs_reauth`, `server_crashed`,
-    `sandbox_unavailable`, `sandbox_unavailable`, `variable_not_allowed`, `folder_not_allowed`,
+    `sandbox_unavailable`, `variable_not_allowed`, `folder_not_allowed`, `bundle_changed`,
     `server_installing`, `installation_failed`, `protocol_error`, `response_too_large`,
     `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
+
     `sent` says whether the server may have seen the request: only if False, it had no effect.
     `temporary` says that the same request may succeed later, and `retryable` that it may be sent
     again: never if it was sent. `answered` says that the server's answer was read: the call isn't
@@ -95,22 +94,17 @@ class UpstreamError(Problem):
 
     def with_sent(self, sent: bool) -> "UpstreamError":
         """Return a copy for another request, which was sent before this failure or never."""
-        failure = copy(self)
-        failure.sent = sent
-        return failure.with_traceback(None)
+        error = copy(self)
+        error.sent = sent
+        return error.with_traceback(None)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy without calling `__init__`, which requires keyword arguments."""
         return _build_blank_error, (type(self), self.args), self.__dict__
 
 
-def _build_blank_error(kind: type[UpstreamError], args: tuple[Any, ...]) -> UpstreamError:
-    error = kind.__new__(kind)
-    error.args = args
-    return error
-
-
 def quote_text(endpoint: ServerEndpoint, text: str, limit: int = MAX_QUOTE_LENGTH) -> str:
-    """Return text from a server masked, visible and cut to `limit` characters."""
+    """Return text from a server with secrets masked, cut to `limit` visible characters."""
     return make_visible(mask_text(text[: 4 * limit], endpoint.secrets), limit)
 
 
@@ -129,7 +123,7 @@ def build_unreachable_error(
         format_message(
             "`{endpoint}` can't be reached: {why}.",
             endpoint=endpoint.name,
-            why=reason if isinstance(reason, TranslatableMessage) else reason.rstrip(". "),
+            why=_strip_period(reason),
         ),
         code="server_unreachable",
         server=endpoint.name,
@@ -157,38 +151,42 @@ def build_connection_error(
 
 
 def build_sandbox_error(endpoint: ServerEndpoint, reason: str, remedy: str) -> UpstreamError:
-    """Return the error of a server whose sandbox does not work here."""
-    detail = format_message(
-        "`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=reason
+    """Return the error of a server whose sandbox doesn't work on this host."""
+    return _build_start_refusal(
+        endpoint, reason, code="sandbox_unavailable", remedy=remedy, field="sandbox"
     )
-    return _build_sandbox_error(endpoint, detail, "sandbox_unavailable", remedy)
 
 
-def build_not_sandboxed_error(endpoint: ServerEndpoint, reason: str, remedy: str) -> UpstreamError:
-    """Return the error of an organization's server if sandboxes do not work here."""
-    detail = format_message(
-        "`{endpoint}` wasn't started: servers of organizations must run in a sandbox, but {why}.",
-        endpoint=endpoint.name,
-        why=reason,
+def build_required_sandbox_error(
+    endpoint: ServerEndpoint, reason: str, remedy: str
+) -> UpstreamError:
+    """Return the error of an organization's server if sandboxes don't work on this host."""
+    return _build_start_refusal(
+        endpoint,
+        format_message("servers of organizations must run in a sandbox, but {why}", why=reason),
+        code="sandbox_unavailable",
+        remedy=remedy,
+        field="sandbox",
     )
-    return _build_sandbox_error(endpoint, detail, "sandbox_unavailable", remedy)
 
 
-def build_variable_error(endpoint: ServerEndpoint, name: str, reason: Any) -> UpstreamError:
+def build_variable_error(
+    endpoint: ServerEndpoint, name: str, reason: TranslatableMessage | None
+) -> UpstreamError:
     """Return the error of a server with a dangerous variable that no exception names."""
-    return _build_refusal(
+    return _build_start_refusal(
         endpoint,
         format_message(
             "the environment variable `{name}` requires an exception because {why}",
             name=make_visible(name, 100),
             why=reason,
         ),
-        "variable_not_allowed",
-        format_message(
+        code="variable_not_allowed",
+        remedy=format_message(
             "Remove the variable, or ask a platform administrator to add an "
             "exception for this server."
         ),
-        f"endpoint_config.env.{name}",
+        field=f"endpoint_config.env.{name}",
     )
 
 
@@ -208,28 +206,30 @@ def build_missing_folder_error(endpoint: ServerEndpoint) -> UpstreamError:
     )
 
 
-def build_folder_error(endpoint: ServerEndpoint, reason: Any) -> UpstreamError:
-    """Return the error of a server whose folder is not allowed."""
-    return _build_refusal(
+def build_folder_error(endpoint: ServerEndpoint, reason: str) -> UpstreamError:
+    """Return the error of a server whose folder isn't allowed."""
+    return _build_start_refusal(
         endpoint,
         format_message("its folder can't be used because {why}", why=reason),
-        "folder_not_allowed",
-        format_message("Use the server's own folder or a folder in the organization's workspace."),
-        "endpoint_config.cwd",
+        code="folder_not_allowed",
+        remedy=format_message(
+            "Use the server's own folder or a folder in the organization's workspace."
+        ),
+        field="endpoint_config.cwd",
     )
 
 
 def build_bundle_error(endpoint: ServerEndpoint) -> UpstreamError:
     """Return the error of a server whose bundle's files aren't those that were uploaded."""
-    return _build_refusal(
+    return _build_start_refusal(
         endpoint,
         format_message("the files of its bundle on this host were changed"),
-        "bundle_changed",
-        format_message(
+        code="bundle_changed",
+        remedy=format_message(
             "Find out what changed them. Then delete the bundle's folder in `BONOBOT_VAR`; it is "
             "unpacked again."
         ),
-        "endpoint_config.bundle",
+        field="endpoint_config.bundle",
     )
 
 
@@ -247,8 +247,8 @@ def build_installing_error(endpoint: ServerEndpoint, progress: str) -> UpstreamE
     )
 
 
-def build_installation_error(endpoint: ServerEndpoint, reason: Any) -> UpstreamError:
-    """Return the error of a server whose package could not be installed."""
+def build_installation_error(endpoint: ServerEndpoint, reason: str) -> UpstreamError:
+    """Return the error of a server whose package couldn't be installed."""
     return UpstreamError(
         format_message(
             "`{endpoint}` couldn't be installed: {why}.", endpoint=endpoint.name, why=reason
@@ -260,25 +260,6 @@ def build_installation_error(endpoint: ServerEndpoint, reason: Any) -> UpstreamE
         retry_after=60,
         remedy="Check the package name, the version, and the network connection. "
         "Then run `bonobot mcp install SERVER`, or try again in a minute.",
-    )
-
-
-def _build_refusal(
-    endpoint: ServerEndpoint, reason: str, code: str, remedy: str, field: str
-) -> UpstreamError:
-    detail = format_message(
-        "`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=reason
-    )
-    return UpstreamError(
-        detail, code=code, server=endpoint.name, sent=False, remedy=remedy, field=field
-    )
-
-
-def _build_sandbox_error(
-    endpoint: ServerEndpoint, detail: str, code: str, remedy: str
-) -> UpstreamError:
-    return UpstreamError(
-        detail, code=code, server=endpoint.name, sent=False, remedy=remedy, field="sandbox"
     )
 
 
@@ -302,7 +283,7 @@ def build_timeout_error(
 
 
 def build_reauth_error(endpoint: ServerEndpoint, http_status: int, challenge: str) -> UpstreamError:
-    """Return the error of a server that refuses our credentials (401, 403)."""
+    """Return the error of a server that rejects our credentials (401, 403)."""
     return UpstreamError(
         format_message(
             "`{endpoint}` rejected the credentials (HTTP {http_status}).",
@@ -367,7 +348,7 @@ def build_protocol_error(
         format_message(
             "`{endpoint}` violated the protocol: {why}.",
             endpoint=endpoint.name,
-            why=reason if isinstance(reason, TranslatableMessage) else reason.rstrip(". "),
+            why=_strip_period(reason),
         ),
         code="protocol_error",
         server=endpoint.name,
@@ -392,9 +373,9 @@ def build_too_large_error(endpoint: ServerEndpoint, limit: int) -> UpstreamError
 
 
 def build_rpc_error(
-    endpoint: ServerEndpoint, error: Any, http_status: int | None = None
+    endpoint: ServerEndpoint, error: object, http_status: int | None = None
 ) -> UpstreamError:
-    """Return the error for a JSON-RPC error object."""
+    """Return the error for a JSON-RPC error object, which may be malformed."""
     fields: Mapping[str, Any] = error if isinstance(error, dict) else {}
     code, message = fields.get("code"), fields.get("message")
     text = quote_text(endpoint, message) if isinstance(message, str) else "no message"
@@ -433,9 +414,34 @@ def build_egress_error(
     )
 
 
+def _build_start_refusal(
+    endpoint: ServerEndpoint, reason: str, *, code: str, remedy: str, field: str
+) -> UpstreamError:
+    """Return the error of a server that wasn't started; `reason` is the end of a sentence."""
+    return UpstreamError(
+        format_message("`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=reason),
+        code=code,
+        server=endpoint.name,
+        sent=False,
+        remedy=remedy,
+        field=field,
+    )
+
+
+def _strip_period(reason: str) -> str:
+    """Return a reason as the end of a sentence; our own messages have no period."""
+    return reason if isinstance(reason, TranslatableMessage) else reason.rstrip(". ")
+
+
 def _mask_challenge(endpoint: ServerEndpoint, challenge: str) -> str:
     # Programs parse it (it names where to sign in), so only known secrets are masked.
     for secret in endpoint.secrets:
         if len(secret) >= MIN_SECRET_LENGTH:
             challenge = challenge.replace(secret, MASK)
     return make_visible(challenge, MAX_CHALLENGE_LENGTH)
+
+
+def _build_blank_error(kind: type[UpstreamError], args: tuple[Any, ...]) -> UpstreamError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
