@@ -167,7 +167,7 @@ class AuditAdmin(ScopedAdmin):
         ("tool_name", AuditNameFilter),
         ("opened_at", AuditPeriodFilter),
     )
-    search_fields = audit_search.COLUMNS
+    search_fields = audit_search.SEARCHED_COLUMNS
     ordering = ("-opened_at", "-seq")
     list_per_page = 50
     actions = None
@@ -453,7 +453,7 @@ def _add_pending(
     if not set(filters) <= set(columns):
         return
     conditions = {columns[name]: value for name, value in filters.items()}
-    rows: Any = Approval.objects.filter(organization_id=organization_id, **conditions)
+    rows = Approval.objects.filter(organization_id=organization_id, **conditions)
     step = bars[0].ends - bars[0].begins
     times = rows.pending().values_list("created_at", flat=True)[:MAX_PENDING]
     for created_at in times:

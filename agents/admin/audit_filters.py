@@ -116,12 +116,8 @@ FORM_PARAMETERS = frozenset(
 
 def list_pending_requests(organization_id: UUID) -> list[UUID]:
     """Return the entries of calls that wait for approval, one for each (at most two queries)."""
-    pending_approvals: Any = Approval.objects.filter(organization_id=organization_id)
-    pending = dict(
-        pending_approvals.pending()
-        .order_by("-created_at")
-        .values_list("pk", "created_at")[:MAX_PENDING]
-    )
+    approvals = Approval.objects.filter(organization_id=organization_id).pending()
+    pending = dict(approvals.order_by("-created_at").values_list("pk", "created_at")[:MAX_PENDING])
     if not pending:
         return []
     requests = AuditRow.objects.for_organization(organization_id).filter(

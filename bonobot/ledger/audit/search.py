@@ -24,10 +24,13 @@ from bonobot.ledger.types import FlowLabel
 
 FLOW_LABELS = tuple(label.value for label in FlowLabel)
 MAX_ROWS_SCANNED = 25_000
+# The database compares each word with each searched column of each scanned row.
+MAX_WORDS = 16
+MAX_TEXT_LENGTH = 1_000  # characters
+TIME_RESOLUTION = timedelta(microseconds=1)  # of the rows' times
 # Columns with an index in order of time; the first one that is filtered on leads the scan.
 INDEXED_COLUMNS = ("session_id", "agent_id", "server_id", "tool_name", "code", "outcome")
-TIME_RESOLUTION = timedelta(microseconds=1)  # the resolution of the rows' times
-# The columns that words are searched in: copies, and the sealed text with the arguments.
+# The columns that words are searched in: copies of fields, and the JSON of the whole entry.
 COPIED_COLUMNS = (
     "tool_name",
     "resource_name",
@@ -37,11 +40,8 @@ COPIED_COLUMNS = (
     "actor_label",
     "code",
 )
-SEALED_COLUMN = "opened"
-COLUMNS = (*COPIED_COLUMNS, SEALED_COLUMN)
-# Each word is compared with each of these columns of each row.
-MAX_WORDS = 16
-MAX_TEXT_LENGTH = 1_000  # characters
+JSON_COLUMN = "opened"
+SEARCHED_COLUMNS = (*COPIED_COLUMNS, JSON_COLUMN)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SearchCriteria:
     def leading_filter(self) -> dict[str, Any]:
         """The filter on the column whose index leads the scan, if there is one."""
         name = next((name for name in INDEXED_COLUMNS if name in self.indexed), None)
-        if name == "code":
+        if name == "code":  # old rows have its former names
             return {"code__in": list_code_names(self.indexed[name])}
         return {name: self.indexed[name]} if name else {}
 
@@ -79,8 +79,8 @@ class AuditSearch:
     ) -> datetime | None:
         """Return the time at which a scan stops, or None if it covers all rows (at most 1 query).
 
-        It starts after a time, or at the latest or earliest row, and goes backward or forward. Rows
-        with the same time are never separated.
+        The scan goes backward or forward in time. It starts after `after` (a cursor has a text), by
+        default at the latest or earliest row. Rows with the same time are never separated.
         """
         if not self.criteria.needs_scan:
             return None
@@ -92,8 +92,9 @@ class AuditSearch:
             ("opened_at__lt", self.until),
             (f"opened_at__{'lt' if is_backward else 'gt'}", after),
         ]
-        for name, bound in bounds:
-            rows = rows.filter(**{name: bound}) if bound else rows
+        for lookup, bound in bounds:
+            if bound:
+                rows = rows.filter(**{lookup: bound})
         times = rows.order_by("-opened_at" if is_backward else "opened_at")
         last_times = times.values_list("opened_at", flat=True)[
             MAX_ROWS_SCANNED - 1 : MAX_ROWS_SCANNED + 1
@@ -108,7 +109,7 @@ def build_label_filter(label: str) -> Q:
             format_message("Must be one of: {choices}.", choices=", ".join(FLOW_LABELS)),
             field="flow_label",
         )
-    # The first condition skips most rows without evaluating the expression.
+    # The first condition skips most rows without evaluating the regular expression.
     pattern = rf'"labels":\[[^]]*"{label}"'
     return Q(opened__contains='"labels":') & Q(opened__regex=pattern)
 
@@ -118,8 +119,14 @@ def build_text_filter(text: str) -> Q:
 
     Raises `InvalidInput` (field `q`) beyond `MAX_WORDS` or `MAX_TEXT_LENGTH`.
     """
+    if len(text) > MAX_TEXT_LENGTH:
+        raise InvalidInput(
+            format_message("The text has {count} characters.", count=len(text)),
+            field="q",
+            remedy=format_message("Use at most {limit} characters.", limit=MAX_TEXT_LENGTH),
+        )
     words = list(_split_words(text))
-    if len(words) > MAX_WORDS or len(text) > MAX_TEXT_LENGTH:
+    if len(words) > MAX_WORDS:
         raise InvalidInput(
             "The search has too many terms.",
             field="q",
@@ -127,18 +134,12 @@ def build_text_filter(text: str) -> Q:
         )
     text_filter = Q()
     for word in words:
-        # The sealed text is ASCII JSON, so other characters and quotes are escaped.
-        word_filter = Q(**{f"{SEALED_COLUMN}__icontains": json.dumps(word)[1:-1]})
+        # ASCII JSON: other characters and quotes are escaped in the column, too.
+        word_filter = Q(**{f"{JSON_COLUMN}__icontains": json.dumps(word)[1:-1]})
         for column in COPIED_COLUMNS:
             word_filter |= Q(**{f"{column}__icontains": word})
         text_filter &= word_filter
     return text_filter
-
-
-def _split_words(text: str) -> Iterator[str]:
-    for word in smart_split(text):
-        is_quoted = len(word) > 1 and word[0] == word[-1] and word[0] in "\"'"
-        yield unescape_string_literal(word) if is_quoted else word
 
 
 def query_object_changes(organization_id: UUID, object_ids: Collection[str]) -> AuditQuerySet:
@@ -148,3 +149,9 @@ def query_object_changes(organization_id: UUID, object_ids: Collection[str]) -> 
     )
     # A token that reads labeled text gets its labels, which changes only the token.
     return rows.exclude(action__endswith="_labels_read").order_by("-seq")
+
+
+def _split_words(text: str) -> Iterator[str]:
+    for word in smart_split(text):
+        is_quoted = len(word) > 1 and word[0] == word[-1] and word[0] in "\"'"
+        yield unescape_string_literal(word) if is_quoted else word

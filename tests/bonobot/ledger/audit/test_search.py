@@ -3,7 +3,12 @@
 import pytest
 
 from bonobot.core.problems import InvalidInput
-from bonobot.ledger.audit.search import MAX_WORDS, SearchCriteria, build_text_filter
+from bonobot.ledger.audit.search import (
+    MAX_TEXT_LENGTH,
+    MAX_WORDS,
+    SearchCriteria,
+    build_text_filter,
+)
 
 
 def test_a_filter_with_one_index_needs_no_estimate() -> None:
@@ -27,8 +32,14 @@ def test_other_searches_scan_entries_by_time() -> None:
     assert SearchCriteria(has_other_filters=True).leading_filter == {}
 
 
-@pytest.mark.parametrize("text", ["word " * (MAX_WORDS + 1), "w" * 1_001])
-def test_a_search_stops_at_its_limit(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("word " * (MAX_WORDS + 1), "Use at most 16 search terms."),
+        ("w" * (MAX_TEXT_LENGTH + 1), "Use at most 1000 characters."),
+    ],
+)
+def test_a_search_is_refused_when_it_exceeds_a_limit(text: str, remedy: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         build_text_filter(text)
-    assert raised.value.field == "q"
+    assert (raised.value.field, raised.value.remedy) == ("q", remedy)
