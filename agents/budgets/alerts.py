@@ -17,7 +17,7 @@ from agents.models import Budget
 from bonobot.core.i18n.messages import format_message
 from bonobot.ledger.budgets import convert_amount
 from bonobot.ledger.models import AuditRow
-from bonobot.notifications.notify import NotificationSubject, list_listening_organizations, notify
+from bonobot.notifications.notify import NotificationSubject, list_organizations_to_notify, notify
 
 EVENTS = ("budget_warning", "budget_exhausted")
 # Longer than the interval between two runs, so that no refusal is missed.
@@ -37,10 +37,10 @@ PERIOD_LABELS: dict[str, str] = {
 
 
 def notify_spent_budgets() -> int:
-    """Notify organizations with listeners of spent budgets; return how many were reported."""
+    """Notify organizations of spent budgets; return the number of notifications."""
     return sum(
         _notify_organization(organization_id)
-        for organization_id in list_listening_organizations(*EVENTS)
+        for organization_id in list_organizations_to_notify(*EVENTS)
     )
 
 

@@ -151,19 +151,19 @@ CHANNEL_VERBS = (
 MAX_LISTED = 100
 
 
-def serialize_notification(notice: Notification) -> dict[str, Any]:
+def serialize_notification(notification: Notification) -> dict[str, Any]:
     return {
-        "id": str(notice.pk),
-        "channel": notice.channel.name,
-        "event": notice.event,
-        "severity": notice.severity,
-        "subject": notice.subject_name,
-        "text": notice.text,
-        "state": notice.state,
-        "attempts": notice.attempts,
-        "error": notice.error,
-        "created_at": notice.created_at,
-        "sent_at": notice.sent_at,
+        "id": str(notification.pk),
+        "channel": notification.channel.name,
+        "event": notification.event,
+        "severity": notification.severity,
+        "subject": notification.subject_name,
+        "text": notification.text,
+        "state": notification.state,
+        "attempts": notification.attempts,
+        "error": notification.error,
+        "created_at": notification.created_at,
+        "sent_at": notification.sent_at,
     }
 
 
@@ -208,19 +208,19 @@ def _test_channel(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.principal.organization_id, name=options.channel
     )
     with cli.show_spinner(f"Sending a test notification to {channel.name}…"):
-        notice = send_test_notification(cli.principal, channel)
-    cli.emit(serialize_notification(notice))
-    if notice.state != Notification.State.SENT:
-        cli.print_message(f"The test notification couldn't be delivered: {notice.error}")
+        notification = send_test_notification(cli.principal, channel)
+    cli.emit(serialize_notification(notification))
+    if notification.state != Notification.State.SENT:
+        cli.print_message(f"The test notification couldn't be delivered: {notification.error}")
         raise CommandFailed
     cli.print_message(f"The test notification was sent to {channel.name}.")
 
 
 def _retry_notification(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Notification.objects.select_related("channel")
-    notice: Notification = rows.get_or_404(cli.principal.organization_id, pk=options.id)
-    delivery.retry_notification(cli.principal, notice)
-    cli.emit(serialize_notification(notice))
+    notification: Notification = rows.get_or_404(cli.principal.organization_id, pk=options.id)
+    delivery.retry_notification(cli.principal, notification)
+    cli.emit(serialize_notification(notification))
     cli.print_message("Retrying within seconds.")
 
 

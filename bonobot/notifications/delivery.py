@@ -14,8 +14,8 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
-from bonobot.notifications import email as notification_email
 from bonobot.notifications import webhooks
+from bonobot.notifications.email import send_emails
 from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.notify import NotificationSubject, build_notification
 
@@ -29,45 +29,46 @@ REQUEST_BUILDERS = {NotificationChannel.Kind.WEBHOOK.value: webhooks.build_reque
 def claim_due_notifications(limit: int = BATCH_SIZE) -> list[Notification]:
     """Claim due notifications; return them with their channels."""
     rows = Notification.objects.due().select_related("channel", "organization")
-    return [
-        notice for notice in rows.order_by("next_attempt_at")[:limit] if claim_notification(notice)
-    ]
+    due_notifications = rows.order_by("next_attempt_at")[:limit]
+    return [notification for notification in due_notifications if claim_notification(notification)]
 
 
-def claim_notification(notice: Notification) -> bool:
+def claim_notification(notification: Notification) -> bool:
     """Claim a waiting notification; return whether this process got it."""
-    return claim_row(Notification.objects.filter(state=Notification.State.WAITING), notice)
+    return claim_row(Notification.objects.filter(state=Notification.State.WAITING), notification)
 
 
-def settle_notification(notice: Notification, error: str) -> None:
+def settle_notification(notification: Notification, error: str) -> None:
     """Save the result of an attempt (`error` blank: delivered) if the claim is still valid."""
     claimed_rows = Notification.objects.filter(
-        pk=notice.pk, state=Notification.State.WAITING, next_attempt_at=notice.next_attempt_at
+        pk=notification.pk,
+        state=Notification.State.WAITING,
+        next_attempt_at=notification.next_attempt_at,
     )
     now = timezone.now()
-    retry_delay = compute_retry_delay(notice.attempts)
+    retry_delay = compute_retry_delay(notification.attempts)
     if not error:
         claimed_rows.update(
             state=Notification.State.SENT, sent_at=now, next_attempt_at=None, error=""
         )
-    elif retry_delay is None or notice.event == "test":
+    elif retry_delay is None or notification.event == "test":
         claimed_rows.update(state=Notification.State.FAILED, next_attempt_at=None, error=error)
     else:
         claimed_rows.update(next_attempt_at=now + retry_delay, error=error)
-    notice.refresh_from_db()
+    notification.refresh_from_db()
 
 
-def retry_notification(principal: Principal, notice: Notification) -> None:
+def retry_notification(principal: Principal, notification: Notification) -> None:
     """Retry a failed or waiting notification immediately; raises `Conflict` for others."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
-        **describe_row("notice", notice, str(notice)),
+        **describe_row("notice", notification, str(notification)),
         actor=principal.actor,
         action="notification_retried",
         governed=False,
     ):
         final_states = (Notification.State.SENT, Notification.State.WITHDRAWN)
-        retryable = Notification.objects.filter(pk=notice.pk).exclude(state__in=final_states)
+        retryable = Notification.objects.filter(pk=notification.pk).exclude(state__in=final_states)
         if not retryable.update(
             state=Notification.State.WAITING, attempts=0, next_attempt_at=timezone.now()
         ):
@@ -76,7 +77,7 @@ def retry_notification(principal: Principal, notice: Notification) -> None:
                 code="nothing_to_retry",
                 remedy="Only pending or failed notifications can be retried.",
             )
-    notice.refresh_from_db()
+    notification.refresh_from_db()
 
 
 def cancel_waiting_notifications(channel: NotificationChannel) -> None:
@@ -99,32 +100,34 @@ def send_due_notifications() -> int:
     return len(claimed_notifications)
 
 
-def send_notifications(notices: Sequence[Notification]) -> None:
+def send_notifications(notifications: Sequence[Notification]) -> None:
     """Send claimed notifications once; HTTP requests first, because they are concurrent."""
     by_email: list[Notification] = []
     by_http: list[Notification] = []
-    for notice in notices:
-        is_email = notice.channel.kind == NotificationChannel.Kind.EMAIL
-        (by_email if is_email else by_http).append(notice)
+    for notification in notifications:
+        is_email = notification.channel.kind == NotificationChannel.Kind.EMAIL
+        (by_email if is_email else by_http).append(notification)
     _send_requests(by_http)
     if by_email:
-        for notice, error in notification_email.send_emails(by_email):
-            settle_notification(notice, error)
+        for notification, error in send_emails(by_email):
+            settle_notification(notification, error)
 
 
-def _send_requests(notices: Sequence[Notification]) -> None:
+def _send_requests(notifications: Sequence[Notification]) -> None:
     requests = []
-    for notice in notices:
+    for notification in notifications:
         try:
-            requests.append((notice, REQUEST_BUILDERS[notice.channel.kind](notice)))
+            request = REQUEST_BUILDERS[notification.channel.kind](notification)
         except UnreadableSecret as problem:
-            settle_notification(notice, f"{problem} ({problem.code})")
+            settle_notification(notification, f"{problem} ({problem.code})")
+        else:
+            requests.append((notification, request))
     if requests:
         errors = get_runtime().call(
-            webhooks.send_requests, [request for _notice, request in requests]
+            webhooks.send_requests, [request for _notification, request in requests]
         )
-        for (notice, _request), error in zip(requests, errors, strict=True):
-            settle_notification(notice, error)
+        for (notification, _request), error in zip(requests, errors, strict=True):
+            settle_notification(notification, error)
 
 
 def send_test_notification(principal: Principal, channel: NotificationChannel) -> Notification:
@@ -135,8 +138,8 @@ def send_test_notification(principal: Principal, channel: NotificationChannel) -
         "{who} sent a test to this channel. Your organization's notifications arrive here.",
         who=principal.label,
     )
-    notice = build_notification(channel, "test", subject, text, topic=f"test:{uuid4()}")
-    notice.save()
-    if claim_notification(notice):
-        send_notifications([notice])
-    return notice
+    notification = build_notification(channel, "test", subject, text, topic=f"test:{uuid4()}")
+    notification.save()
+    if claim_notification(notification):
+        send_notifications([notification])
+    return notification

@@ -13,6 +13,7 @@ from smtplib import SMTPException
 
 from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
+from django.core.mail.backends.base import BaseEmailBackend
 from django.utils import translation
 
 from bonobot.accounts.models import User
@@ -22,42 +23,48 @@ from bonobot.notifications.events import EVENTS
 from bonobot.notifications.models import SEVERITY_NAMES, Notification
 
 MAX_SUBJECT_LENGTH = 150
+MAX_ERROR_LENGTH = 300
 
 
-def send_emails(notices: Sequence[Notification]) -> Iterator[tuple[Notification, str]]:
+def send_emails(notifications: Sequence[Notification]) -> Iterator[tuple[Notification, str]]:
     """Send notifications; yield each with its error, blank if it was sent."""
-    if not settings.BONOBOT_EMAIL_URL:
-        for notice in notices:
-            yield notice, "This installation doesn't send email: `BONOBOT_EMAIL_URL` isn't set."
-        return
     connection = get_connection()
-    try:
-        connection.open()
-    except (SMTPException, OSError) as error:
-        for notice in notices:
-            yield notice, _describe_smtp_error(error)
+    if error := _open_connection(connection):
+        for notification in notifications:
+            yield notification, error
         return
     try:
-        for notice in notices:
-            try:
-                for message in build_messages(notice, connection):
-                    message.send()
-            except (SMTPException, OSError) as error:
-                yield notice, _describe_smtp_error(error)
-            else:
-                yield notice, ""
+        for notification in notifications:
+            yield notification, _send_messages(notification, connection)
     finally:
         connection.close()
 
 
-def build_messages(notice: Notification, connection: object = None) -> Iterator[EmailMessage]:
-    """Yield the messages of a notification, one for each language (a query)."""
-    for language, addresses in _group_by_language(notice.channel.addresses).items():
-        with translation.override(language):
-            yield _build_message(notice, addresses, connection)
+def _open_connection(connection: BaseEmailBackend) -> str:
+    """Connect to the mail server; return an error, blank if there is none."""
+    if not settings.BONOBOT_EMAIL_URL:
+        return "This installation doesn't send email: `BONOBOT_EMAIL_URL` isn't set."
+    try:
+        connection.open()
+    except OSError as error:
+        return _describe_error(error)
+    return ""
+
+
+def _send_messages(notification: Notification, connection: BaseEmailBackend) -> str:
+    """Send a message for each language; return an error, blank if there is none."""
+    try:
+        for language, addresses in _group_by_language(notification.channel.addresses).items():
+            with translation.override(language):
+                message = _build_message(notification, addresses, connection)
+            message.send()
+    except OSError as error:
+        return _describe_error(error)
+    return ""
 
 
 def _group_by_language(addresses: Sequence[str]) -> dict[str, list[str]]:
+    """Return the addresses by the language of their account (a query)."""
     users = User.objects.filter(email__in=addresses, is_active=True).exclude(language="")
     languages = dict(users.values_list("email", "language"))
     groups: dict[str, list[str]] = {}
@@ -67,36 +74,39 @@ def _group_by_language(addresses: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _build_message(
-    notice: Notification, addresses: Sequence[str], connection: object
+    notification: Notification, addresses: Sequence[str], connection: BaseEmailBackend
 ) -> EmailMessage:
-    title, severity = localize_text(EVENTS[notice.event].title), SEVERITY_NAMES[notice.severity]
-    lines = [localize_text(notice.text)]
-    if notice.link:
-        lines += ["", f"{settings.BONOBOT_URL}{notice.link}"]
-    lines += ["", f"-- \nBonobot, {notice.organization.name}: {severity} ({notice.event})"]
+    """Return a notification in the active language."""
+    title = localize_text(EVENTS[notification.event].title)
+    severity = SEVERITY_NAMES[notification.severity]
+    lines = [localize_text(notification.text)]
+    if notification.link:
+        lines += ["", f"{settings.BONOBOT_URL}{notification.link}"]
+    footer = f"Bonobot, {notification.organization.name}: {severity} ({notification.event})"
+    lines += ["", f"-- \n{footer}"]
     return EmailMessage(
-        subject=_to_single_line(f"[Bonobot] {title}: {notice.about}"),
+        subject=_format_subject(f"[Bonobot] {title}: {notification.about}"),
         body="\n".join(lines),
         from_email=settings.BONOBOT_EMAIL_FROM,
         to=list(addresses),
         headers={
             # The same for each attempt, so that duplicates are shown once.
-            "Message-ID": f"<{notice.pk}@bonobot>",
+            "Message-ID": f"<{notification.pk}@bonobot>",
             "Auto-Submitted": "auto-generated",
         },
-        connection=connection,  # type: ignore[arg-type]  # any of Django's backends
+        connection=connection,
     )
 
 
-def _to_single_line(text: str) -> str:
+def _format_subject(text: str) -> str:
+    """Return a subject on one line; a line break would start another header."""
     return " ".join(make_visible(text, MAX_SUBJECT_LENGTH).split())
 
 
-def _describe_smtp_error(error: OSError) -> str:  # smtplib's errors are among them
+def _describe_error(error: OSError) -> str:
     """Describe a mail error without the server's reply, which may quote the credentials."""
-    if isinstance(error, SMTPException):
+    if isinstance(error, SMTPException):  # an `OSError`, too
         code = getattr(error, "smtp_code", None)
         return f"The mail server refused ({type(error).__name__}{f' {code}' if code else ''})."
-    return f"The mail server doesn't answer ({type(error).__name__}: {error.strerror or error})."[
-        :300
-    ]
+    reason = f"{type(error).__name__}: {error.strerror or error}"
+    return f"The mail server doesn't answer ({reason})."[:MAX_ERROR_LENGTH]

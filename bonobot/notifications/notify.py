@@ -18,6 +18,7 @@ from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.notifications.events import EVENTS
 from bonobot.notifications.models import Notification, NotificationChannel
 
+MAX_NAME_LENGTH = 200
 MAX_TEXT_LENGTH = 2_000
 MAX_TOPIC_LENGTH = 200
 # The time between two notifications about the same subject, by event. For a server that goes down
@@ -48,10 +49,11 @@ def notify(
     topic: str,
     only_channels: Collection[UUID] | None = None,
 ) -> int:
-    """Notify every channel that wants the event, once per topic; return the number of rows.
+    """Notify every channel that wants the event, once per topic; return the number of channels.
 
-    `only_channels` limits the channels. Hidden characters are made visible. If a channel was
-    recently notified of the same subject, the notification is delayed (`REPEAT_INTERVALS`).
+    `topic` identifies the occasion, such as an outage; `only_channels` limits the channels. Secrets
+    in `text` are masked and hidden characters made visible. If a channel was recently notified of
+    the same subject, the notification is delayed (`REPEAT_INTERVALS`).
     """
     channels = [
         channel
@@ -69,28 +71,20 @@ def notify(
         )
         for channel in channels
     ]
-    return len(Notification.objects.bulk_create(rows, ignore_conflicts=True))
-
-
-def list_listening_organizations(*events: str) -> set[UUID]:
-    """Return the organizations with a channel that wants one of the events."""
-    channels = NotificationChannel.objects.filter(enabled=True)
-    return {
-        channel.organization_id for channel in channels if any(map(channel.wants_event, events))
-    }
+    Notification.objects.bulk_create(rows, ignore_conflicts=True)
+    return len(rows)
 
 
 def notify_recovery(
     organization_id: UUID, subject: NotificationSubject, text: str, *, topic: str
 ) -> None:
     """Notify the channels that were notified of `topic` that it is over; withdraw unsent ones."""
-    notices = Notification.objects.for_organization(organization_id).filter(
+    notifications = Notification.objects.for_organization(organization_id).filter(
         topic=shorten_topic(topic)
     )
-    notices.unattempted().update(state=Notification.State.WITHDRAWN, next_attempt_at=None)
-    notified_channels = set(
-        notices.exclude(state=Notification.State.WITHDRAWN).values_list("channel_id", flat=True)
-    )
+    notifications.unattempted().update(state=Notification.State.WITHDRAWN, next_attempt_at=None)
+    kept_notifications = notifications.exclude(state=Notification.State.WITHDRAWN)
+    notified_channels = set(kept_notifications.values_list("channel_id", flat=True))
     if notified_channels:
         notify(
             organization_id,
@@ -102,6 +96,14 @@ def notify_recovery(
         )
 
 
+def list_organizations_to_notify(*events: str) -> set[UUID]:
+    """Return the organizations with a channel that wants one of the events (one query)."""
+    channels = NotificationChannel.objects.filter(enabled=True)
+    return {
+        channel.organization_id for channel in channels if any(map(channel.wants_event, events))
+    }
+
+
 def build_notification(
     channel: NotificationChannel,
     event: str,
@@ -111,7 +113,7 @@ def build_notification(
     topic: str,
     due_at: datetime | None = None,
 ) -> Notification:
-    """Return an unsaved notification of one channel, due `due_at` (default: now)."""
+    """Return an unsaved notification of one channel, to be sent at `due_at` (default: now)."""
     return Notification(
         organization_id=channel.organization_id,
         channel=channel,
@@ -119,7 +121,7 @@ def build_notification(
         severity=EVENTS[event].severity.word,
         subject_type=subject.type,
         subject_id=subject.id,
-        subject_name=make_visible(make_storable(subject.name), 200),
+        subject_name=make_visible(make_storable(subject.name), MAX_NAME_LENGTH),
         text=make_visible(
             make_storable(mask_organization_secrets(text, channel.organization_id)), MAX_TEXT_LENGTH
         ),
@@ -133,7 +135,8 @@ def shorten_topic(topic: str) -> str:
     """Return a topic that fits its column; a digest keeps long ones unique."""
     if len(topic) <= MAX_TOPIC_LENGTH:
         return topic
-    return f"{topic[: MAX_TOPIC_LENGTH - 65]}:{sha256(topic.encode()).hexdigest()}"
+    digest = sha256(topic.encode()).hexdigest()
+    return f"{topic[: MAX_TOPIC_LENGTH - len(digest) - 1]}:{digest}"
 
 
 def _load_next_allowed_times(

@@ -29,23 +29,23 @@ MAX_SHOWN_LENGTH = 200
 MAX_CONCURRENCY = 16
 
 
-def build_body(notice: Notification) -> bytes:
+def build_body(notification: Notification) -> bytes:
     """Return the JSON body of a notification in UTF-8."""
-    organization = notice.organization
-    link = f"{settings.BONOBOT_URL}{notice.link}" if notice.link else ""
+    organization = notification.organization
+    link = f"{settings.BONOBOT_URL}{notification.link}" if notification.link else ""
     return json.dumps(
         {
-            "id": str(notice.pk),
-            "event": notice.event,
-            "severity": notice.severity,
-            "occurred_at": notice.created_at.isoformat(),
+            "id": str(notification.pk),
+            "event": notification.event,
+            "severity": notification.severity,
+            "occurred_at": notification.created_at.isoformat(),
             "organization": {"id": str(organization.pk), "slug": organization.slug},
             "subject": {
-                "type": notice.subject_type,
-                "id": notice.subject_id,
-                "name": notice.subject_name,
+                "type": notification.subject_type,
+                "id": notification.subject_id,
+                "name": notification.subject_name,
             },
-            "text": notice.text,
+            "text": notification.text,
             "url": link,
         },
         ensure_ascii=False,
@@ -63,16 +63,16 @@ class WebhookRequest:
     body: bytes = field(repr=False)
 
 
-def build_request(notice: Notification) -> WebhookRequest:
+def build_request(notification: Notification) -> WebhookRequest:
     """Return the signed request of a notification; raises `UnreadableSecret`."""
-    channel, body = notice.channel, build_body(notice)
+    channel, body = notification.channel, build_body(notification)
     timestamp = int(timezone.now().timestamp())
     headers = {
         "Content-Type": "application/json",
-        "Bonobot-Event": notice.event,
+        "Bonobot-Event": notification.event,
         TIMESTAMP_HEADER: str(timestamp),
         SIGNATURE_HEADER: sign_body(channel.secret.open(), timestamp, body),
-        "Idempotency-Key": str(notice.pk),
+        "Idempotency-Key": str(notification.pk),
     }
     return WebhookRequest(
         channel.origin,

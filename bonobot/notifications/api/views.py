@@ -70,7 +70,7 @@ class NotificationChannelListView(ResourceView):
 
 
 class NotificationChannelView(ResourceView):
-    """Base class for one channel."""
+    """Base class of the views of one channel."""
 
     def get_channel(self, channel_id: str) -> NotificationChannel:
         """Return a channel of the organization; raises `NotFound`."""
@@ -171,6 +171,6 @@ class RetryNotificationView(ResourceView):
         """Retry a pending or failed notification now."""
         rows = Notification.objects.select_related("channel")
         with set_not_found_field("notification_id"):
-            notice: Notification = rows.get_or_404(self.organization_id, pk=notification_id)
-        delivery.retry_notification(self.principal, notice)
-        return self.respond_row(notice, NotificationSerializer)
+            notification: Notification = rows.get_or_404(self.organization_id, pk=notification_id)
+        delivery.retry_notification(self.principal, notification)
+        return self.respond_row(notification, NotificationSerializer)

@@ -10,7 +10,7 @@ from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.notify import (
     NotificationSubject,
-    list_listening_organizations,
+    list_organizations_to_notify,
     notify,
     notify_recovery,
     shorten_topic,
@@ -115,7 +115,7 @@ def test_hidden_characters_of_servers_are_made_visible(acme, pager):
 def test_other_organizations_arent_notified(acme, pager):
     other_organization = factories.create_organization("other")
     assert notify_outage(other_organization) == 0
-    assert list_listening_organizations("server_down", "server_up") == {acme.pk}
+    assert list_organizations_to_notify("server_down", "server_up") == {acme.pk}
 
 
 def test_a_long_topic_stays_distinct():
