@@ -54,16 +54,27 @@ def normalize_resource(resource: str) -> str:
 
 
 class AuthorizationRefused(Problem):
-    """The request is invalid; `back` is the redirect that reports it to the client, or blank."""
+    """The request is invalid.
+
+    `redirect_url` reports it to the client, and `form_action_sources` are those of a page that
+    redirects there; both are blank if only the person sees the error.
+    """
 
     code = "bad_request"
     status = 400
 
     def __init__(
-        self, detail: str, *, code: str, redirect_url: str = "", sources: str = "", remedy: str = ""
+        self,
+        detail: str,
+        *,
+        code: str,
+        redirect_url: str = "",
+        form_action_sources: str = "",
+        remedy: str = "",
     ) -> None:
         super().__init__(detail, code=code, remedy=remedy)
-        self.redirect_url, self.sources = redirect_url, sources
+        self.redirect_url = redirect_url
+        self.form_action_sources = form_action_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,5 +234,5 @@ def _build_redirect_refusal(
         make_visible(error.description or error.error, MAX_SHOWN_LENGTH),
         code=error.error,
         redirect_url=build_error_redirect(uri, error) if destination else "",
-        sources=destination.sources if destination else "",
+        form_action_sources=destination.form_action_sources if destination else "",
     )

@@ -11,8 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Literal
 from urllib.parse import urlsplit
 
-Kind = Literal["site", "computer", "app"]
-
+DestinationKind = Literal["site", "computer", "app"]
 
 MAX_URI_LENGTH = 512
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -31,17 +30,52 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
 class RedirectDestination:
     """The destination of a redirect: a site's host, this computer, or a custom scheme."""
 
-    kind: Kind
+    kind: DestinationKind
     name: str
 
     @property
-    def sources(self) -> str:
+    def form_action_sources(self) -> str:
         """The `form-action` sources of a page that redirects there (Content-Security-Policy).
 
         Browsers check each redirect, and a site may redirect further.
         """
-        kinds = {"site": "https:", "computer": "http: https:", "app": f"{self.name}:"}
-        return f"'self' {kinds[self.kind]}"
+        sources = {"site": "https:", "computer": "http: https:", "app": f"{self.name}:"}
+        return f"'self' {sources[self.kind]}"
+
+
+def parse_redirect_uri(uri: str, schemes: Collection[str]) -> RedirectDestination | None:
+    """Return the destination of a redirect URI, or None if it isn't allowed.
+
+    `schemes` are the allowed custom schemes; reverse domain names (RFC 8252) are always allowed.
+    """
+    if not 0 < len(uri) <= MAX_URI_LENGTH or not uri.isascii() or not uri.isprintable():
+        return None
+    if any(character in uri for character in ' #\\"<>'):
+        return None
+    try:
+        parts = urlsplit(uri)
+        host, _port = parts.hostname or "", parts.port  # `port` raises if it isn't a port
+    except ValueError:
+        return None
+    if "@" in parts.netloc:
+        return None
+    if parts.scheme in ("http", "https") and not is_plain_authority(parts.netloc):
+        return None
+    if parts.scheme == "https":
+        return RedirectDestination("site", parts.netloc.lower())
+    if parts.scheme == "http":
+        return RedirectDestination("computer", host) if host in LOOPBACK_HOSTS else None
+    is_app_scheme = parts.scheme in schemes or "." in parts.scheme
+    return RedirectDestination("app", parts.scheme) if is_app_scheme else None
+
+
+def is_registered_uri(uri: str, registered_uris: Collection[str]) -> bool:
+    """Return whether a redirect URI equals a registered one, ignoring a loopback's port."""
+    return uri in registered_uris or _LOOPBACK_PORT.sub(r"\1", uri) in {
+        _LOOPBACK_PORT.sub(r"\1", registered_uri)
+        for registered_uri in registered_uris
+        if _LOOPBACK_PORT.match(registered_uri)
+    }
 
 
 def is_plain_authority(authority: str) -> bool:
@@ -56,44 +90,11 @@ def is_plain_authority(authority: str) -> bool:
     labels = match["host"].split(".")
     try:
         if match["address"]:
-            return bool(IPv6Address(match["address"]))
-        if _NUMBER.fullmatch(labels[-1]):
-            return bool(IPv4Address(match["host"]))
+            IPv6Address(match["address"])
+        elif _NUMBER.fullmatch(labels[-1]):  # browsers take such a host for an IPv4 address
+            IPv4Address(match["host"])
+        else:
+            return all(_PLAIN_LABEL.fullmatch(label) for label in labels)
     except ValueError:
         return False
-    return all(_PLAIN_LABEL.fullmatch(label) for label in labels)
-
-
-def is_registered_uri(uri: str, registered: Collection[str]) -> bool:
-    """Return whether a redirect URI equals a registered one, ignoring a loopback's port."""
-    return uri in registered or _LOOPBACK_PORT.sub(r"\1", uri) in {
-        _LOOPBACK_PORT.sub(r"\1", registered_uri)
-        for registered_uri in registered
-        if _LOOPBACK_PORT.match(registered_uri)
-    }
-
-
-def parse_redirect_uri(uri: str, schemes: Collection[str]) -> RedirectDestination | None:
-    """Return the destination of a redirect URI, or None if it isn't allowed.
-
-    `schemes` are the allowed custom schemes; reverse domain names (RFC 8252) are always allowed.
-    """
-    if not 0 < len(uri) <= MAX_URI_LENGTH or not uri.isascii() or not uri.isprintable():
-        return None
-    if any(character in uri for character in ' #\\"<>'):
-        return None
-    try:
-        parts = urlsplit(uri)
-        host, _port = parts.hostname or "", parts.port
-    except ValueError:
-        return None
-    if "@" in parts.netloc:
-        return None
-    if parts.scheme in ("http", "https") and not is_plain_authority(parts.netloc):
-        return None
-    if parts.scheme == "https":
-        return RedirectDestination("site", parts.netloc.lower())
-    if parts.scheme == "http":
-        return RedirectDestination("computer", host) if host in LOOPBACK_HOSTS else None
-    is_app_scheme = parts.scheme in schemes or "." in parts.scheme
-    return RedirectDestination("app", parts.scheme) if is_app_scheme else None
+    return True

@@ -211,7 +211,7 @@ def _render_consent_page(
     return _render_page(
         request,
         "oauth_server/consent.html",
-        authorization_request.destination.sources,
+        authorization_request.destination.form_action_sources,
         problem=problem,
         authorization_request=authorization_request,
         option=option,
@@ -239,7 +239,7 @@ def _render_consent_page(
 
 
 def _render_refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
-    sources = getattr(problem, "sources", "") or "'self'"
+    sources = getattr(problem, "form_action_sources", "") or "'self'"
     return _render_page(
         request, "oauth_server/refused.html", sources, problem=problem, status=problem.status
     )
@@ -254,7 +254,7 @@ def _build_empty_consent_error(authorization_request: AuthorizationRequest) -> A
         ),
         code="nothing_to_give",
         redirect_url=authorization_request.build_denial_redirect(),
-        sources=authorization_request.destination.sources,
+        form_action_sources=authorization_request.destination.form_action_sources,
     )
 
 
