@@ -59,7 +59,7 @@ from agents.gateway.mcp_host import (
 from agents.gateway.protocol_versions import translate_input_request
 from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.gateway.resource_subscriptions import get_connection_subscriptions
-from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
+from agents.gateway.suspended_calls import CallProgress, SuspendedCall, SuspendedCallRegistry
 from agents.skills import find_skill_name
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.records import record
@@ -347,7 +347,7 @@ class UpstreamCallHandlers:
         inbound: GatewayRequest,
         upstream_request: UpstreamRequest,
         previous_state: Mapping[str, Any],
-        outcome: CallOutcome | dict[str, Any],
+        outcome: CallProgress,
         call_id: str = "",
     ) -> dict[str, Any]:
         """Return the call's result, or the input requests with the state for the next request.

@@ -14,7 +14,7 @@ cancels the call.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -35,20 +35,20 @@ from bonobot.core.message_bus import get_bus, wake_listeners
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.runtime import get_runtime
 
+# MCP's code for a sampling request that the user rejected.
 NO_ANSWER_CODE = -1
-
-
-HELD, ASKED, TAKEN = CallHandoff.State.HELD, CallHandoff.State.ASKED, CallHandoff.State.TAKEN
-ANSWERED, LEFT = CallHandoff.State.ANSWERED, CallHandoff.State.LEFT
 # The bus channel that holders of calls listen on.
 HOLDERS_CHANNEL = "held-calls"
 # Older rows belong to processes that crashed.
 ABANDONED_AFTER = timedelta(hours=1)
-# Poll intervals of both sides; the longer one applies while the bus is connected.
+# Poll intervals without the bus, and while it is connected: of holders, and of waiting callers.
 POLL_INTERVAL_S = 0.25
-FALLBACK_POLL_INTERVAL_S = 5.0
+HOLDER_FALLBACK_POLL_INTERVAL_S = 5.0
+CALLER_FALLBACK_POLL_INTERVAL_S = 1.0
 HEARTBEAT_INTERVAL_S = 2.0
 HOLDER_TIMEOUT_S = 15.0
+State = CallHandoff.State
+# The outcome of a call, or its server's pending requests by key.
 CallProgress = CallOutcome | dict[str, Any]
 
 
@@ -63,13 +63,16 @@ class HandoffStatus:
 
 @dataclass(frozen=True, slots=True)
 class HandoffRequests:
-    """What other processes request of held calls: continue with answers, or end."""
+    """What other processes request of held calls.
+
+    `claimed` are the IDs of calls to resume, with encrypted answers; `abandoned` those to cancel.
+    """
 
     claimed: list[tuple[str, str]]
     abandoned: list[str]
 
 
-def build_channel(call_id: str) -> str:
+def build_call_channel(call_id: str) -> str:
     """Return the bus channel for callers that wait for a call."""
     return f"held-call:{call_id}"
 
@@ -88,62 +91,71 @@ def update_heartbeats(call_ids: Collection[str]) -> None:
 
 def claim_requests(call_ids: Collection[str]) -> HandoffRequests:
     """Claim the requests for held calls (one query, plus one per claimed call)."""
-    rows = CallHandoff.objects.filter(pk__in=call_ids, state__in=(ASKED, LEFT))
+    rows = CallHandoff.objects.filter(pk__in=call_ids, state__in=(State.ASKED, State.LEFT))
     requests = list(rows.values_list("pk", "state", "responses"))
     return HandoffRequests(
         claimed=[
             (str(pk), answers)
             for pk, state, answers in requests
-            if state == ASKED
-            and CallHandoff.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, responses="")
+            if state == State.ASKED and _claim_answers(pk)
         ],
-        abandoned=[str(pk) for pk, state, _ in requests if state == LEFT],
+        abandoned=[str(pk) for pk, state, _ in requests if state == State.LEFT],
     )
 
 
 def save_result(call_id: str, result: str) -> None:
     """Save the result of a claimed call and wake its caller."""
-    CallHandoff.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, result=result)
-    wake_listeners(build_channel(call_id))
+    handoffs = CallHandoff.objects.filter(pk=call_id, state=State.TAKEN)
+    handoffs.update(state=State.ANSWERED, result=result)
+    wake_listeners(build_call_channel(call_id))
 
 
 def delete_handoff(call_id: str) -> None:
     """Delete the row of a finished call and wake callers that wait for it."""
-    CallHandoff.objects.filter(pk=call_id).exclude(state__in=(TAKEN, ANSWERED)).delete()
-    wake_listeners(build_channel(call_id))
+    handoffs = CallHandoff.objects.filter(pk=call_id)
+    handoffs.exclude(state__in=(State.TAKEN, State.ANSWERED)).delete()
+    wake_listeners(build_call_channel(call_id))
 
 
 def send_answers(organization_id: UUID, call_id: str, answers: str) -> bool:
     """Save answers for the holder; False if the call isn't held or another caller is first."""
     handoffs = CallHandoff.objects.filter(pk=call_id, organization_id=organization_id)
-    updated_count = handoffs.filter(state__in=(HELD, ANSWERED)).update(
-        state=ASKED, responses=answers, result=""
+    updated_count = handoffs.filter(state__in=(State.HELD, State.ANSWERED)).update(
+        state=State.ASKED, responses=answers, result=""
     )
     wake_listeners(HOLDERS_CHANNEL)
     return updated_count > 0
 
 
-def find_status(call_id: str) -> HandoffStatus | None:
+def find_handoff_status(call_id: str) -> HandoffStatus | None:
     """Return the state of a handoff, or None if it is over (one query)."""
     row = CallHandoff.objects.filter(pk=call_id).first()
-    return HandoffStatus(row.state == ANSWERED, row.result, row.heartbeat_at) if row else None
+    if row is None:
+        return None
+    return HandoffStatus(row.state == State.ANSWERED, row.result, row.heartbeat_at)
 
 
 def abandon_call(call_id: str) -> bool:
     """Mark the call as abandoned, so that its holder ends it; False if it has a result."""
-    handoffs = CallHandoff.objects.filter(pk=call_id, state__in=(ASKED, TAKEN))
-    updated_count = handoffs.update(state=LEFT)
+    handoffs = CallHandoff.objects.filter(pk=call_id, state__in=(State.ASKED, State.TAKEN))
+    updated_count = handoffs.update(state=State.LEFT)
     wake_listeners(HOLDERS_CHANNEL)
     return updated_count > 0
 
 
-def mark_received(call_id: str, *, is_over: bool) -> None:
+def mark_result_received(call_id: str, *, is_over: bool) -> None:
     """Mark the result as received; deletes the row if the call is over."""
-    row = CallHandoff.objects.filter(pk=call_id, state=ANSWERED)
+    handoffs = CallHandoff.objects.filter(pk=call_id, state=State.ANSWERED)
     if is_over:
-        row.delete()
+        handoffs.delete()
     else:
-        row.update(state=HELD, result="")
+        handoffs.update(state=State.HELD, result="")
+
+
+def _claim_answers(call_id: UUID) -> bool:
+    """Claim the answers for a held call; False if the caller left meanwhile."""
+    handoffs = CallHandoff.objects.filter(pk=call_id, state=State.ASKED)
+    return handoffs.update(state=State.TAKEN, responses="") > 0
 
 
 class SuspendedCall:
@@ -152,25 +164,23 @@ class SuspendedCall:
     def __init__(self) -> None:
         self.id = str(uuid4())
         self._pending: dict[str, tuple[Mapping[str, Any], asyncio.Future[dict[str, Any]]]] = {}
-        self._changed = asyncio.Event()
+        self._change_event = asyncio.Event()
         self._task: asyncio.Task[CallOutcome] | None = None
         self._request_count = 0
 
-    async def run(self, call: Callable[[], Awaitable[CallOutcome]]) -> CallOutcome | dict[str, Any]:
+    async def run(self, call: Callable[[], Coroutine[Any, Any, CallOutcome]]) -> CallProgress:
         """Start the call; return its outcome or its server's first requests."""
-        self._task = get_runtime().loop.create_task(
-            _run_call(call), name=f"suspended call {self.id}"
-        )
-        self._task.add_done_callback(lambda _: self._changed.set())
-        return await self._wait_for_next()
+        self._task = get_runtime().loop.create_task(call(), name=f"suspended call {self.id}")
+        self._task.add_done_callback(lambda _: self._change_event.set())
+        return await self._wait_for_progress()
 
-    async def resume(self, responses: Mapping[str, Any]) -> CallOutcome | dict[str, Any]:
-        """Pass on answers; return the outcome, or the pending and unanswered requests."""
+    async def resume(self, responses: Mapping[str, Any]) -> CallProgress:
+        """Pass on answers by the key of their request; return the outcome or pending requests."""
         for key, answer in responses.items():
             _, future = self._pending.pop(key, ({}, None))
             if future is not None and not future.done() and isinstance(answer, dict):
                 future.set_result(answer)
-        return self.requests if self._pending else await self._wait_for_next()
+        return self.requests if self._pending else await self._wait_for_progress()
 
     def cancel(self) -> None:
         """Cancel the call."""
@@ -179,7 +189,7 @@ class SuspendedCall:
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the call is done."""
-        assert self._task is not None  # noqa: S101 - it was sent out
+        assert self._task is not None  # noqa: S101 - `run` comes first
         self._task.add_done_callback(lambda _: callback())
 
     async def ask_client(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +198,7 @@ class SuspendedCall:
         key = f"ask-{self._request_count}"
         future: asyncio.Future[dict[str, Any]] = get_runtime().loop.create_future()
         self._pending[key] = ({"method": method, "params": dict(params)}, future)
-        self._changed.set()
+        self._change_event.set()
         try:
             async with asyncio.timeout(settings.BONOBOT_ANSWER_S):
                 return await future
@@ -204,21 +214,17 @@ class SuspendedCall:
         """The pending requests by key."""
         return {key: dict(request) for key, (request, _) in self._pending.items()}
 
-    async def _wait_for_next(self) -> CallOutcome | dict[str, Any]:
+    async def _wait_for_progress(self) -> CallProgress:
         """Wait until the call is done or its server asks; cancel the call if the client leaves."""
         assert self._task is not None  # noqa: S101 - `run` comes first
         try:
             while not self._task.done() and not self._pending:
-                self._changed.clear()
-                await self._changed.wait()
+                self._change_event.clear()
+                await self._change_event.wait()
         except asyncio.CancelledError:
             self._task.cancel()
             raise
         return await self._task if self._task.done() else self.requests
-
-
-async def _run_call(call: Callable[[], Awaitable[CallOutcome]]) -> CallOutcome:
-    return await call()
 
 
 class SuspendedCallRegistry:
@@ -226,9 +232,9 @@ class SuspendedCallRegistry:
 
     def __init__(self) -> None:
         self._calls: dict[str, SuspendedCall] = {}
-        self._resuming: dict[str, asyncio.Task[None]] = {}
+        self._resume_tasks: dict[str, asyncio.Task[None]] = {}
         self._wake_event = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         self._heartbeat_at = 0.0
 
     async def register_call(self, call: SuspendedCall, organization_id: UUID) -> None:
@@ -236,8 +242,10 @@ class SuspendedCallRegistry:
         self._calls[call.id] = call
         await get_runtime().run_orm(create_handoff, organization_id, call.id)
         call.add_done_callback(lambda: self._remove_call(call.id))
-        if self._watching is None or self._watching.done():
-            self._watching = get_runtime().create_task(self._watch_handoffs(), name="call handoffs")
+        if self._watch_task is None or self._watch_task.done():
+            self._watch_task = get_runtime().create_task(
+                self._watch_handoffs(), name="call handoffs"
+            )
 
     async def resume_call(
         self, organization_id: UUID, call_id: str, responses: Mapping[str, Any]
@@ -249,16 +257,16 @@ class SuspendedCallRegistry:
         call = self._calls.get(call_id)
         if call is not None:
             return await call.resume(responses)
-        encrypted_responses = _encrypt_payload(dict(responses))
+        encrypted_answers = _encrypt_payload(dict(responses))
         if not await get_runtime().run_orm(
-            send_answers, organization_id, call_id, encrypted_responses
+            send_answers, organization_id, call_id, encrypted_answers
         ):
             raise _build_call_over_error()
         change_event = asyncio.Event()
-        channel = build_channel(call_id)
+        channel = build_call_channel(call_id)
         await get_bus().add_listener(channel, change_event.set)
         try:
-            return await _wait_for_answer(call_id, change_event)
+            return await _wait_for_result(call_id, change_event)
         except asyncio.CancelledError:
             get_runtime().spawn(
                 get_runtime().run_orm(abandon_call, call_id), name="abandon a suspended call"
@@ -270,7 +278,7 @@ class SuspendedCallRegistry:
     def _remove_call(self, call_id: str) -> None:
         """Remove a finished call; close its handoff unless another process is resuming it."""
         self._calls.pop(call_id, None)
-        if call_id not in self._resuming:
+        if call_id not in self._resume_tasks:
             get_runtime().spawn(
                 get_runtime().run_orm(delete_handoff, call_id), name="delete a handoff"
             )
@@ -280,34 +288,30 @@ class SuspendedCallRegistry:
         wake = self._wake_event.set
         await get_bus().add_listener(HOLDERS_CHANNEL, wake)
         try:
-            while call_ids := self._calls.keys() | self._resuming.keys():
+            while call_ids := self._calls.keys() | self._resume_tasks.keys():
                 self._wake_event.clear()
                 with suppress(*UNAVAILABLE_ERRORS):  # the database is unavailable; try again later
                     await self._process_handoffs(call_ids)
-                await _wait_for_event(
-                    self._wake_event,
-                    FALLBACK_POLL_INTERVAL_S if get_bus().is_subscribed else POLL_INTERVAL_S,
-                )
+                await _wait_for_wakeup(self._wake_event, HOLDER_FALLBACK_POLL_INTERVAL_S)
         finally:
             get_bus().remove_listener(HOLDERS_CHANNEL, wake)
 
     async def _process_handoffs(self, call_ids: set[str]) -> None:
+        """Update the heartbeats if due; resume and cancel calls as other processes request."""
         now = get_runtime().loop.time()
         if now - self._heartbeat_at >= HEARTBEAT_INTERVAL_S:
             self._heartbeat_at = now
             await get_runtime().run_orm(update_heartbeats, call_ids)
         handoffs = await get_runtime().run_orm(claim_requests, call_ids)
-        for call_id, encrypted_responses in handoffs.claimed:
+        for call_id, encrypted_answers in handoffs.claimed:
             if (call := self._calls.get(call_id)) is not None:
-                resumption = self._resume_for_other_process(
-                    call, _decrypt_payload(encrypted_responses)
-                )
-                self._resuming[call_id] = get_runtime().loop.create_task(
-                    resumption, name=f"continue {call_id}"
+                responses = _decrypt_payload(encrypted_answers)
+                self._resume_tasks[call_id] = get_runtime().loop.create_task(
+                    self._resume_for_other_process(call, responses), name=f"resume {call_id}"
                 )
         for call_id in handoffs.abandoned:
-            if (resuming_task := self._resuming.get(call_id)) is not None:
-                resuming_task.cancel()
+            if (resume_task := self._resume_tasks.get(call_id)) is not None:
+                resume_task.cancel()
             elif (call := self._calls.get(call_id)) is not None:
                 call.cancel()
 
@@ -319,22 +323,23 @@ class SuspendedCallRegistry:
         except Problem as problem:
             result = {"problem": _encode_problem(problem)}
         finally:
-            self._resuming.pop(call.id, None)
+            self._resume_tasks.pop(call.id, None)
         await get_runtime().run_orm(save_result, call.id, _encrypt_payload(result))
 
 
-async def _wait_for_answer(call_id: str, change_event: asyncio.Event) -> CallProgress:
+async def _wait_for_result(call_id: str, change_event: asyncio.Event) -> CallProgress:
     """Wait for the result of another process's call; raises `MCPError` if its holder is dead."""
     clock = get_runtime().loop.time
     heartbeat_at, seen_at = None, clock()
     while True:
         change_event.clear()
-        status = await get_runtime().run_orm(find_status, call_id)
+        status = await get_runtime().run_orm(find_handoff_status, call_id)
         if status is None:
             raise _build_call_over_error()
         if status.is_answered:
             result = _decrypt_payload(status.result)
-            await get_runtime().run_orm(mark_received, call_id, is_over="asked" not in result)
+            is_over = "asked" not in result
+            await get_runtime().run_orm(mark_result_received, call_id, is_over=is_over)
             return _decode_result(result)
         if status.heartbeat_at != heartbeat_at:
             heartbeat_at, seen_at = status.heartbeat_at, clock()
@@ -343,12 +348,7 @@ async def _wait_for_answer(call_id: str, change_event: asyncio.Event) -> CallPro
             if await get_runtime().run_orm(abandon_call, call_id):
                 raise _build_call_lost_error()
             continue  # the holder has just answered
-        await _wait_for_event(
-            change_event,
-            min(FALLBACK_POLL_INTERVAL_S, POLL_INTERVAL_S * 4)
-            if get_bus().is_subscribed
-            else POLL_INTERVAL_S,
-        )
+        await _wait_for_wakeup(change_event, CALLER_FALLBACK_POLL_INTERVAL_S)
 
 
 def _build_call_over_error() -> MCPError:
@@ -372,9 +372,9 @@ def _build_call_lost_error() -> MCPError:
 
 
 def _encode_result(progress: CallProgress) -> dict[str, Any]:
-    return (
-        {"outcome": asdict(progress)} if isinstance(progress, CallOutcome) else {"asked": progress}
-    )
+    if isinstance(progress, CallOutcome):
+        return {"outcome": asdict(progress)}
+    return {"asked": progress}
 
 
 def _decode_result(result: Mapping[str, Any]) -> CallProgress:
@@ -397,7 +397,7 @@ def _encode_problem(problem: Problem) -> dict[str, Any]:
     return {name: getattr(problem, name) for name in names}
 
 
-def _encrypt_payload(value: Any) -> str:
+def _encrypt_payload(value: Mapping[str, Any]) -> str:
     return encrypt_str(json.dumps(value, cls=DjangoJSONEncoder)).decode("ascii")
 
 
@@ -406,7 +406,9 @@ def _decrypt_payload(text: str) -> dict[str, Any]:
     return payload
 
 
-async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
+async def _wait_for_wakeup(event: asyncio.Event, fallback_interval_s: float) -> None:
+    """Wait for the event, at most until it is time to poll."""
+    interval_s = fallback_interval_s if get_bus().is_subscribed else POLL_INTERVAL_S
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(interval_s):
             await event.wait()

@@ -167,12 +167,12 @@ def expire_heartbeats(seconds: float) -> None:
 
 async def _restart_watching(gateway_client: GatewayClient) -> None:
     calls = gateway_client._mount.dispatcher._upstream_handlers._suspended_calls
-    calls._watching = asyncio.create_task(calls._watch_handoffs())
+    calls._watch_task = asyncio.create_task(calls._watch_handoffs())
 
 
 async def _stop_watching(gateway_client: GatewayClient) -> None:
     """Stop a gateway's polling, as if its process had ended."""
-    task = gateway_client._mount.dispatcher._upstream_handlers._suspended_calls._watching
+    task = gateway_client._mount.dispatcher._upstream_handlers._suspended_calls._watch_task
     assert task is not None
     task.cancel()
     await asyncio.wait({task})
