@@ -186,6 +186,3 @@ def read_redis(store: Redis, key: bytes) -> str:
         b"stream": lambda: store.xrange(key),
     }
     return f"{key!r} {reads[store.type(key)]()!r}"
-
-
-# Values for secret fields of requests; no response may contain them.

@@ -321,6 +321,7 @@ def test_no_key_or_value_in_redis_contains_a_secret(acme, secret_servers, canari
 
 
 TEXTS = ("access_token", "refresh_token")
+# The value of secret fields of requests; no response may contain it.
 SENT_SECRET = {"sent": f"{secrets.token_urlsafe(24)}+/="}
 SECRET_MEMBERS = frozenset(
     {"token", "key", "api_key", "password", "secret", "client_secret", "Authorization", "value"}
