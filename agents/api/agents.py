@@ -211,7 +211,7 @@ class AgentSlugs(serializers.Field):
 
 
 class AgentView(ResourceView):
-    """Base class for one agent."""
+    """Base class of the views of one agent."""
 
     def get_agent(self, agent_id: str) -> Agent:
         """Return the visible agent with this id or slug; raises `NotFound`."""

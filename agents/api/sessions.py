@@ -376,7 +376,7 @@ class CancelSessionSerializer(StrictSerializer):
 
 
 class SessionView(ResourceView):
-    """Base class for one session."""
+    """Base class of the views of one session."""
 
     def get_session(self, session_id: str) -> Session:
         """Return the visible session with this id; raises `NotFound`."""

@@ -337,7 +337,7 @@ class DefinitionLabelsView(ServerView):
 
 
 class DefinitionView(ServerView):
-    """Base class for one definition."""
+    """Base class of the views of one definition."""
 
     def get_definition(self, server_id: str, definition_id: str) -> Definition:
         """Return the definition; raises `NotFound`."""

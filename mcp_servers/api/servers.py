@@ -188,7 +188,7 @@ def add_server_annotations(rows: Any, *, tools: bool = False) -> Any:
 
 
 class ServerView(ResourceView):
-    """Base class for one server, in the pool or private to an agent."""
+    """Base class of the views of one server, in the pool or private to an agent."""
 
     def get_server(self, server_id: str) -> Server:
         """Return the server; raises `NotFound`."""

@@ -138,7 +138,7 @@ class IssuerListView(ResourceView):
 
 
 class IssuerView(ResourceView):
-    """Base class for one issuer."""
+    """Base class of the views of one issuer."""
 
     def get_issuer(self, issuer_id: str) -> Issuer:
         """Return the issuer; raises `NotFound`."""

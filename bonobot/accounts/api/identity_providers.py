@@ -147,7 +147,7 @@ class IdentityProviderListView(ResourceView):
 
 
 class IdentityProviderView(ResourceView):
-    """Base class for one provider."""
+    """Base class of the views of one provider."""
 
     def get_provider(self, provider_id: str) -> Provider:
         """Return the provider; raises `NotFound`."""

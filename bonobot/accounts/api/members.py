@@ -53,7 +53,7 @@ MemberSerializer.body_classes = (MemberRoleBody,)
 
 
 class MemberView(ResourceView):
-    """Base class for one member."""
+    """Base class of the views of one member."""
 
     def get_member(self, member_id: str) -> Membership:
         """Return the membership; raises `NotFound`."""

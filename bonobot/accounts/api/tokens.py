@@ -197,7 +197,7 @@ def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
 
 
 class TokenView(ResourceView):
-    """Base class for one token."""
+    """Base class of the views of one token."""
 
     def get_token(self, token_id: str) -> Token:
         """Return the token; raises `NotFound`."""
