@@ -50,6 +50,8 @@ from mcp_servers.presets.services import build_server_spec
 from mcp_servers.services import create_server
 
 MAX_NAMES_SHOWN = 5
+# Answering requires one of these. A person who can approve calls but not manage agents, a reviewer,
+# approves with the permissions of an operator, limited to what was requested.
 ANSWER_PERMISSIONS = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
 REQUEST_ANSWERED = "access_request_answered"
 SYSTEM = Actor(kind="system", id="access_requests", label="access requests")
@@ -153,14 +155,6 @@ def cancel_access_request(principal: Principal, access_request: AccessRequest) -
     return AccessRequest.objects.select_related("agent").get(pk=access_request.pk)
 
 
-def is_requester(principal: Principal, access_request: AccessRequest) -> bool:
-    """Return whether the principal made the request."""
-    return (principal.kind, principal.id) == (
-        access_request.requested_by_kind,
-        access_request.requested_by_id,
-    )
-
-
 def expire_overdue() -> int:
     """Expire overdue requests; return how many."""
     overdue = list(AccessRequest.objects.overdue()[:500])
@@ -169,6 +163,84 @@ def expire_overdue() -> int:
             AccessRequest.objects.expire_pending(access_request.pk, updated_at=timezone.now())
             wake_pages(access_request.organization_id)
     return len(overdue)
+
+
+def provision_access(principal: Principal, access_request: AccessRequest) -> str:
+    """Attach the server, allow the tool, or give the requester the agent; return its name.
+
+    Raises what the same change by hand raises, `NotFound` (`unknown_target`), and
+    `Conflict` (`ambiguous_target`, `tool_is_off`).
+    """
+    if access_request.kind == AccessRequest.Kind.AGENT or access_request.agent is None:
+        return _provision_agent(principal, access_request)
+    if access_request.kind == AccessRequest.Kind.SERVER:
+        return _provision_server(principal, access_request.agent, access_request)
+    return _provision_tool(principal, access_request.agent, access_request)
+
+
+def build_answer_email(user: User, access_request: str) -> EmailContent | None:
+    """Build the email about the answer; None if the request or the account is gone."""
+    row = AccessRequest.objects.filter(pk=access_request, answered_at__isnull=False).first()
+    if row is None or not user.is_active:
+        return None
+    values = {
+        "target": make_visible(row.target, 120),
+        "who": make_visible(row.answered_by, 120),
+    }
+    subject = (
+        _t("Your request for %(target)s was approved")
+        if row.state == AccessRequest.State.APPROVED
+        else _t("Your request for %(target)s was denied")
+    )
+    paragraphs = [_t("Answered by %(who)s.") % values]
+    if row.message:
+        paragraphs.append(make_visible(row.message, 2_000))
+    paragraphs.append(build_page_url(row))
+    return EmailContent(subject % values, paragraphs)
+
+
+def can_answer_access_requests(principal: Principal) -> bool:
+    """Return whether the principal may answer access requests of others."""
+    return any(map(principal.may, ANSWER_PERMISSIONS))
+
+
+def is_requester(principal: Principal, access_request: AccessRequest) -> bool:
+    """Return whether the principal made the request."""
+    return (principal.kind, principal.id) == (
+        access_request.requested_by_kind,
+        access_request.requested_by_id,
+    )
+
+
+def find_server(access_request: AccessRequest) -> Server | None:
+    """Return the server of the organization that a request names, by slug or name."""
+    pool = Server.objects.for_organization(access_request.organization_id).in_organization_pool()
+    server: Server | None = _find_by_name(access_request, pool)
+    return server
+
+
+def find_preset(access_request: AccessRequest) -> Preset | None:
+    """Return the preset that a request names, by slug or name."""
+    organization_id, target = access_request.organization_id, access_request.target
+    by_slug: Preset | None = Preset.objects.find_by_slug(organization_id, target.lower())
+    available = Preset.objects.available_to(organization_id)
+    return by_slug or _find_by_name(access_request, available)
+
+
+def find_agent(access_request: AccessRequest) -> Agent | None:
+    """Return the agent that a request names, by slug or name."""
+    agents = Agent.objects.for_organization(access_request.organization_id)
+    agent: Agent | None = _find_by_name(access_request, agents)
+    return agent
+
+
+def find_tool(access_request: AccessRequest, agent: Agent) -> SnapshotTool | None:
+    """Return the agent's tool that a request names; a server's own name if only one has it."""
+    target = access_request.target
+    tools = list_settable_tools(get_snapshot_cache().load_current("agent", agent.pk))
+    by_name = [tool for tool in tools if tool.name == target]
+    matches = by_name or [tool for tool in tools if tool.facts.own_name == target]
+    return _get_only_match(access_request, [(tool.name, tool) for tool in matches])
 
 
 def build_page_path(access_request: AccessRequest) -> str:
@@ -342,71 +414,6 @@ def _queue_answer_email(access_request: AccessRequest) -> None:
             queue_email(user, REQUEST_ANSWERED, access_request=str(access_request.pk))
 
 
-def build_answer_email(user: User, access_request: str) -> EmailContent | None:
-    """Build the email about the answer; None if the request or the account is gone."""
-    row = AccessRequest.objects.filter(pk=access_request, answered_at__isnull=False).first()
-    if row is None or not user.is_active:
-        return None
-    values = {
-        "target": make_visible(row.target, 120),
-        "who": make_visible(row.answered_by, 120),
-    }
-    subject = (
-        _t("Your request for %(target)s was approved")
-        if row.state == AccessRequest.State.APPROVED
-        else _t("Your request for %(target)s was denied")
-    )
-    paragraphs = [_t("Answered by %(who)s.") % values]
-    if row.message:
-        paragraphs.append(make_visible(row.message, 2_000))
-    paragraphs.append(build_page_url(row))
-    return EmailContent(subject % values, paragraphs)
-
-
-def provision_access(principal: Principal, access_request: AccessRequest) -> str:
-    """Attach the server, allow the tool, or give the requester the agent; return its name.
-
-    Raises what the same change by hand raises, `NotFound` (`unknown_target`), and
-    `Conflict` (`ambiguous_target`, `tool_is_off`).
-    """
-    if access_request.kind == AccessRequest.Kind.AGENT or access_request.agent is None:
-        return _provision_agent(principal, access_request)
-    if access_request.kind == AccessRequest.Kind.SERVER:
-        return _provision_server(principal, access_request.agent, access_request)
-    return _provision_tool(principal, access_request.agent, access_request)
-
-
-def find_server(access_request: AccessRequest) -> Server | None:
-    """Return the server of the organization that a request names, by slug or name."""
-    pool = Server.objects.for_organization(access_request.organization_id).in_organization_pool()
-    server: Server | None = _find_by_name(access_request, pool)
-    return server
-
-
-def find_preset(access_request: AccessRequest) -> Preset | None:
-    """Return the preset that a request names, by slug or name."""
-    organization_id, target = access_request.organization_id, access_request.target
-    by_slug: Preset | None = Preset.objects.find_by_slug(organization_id, target.lower())
-    available = Preset.objects.available_to(organization_id)
-    return by_slug or _find_by_name(access_request, available)
-
-
-def find_agent(access_request: AccessRequest) -> Agent | None:
-    """Return the agent that a request names, by slug or name."""
-    agents = Agent.objects.for_organization(access_request.organization_id)
-    agent: Agent | None = _find_by_name(access_request, agents)
-    return agent
-
-
-def find_tool(access_request: AccessRequest, agent: Agent) -> SnapshotTool | None:
-    """Return the agent's tool that a request names; a server's own name if only one has it."""
-    target = access_request.target
-    tools = list_settable_tools(get_snapshot_cache().load_current("agent", agent.pk))
-    by_name = [tool for tool in tools if tool.name == target]
-    matches = by_name or [tool for tool in tools if tool.facts.own_name == target]
-    return _get_only_match(access_request, [(tool.name, tool) for tool in matches])
-
-
 def _find_by_name(access_request: AccessRequest, rows: Any) -> Any:
     """Return the row with this slug, else the only one with this name; None if there is none.
 
@@ -500,7 +507,3 @@ def _build_unknown_error(access_request: AccessRequest, remedy: str) -> NotFound
         code="unknown_target",
         remedy=remedy,
     )
-
-
-# Answering requires one of these. A person who can approve calls but not manage agents, a reviewer,
-# approves with the permissions of an operator, limited to what was requested.

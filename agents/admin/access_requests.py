@@ -1,11 +1,11 @@
 """Access requests in the admin: the list, the form, and the page of one request."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -16,7 +16,9 @@ from django.utils.translation import gettext_lazy as _
 from agents.access_requests import (
     ANSWER_PERMISSIONS,
     AccessRequestSpec,
+    Answer,
     answer_access_request,
+    can_answer_access_requests,
     cancel_access_request,
     create_access_request,
     find_agent,
@@ -28,7 +30,11 @@ from agents.access_requests import (
 from agents.admin.agents import READERS
 from agents.admin.approvals import MAX_ANSWERED, PartialNameFilter, PersonRequestAdmin
 from agents.models import AccessRequest, Agent
-from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
+from agents.models.access_requests import (
+    MAX_REASON_LENGTH,
+    MAX_TARGET_LENGTH,
+    AccessRequestQuerySet,
+)
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     add_problem_message,
@@ -113,11 +119,9 @@ class AccessRequestAdmin(PersonRequestAdmin):
         "Members can request a server, a tool, or an agent. Approving a request sets it up."
     )
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> AccessRequestQuerySet:
         """Return the requests that the person may read."""
-        rows: Any = AccessRequest.objects
-        visible_rows: QuerySet[Any] = rows.visible_to(self.get_principal(request))
-        return visible_rows.select_related("agent")
+        return AccessRequest.objects.visible_to(self.get_principal(request)).select_related("agent")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the role can run agents, and so can request something for one."""
@@ -125,53 +129,59 @@ class AccessRequestAdmin(PersonRequestAdmin):
 
     def has_answer_permission(self, request: HttpRequest) -> bool:
         """Return whether the role can answer access requests."""
-        return any(map(self.get_principal(request).may, ANSWER_PERMISSIONS))
+        return can_answer_access_requests(self.get_principal(request))
 
     @action(description=_("Approve selected…"), permissions=["answer"])
     def approve_requests(
-        self, request: HttpRequest, queryset: QuerySet[AccessRequest]
+        self, request: HttpRequest, queryset: AccessRequestQuerySet
     ) -> HttpResponseBase | None:
         """Confirm what is set up, then approve the pending requests."""
         return self._answer_selected(request, queryset, "approve")
 
     @action(description=_("Deny selected…"), permissions=["answer"])
     def deny_requests(
-        self, request: HttpRequest, queryset: QuerySet[AccessRequest]
+        self, request: HttpRequest, queryset: AccessRequestQuerySet
     ) -> HttpResponseBase | None:
         """Ask for a reason, then deny the pending requests."""
         return self._answer_selected(request, queryset, "deny")
 
     def _answer_selected(
-        self, request: HttpRequest, queryset: QuerySet[AccessRequest], answer: str
+        self, request: HttpRequest, queryset: AccessRequestQuerySet, answer: Answer
     ) -> HttpResponseBase | None:
-        pending: Any = queryset
-        access_requests = list(pending.pending()[:MAX_ANSWERED])
+        """Ask for confirmation, and for a message if it is required, then answer the requests."""
+        access_requests = list(queryset.pending()[:MAX_ANSWERED])
         message = request.POST.get("message", "").strip()
-        if access_requests and (
-            "confirmed" not in request.POST or (answer == "deny" and not message)
-        ):
-            return render_screen(
-                request,
-                "access_requests/confirm.html",
-                title=_("Deny these requests") if answer == "deny" else _("Approve these requests"),
-                rows=[(row, describe_effect(row)) for row in access_requests],
-                answer=answer,
-                selected=ACTION_CHECKBOX_NAME,
-                opts=self.opts,
-            )
-        answered = 0
+        is_complete = "confirmed" in request.POST and (answer == "approve" or message)
+        if access_requests and not is_complete:
+            return self._render_confirmation(request, access_requests, answer)
+        principal = self.get_principal(request)
+        answered_count = 0
         for access_request in access_requests:
             try:
-                answer_access_request(self.get_principal(request), access_request, answer, message)
+                answer_access_request(principal, access_request, answer, message)
             except Problem as problem:
                 add_problem_message(request, problem)
             else:
-                answered += 1
-        denied, approved = _t("Requests denied: %(n)d."), _t("Requests approved: %(n)d.")
-        if answered:
-            text = denied if answer == "deny" else approved
-            messages.success(request, text % {"n": answered})
+                answered_count += 1
+        if answered_count:
+            approved, denied = _t("Requests approved: %(n)d."), _t("Requests denied: %(n)d.")
+            text = approved if answer == "approve" else denied
+            messages.success(request, text % {"n": answered_count})
         return None
+
+    def _render_confirmation(
+        self, request: HttpRequest, access_requests: Sequence[AccessRequest], answer: Answer
+    ) -> HttpResponseBase:
+        approve, deny = _("Approve these requests"), _("Deny these requests")
+        return render_screen(
+            request,
+            "access_requests/confirm.html",
+            title=approve if answer == "approve" else deny,
+            rows=[(row, describe_effect(row)) for row in access_requests],
+            answer=answer,
+            selected=ACTION_CHECKBOX_NAME,
+            opts=self.opts,
+        )
 
     @display(description=_("request"), ordering="target")
     def target_name(self, access_request: AccessRequest) -> str:
@@ -212,7 +222,7 @@ def show_access_request(visit: ObjectRequest) -> HttpResponseBase:
     """Show the request, what approving it does, and its answer."""
     access_request: AccessRequest = visit.object
     is_answerable = access_request.is_answerable(timezone.now())
-    can_answer = is_answerable and any(map(visit.principal.may, ANSWER_PERMISSIONS))
+    can_answer = is_answerable and can_answer_access_requests(visit.principal)
     is_own = is_requester(visit.principal, access_request)
     can_approve = can_answer and (not is_own or visit.principal.may(Action.MANAGE_AGENTS))
     return visit.render_tab(
@@ -228,7 +238,7 @@ def show_access_request(visit: ObjectRequest) -> HttpResponseBase:
 
 
 @AccessRequestAdmin.add_object_action("cancel", required_actions=READERS)
-def withdraw_access_request(visit: ObjectRequest) -> None:
+def cancel_own_access_request(visit: ObjectRequest) -> None:
     """Cancel one's own request."""
     cancel_access_request(visit.principal, visit.object)
     messages.success(visit.request, _t("Request canceled."))
@@ -244,6 +254,7 @@ def approve_access_request(visit: ObjectRequest) -> None:
 
 @AccessRequestAdmin.add_object_action("deny", required_actions=ANSWER_PERMISSIONS)
 def deny_access_request(visit: ObjectRequest) -> None:
+    """Deny the request; the requester gets the message."""
     message = visit.request.POST.get("message", "")
     answer_access_request(visit.principal, visit.object, "deny", message)
     messages.success(visit.request, _t("Denied."))
@@ -252,12 +263,13 @@ def deny_access_request(visit: ObjectRequest) -> None:
 def describe_effect(access_request: AccessRequest) -> str:
     """Return what approving a request does, or what must be done first."""
     try:
-        return _describe_effect(access_request)
-    except Problem as problem:  # several have the name
+        return _describe_setup(access_request)
+    except Problem as problem:
         return localize_problem(problem)
 
 
-def _describe_effect(access_request: AccessRequest) -> str:
+def _describe_setup(access_request: AccessRequest) -> str:
+    """Describe what is set up; raises `Conflict` if several objects have the requested name."""
     values = {
         "target": make_visible(access_request.target, 120),
         "agent": make_visible(access_request.agent.name, 80) if access_request.agent else "",

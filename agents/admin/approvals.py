@@ -22,7 +22,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.access_requests import ANSWER_PERMISSIONS
+from agents.access_requests import can_answer_access_requests
 from agents.admin.agents import READERS
 from agents.approvals.change_arguments import approve_with_changes
 from agents.approvals.details_for_approvers import (
@@ -363,17 +363,16 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
 
 def list_access_requests(principal: Principal) -> list[AccessRequest]:
     """Return the latest pending access requests that the person can answer (one query)."""
-    if not any(map(principal.may, ANSWER_PERMISSIONS)):
+    if not can_answer_access_requests(principal):
         return []
-    rows: Any = AccessRequest.objects.visible_to(principal)
-    pending = rows.pending().select_related("agent").order_by("-created_at")
-    return list(pending[:MAX_ACCESS_REQUESTS])
+    pending = AccessRequest.objects.visible_to(principal).pending()
+    return list(pending.select_related("agent").order_by("-created_at")[:MAX_ACCESS_REQUESTS])
 
 
 def count_pending_calls(request: HttpRequest) -> int:
     """Return how many calls the person could answer, up to a limit (one query)."""
-    visible: Any = Approval.objects.visible_to(resolve_principal(request))
-    counts = dict(visible.pending().build_capped_count("calls"))
+    pending = Approval.objects.visible_to(resolve_principal(request)).pending()
+    counts = dict(pending.build_capped_count("calls"))
     return int(counts.get("calls", 0))
 
 

@@ -18,7 +18,7 @@ from django.utils.timesince import timeuntil
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from agents.access_requests import ANSWER_PERMISSIONS
+from agents.access_requests import can_answer_access_requests
 from agents.admin.navigation import PendingCounts
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
@@ -381,7 +381,7 @@ def _list_attention(
 
 def _list_access_requests(principal: Principal) -> list[AccessRequest]:
     """Return the oldest pending access requests for people who can answer them."""
-    if not any(map(principal.may, ANSWER_PERMISSIONS)):
+    if not can_answer_access_requests(principal):
         return []
     rows = AccessRequest.objects.for_organization(principal.organization_id).pending()
     return list(rows.order_by("created_at")[:MAX_ITEMS])

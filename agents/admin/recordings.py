@@ -94,7 +94,7 @@ class MessageComparison:
 
 
 def compare_messages(
-    recording_replay: Replay, recorded_transcript: Transcript, replayed_transcript: Transcript
+    replay: Replay, recorded_transcript: Transcript, replayed_transcript: Transcript
 ) -> list[MessageComparison]:
     return [
         MessageComparison(
@@ -102,7 +102,7 @@ def compare_messages(
             list(zip_longest(recorded_message.turns, replayed_message.turns)),
             [
                 difference | {"words": DIFFERENCE_TITLES[difference["kind"]]}
-                for difference in recording_replay.differences
+                for difference in replay.differences
                 if difference["message"] == number
             ],
         )
@@ -143,15 +143,13 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
         visit.principal.require(Action.MANAGE_AGENTS)
         if form.is_valid():
             try:
-                recording_replay = create_replay(
-                    visit.principal, recording, form.build_overrides(recording)
-                )
+                replay = create_replay(visit.principal, recording, form.build_overrides(recording))
             except Problem as exc:
                 problem = exc
                 if exc.field in form.fields:
                     add_problem_to_form(form, exc)
             else:
-                return redirect_to_page(visit, "replay", f"?replay={recording_replay.pk}")
+                return redirect_to_page(visit, "replay", f"?replay={replay.pk}")
     policy = load_policy_spec(agent)
     earlier_replays = recording.replays.defer("conversation", "differences")
     return visit.render_tab(
@@ -176,28 +174,24 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
     """Show a replay next to its recording."""
     if "replay" not in visit.request.GET:
         return redirect_to_page(visit, "recordings")
-    rows: Any = Replay.objects.filter(recording__agent=visit.object).select_related("recording")
-    recording_replay: Replay = rows.get_or_404(
+    replays = Replay.objects.filter(recording__agent=visit.object).select_related("recording")
+    replay: Replay = replays.get_or_404(
         visit.object.organization_id, pk=visit.request.GET["replay"]
     )
-    recorded_transcript = Transcript.from_dict(recording_replay.recording.conversation)
+    recorded_transcript = Transcript.from_dict(replay.recording.conversation)
     replayed_transcript = (
-        None
-        if recording_replay.conversation is None
-        else Transcript.from_dict(recording_replay.conversation)
+        None if replay.conversation is None else Transcript.from_dict(replay.conversation)
     )
     return visit.render_tab(
         "recordings/replay.html",
         agent=visit.object,
-        replay=recording_replay,
-        changes=_describe_changes(recording_replay),
-        open=recording_replay.finished_at is None,
+        replay=replay,
+        changes=_describe_changes(replay),
+        open=replay.finished_at is None,
         sides=summarize_transcripts(recorded_transcript, replayed_transcript)
         if replayed_transcript
         else None,
-        message_differences=compare_messages(
-            recording_replay, recorded_transcript, replayed_transcript
-        )
+        message_differences=compare_messages(replay, recorded_transcript, replayed_transcript)
         if replayed_transcript
         else [],
     )
@@ -217,8 +211,8 @@ def _get_recording(visit: ObjectRequest, pk: str | None) -> Recording:
     return recording
 
 
-def _describe_changes(recording_replay: Replay) -> str:
-    return ", ".join(str(OVERRIDE_TITLES[name]) for name in recording_replay.changed) or _t(
+def _describe_changes(replay: Replay) -> str:
+    return ", ".join(str(OVERRIDE_TITLES[name]) for name in replay.changed) or _t(
         "nothing (agent unchanged)"
     )
 

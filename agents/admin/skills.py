@@ -201,9 +201,9 @@ def _build_initial(skill: Skill) -> dict[str, Any]:
 @AgentAdmin.add_page("skills", _("Skills"), order=43)
 def show_skills(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's skills and those that can be attached."""
-    rows: Any = Skill.objects.visible_to(visit.principal)
+    skills = Skill.objects.visible_to(visit.principal)
     return render_assignments(
-        visit, "agents/skills.html", rows, rows.filter(assignments__agent=visit.object)
+        visit, "agents/skills.html", skills, skills.filter(assignments__agent=visit.object)
     )
 
 

@@ -172,7 +172,7 @@ class WorkflowAdmin(AssignableAdmin):
 def show_runs(visit: ObjectRequest) -> HttpResponseBase:
     """Show the runs and the form that starts one."""
     workflow: Workflow = visit.object
-    visible_runs: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
+    visible_runs = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
     paginator = Paginator(visible_runs.select_related("session"), PAGE_SIZE)
     inputs = workflow.definition.get("inputs", {})
     return visit.render_tab(
@@ -249,9 +249,7 @@ def _save_workflow(visit: ObjectRequest, form: Any) -> Workflow:
 
 
 def _get_run(visit: ObjectRequest, run_id: str | None) -> WorkflowRun:
-    visible_runs: Any = WorkflowRun.objects.visible_to(visit.principal).filter(
-        workflow=visit.object
-    )
+    visible_runs = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=visit.object)
     run: WorkflowRun = visible_runs.select_related("session__agent").get_or_404(
         visit.object.organization_id, pk=run_id
     )
@@ -269,13 +267,13 @@ def _build_initial(workflow: Workflow) -> dict[str, Any]:
 def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
     """Show the workflows that the agent has as tools, and those that run as this agent."""
     agent: Agent = visit.object
-    rows: Any = Workflow.objects.visible_to(visit.principal).select_related("agent")
-    own_workflows = rows.filter(agent=agent).order_by("name")
-    attached_workflows = rows.filter(assignments__agent=agent)
+    workflows = Workflow.objects.visible_to(visit.principal).select_related("agent")
+    own_workflows = workflows.filter(agent=agent).order_by("name")
+    attached_workflows = workflows.filter(assignments__agent=agent)
     return render_assignments(
         visit,
         "agents/workflows.html",
-        rows,
+        workflows,
         attached_workflows,
         own_workflows=list(own_workflows[:MAX_OFFERED]),
     )

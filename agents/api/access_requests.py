@@ -1,7 +1,5 @@
 """REST of access requests: members ask for servers, tools and agents."""
 
-from typing import Any
-
 import django_filters
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
@@ -52,7 +50,6 @@ class RequestedAccessSerializer(StrictSerializer):
     url = serializers.SerializerMethodField(help_text="URL of the page where a person answers.")
 
     def get_url(self, access_request: AccessRequest) -> str:
-        """Return the address of the request's page."""
         return build_page_url(access_request)
 
 
@@ -100,13 +97,13 @@ class AccessRequestAnswerBody(StrictSerializer):
 
 
 class AccessRequestView(ResourceView):
-    """Base class for one access request."""
+    """Base class of the views of one access request."""
 
     def get_access_request(self, access_request_id: str) -> AccessRequest:
         """Return the visible request with this id; raises `NotFound`."""
-        visible: Any = AccessRequest.objects.visible_to(self.principal)
+        access_requests = AccessRequest.objects.visible_to(self.principal)
         with set_not_found_field("access_request_id"):
-            access_request: AccessRequest = visible.get_or_404(
+            access_request: AccessRequest = access_requests.get_or_404(
                 self.organization_id, pk=access_request_id
             )
         return access_request

@@ -1,7 +1,5 @@
 """REST of approvals: calls that wait for a person, and session approvals."""
 
-from typing import Any
-
 import django_filters
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
@@ -67,7 +65,6 @@ class CallApprovalSerializer(StrictSerializer):
     url = serializers.SerializerMethodField(help_text="URL of the page where a person decides.")
 
     def get_url(self, approval: Approval) -> str:
-        """Return the address of the question's page."""
         return build_page_url(approval)
 
 
@@ -101,14 +98,14 @@ class SessionGrantSerializer(StrictSerializer):
 
 
 class ApprovalView(ResourceView):
-    """Base class for one approval."""
+    """Base class of the views of one approval."""
 
     def get_approval(self, approval_id: str) -> Approval:
         """Return the visible approval with this id; raises `NotFound`."""
-        visible: Any = Approval.objects.visible_to(self.principal)
+        approvals = Approval.objects.visible_to(self.principal)
         with set_not_found_field("approval_id"):
-            call_approval: Approval = visible.get_or_404(self.organization_id, pk=approval_id)
-        return call_approval
+            approval: Approval = approvals.get_or_404(self.organization_id, pk=approval_id)
+        return approval
 
 
 class ApprovalListView(ResourceView):
@@ -183,8 +180,10 @@ class SessionApprovalDetailView(SessionView):
     @describe_operation("revoke_session_approval", status=204)
     def delete(self, request: object, session_id: str, session_approval_id: str) -> Response:
         """Revoke a session approval; effective on the next call."""
-        rows: Any = SessionApproval.objects.filter(session=self.get_session(session_id))
+        approvals = SessionApproval.objects.filter(session=self.get_session(session_id))
         with set_not_found_field("session_approval_id"):
-            grant: SessionApproval = rows.get_or_404(self.organization_id, pk=session_approval_id)
-        revoke_session_approval(self.principal, grant)
+            approval: SessionApproval = approvals.get_or_404(
+                self.organization_id, pk=session_approval_id
+            )
+        revoke_session_approval(self.principal, approval)
         return Response(status=204)

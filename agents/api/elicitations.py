@@ -1,7 +1,5 @@
 """REST of elicitation requests (/questions)."""
 
-from typing import Any
-
 import django_filters
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
@@ -63,7 +61,6 @@ class ElicitationRequestSerializer(StrictSerializer):
     url = serializers.SerializerMethodField(help_text="URL of the page where a person answers.")
 
     def get_url(self, elicitation_request: ElicitationRequest) -> str:
-        """Return the address of the question's page."""
         return build_page_url(elicitation_request)
 
 
@@ -83,13 +80,13 @@ class ElicitationAnswerBody(StrictSerializer):
 
 
 class ElicitationRequestView(ResourceView):
-    """Base class for one elicitation request."""
+    """Base class of the views of one elicitation request."""
 
     def get_elicitation_request(self, request_id: str) -> ElicitationRequest:
         """Return the visible request with this id; raises `NotFound`."""
-        visible: Any = ElicitationRequest.objects.visible_to(self.principal)
+        elicitation_requests = ElicitationRequest.objects.visible_to(self.principal)
         with set_not_found_field("request_id"):
-            elicitation_request: ElicitationRequest = visible.get_or_404(
+            elicitation_request: ElicitationRequest = elicitation_requests.get_or_404(
                 self.organization_id, pk=request_id
             )
         return elicitation_request

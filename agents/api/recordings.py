@@ -1,6 +1,6 @@
 """REST of recordings of sessions and their replays."""
 
-from typing import Any
+from typing import Any, get_args
 
 import django_filters
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
@@ -8,7 +8,11 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.policies import PolicySerializer, build_policy_spec
-from agents.evaluation.compare_transcripts import Transcript, summarize_transcripts
+from agents.evaluation.compare_transcripts import (
+    DifferenceKind,
+    Transcript,
+    summarize_transcripts,
+)
 from agents.evaluation.recordings import create_recording, delete_recording
 from agents.evaluation.replays import MAX_INSTRUCTIONS_LENGTH, ReplayOverrides, create_replay
 from agents.models import Recording, Replay, Session
@@ -17,7 +21,6 @@ from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
-from bonobot.core.problems import NotFound
 from mcp_servers.api.serializers import JSON_OBJECT
 
 
@@ -112,12 +115,7 @@ class ReplayOverridesSerializer(StrictSerializer):
 class TranscriptDifferenceSerializer(StrictSerializer):
     """One difference."""
 
-    kind = serializers.ChoiceField(
-        [
-            *("call_added", "call_missing", "arguments_changed", "decision_changed"),
-            *("result_missing", "answer_changed", "ending_changed"),
-        ]
-    )
+    kind = serializers.ChoiceField(get_args(DifferenceKind))
     message = serializers.IntegerField(help_text="Number of the message, starting at 1.")
     turn = serializers.IntegerField(
         help_text=(
@@ -180,23 +178,23 @@ class RecordingReplayDetailSerializer(RecordingReplaySerializer):
     conversation = TranscriptField(allow_null=True)
 
     @extend_schema_field(ReplayUsageSerializer(allow_null=True))
-    def get_sides(self, recording_replay: Replay) -> Any:
-        """Return turns, calls, tokens and cost of both; null until it is done."""
-        if recording_replay.conversation is None:
+    def get_sides(self, replay: Replay) -> dict[str, Any] | None:
+        """Return the usage of the recording and the replay; None until the replay has finished."""
+        if replay.conversation is None:
             return None
-        recorded = Transcript.from_dict(recording_replay.recording.conversation)
-        return summarize_transcripts(recorded, Transcript.from_dict(recording_replay.conversation))
+        recorded = Transcript.from_dict(replay.recording.conversation)
+        return summarize_transcripts(recorded, Transcript.from_dict(replay.conversation))
 
 
 class RecordingView(ResourceView):
-    """Base class for one recording."""
+    """Base class of the views of one recording."""
 
     def get_recording(self, recording_id: str) -> Recording:
         """Return the visible recording with this id; raises `NotFound`."""
-        rows: Any = Recording.objects.visible_to(self.principal).select_related("agent")
+        recordings = Recording.objects.visible_to(self.principal).select_related("agent")
         with set_not_found_field("recording_id"):
-            session_recording: Recording = rows.get_or_404(self.organization_id, pk=recording_id)
-        return session_recording
+            recording: Recording = recordings.get_or_404(self.organization_id, pk=recording_id)
+        return recording
 
 
 class RecordingListView(ResourceView):
@@ -211,27 +209,20 @@ class RecordingListView(ResourceView):
     @describe_operation("list_recordings", answer=RecordingSerializer(many=True))
     def get(self, request: object) -> Response:
         """List recordings, newest first."""
-        rows: Any = Recording.objects.visible_to(self.principal)
-        return self.respond_page(
-            rows.select_related("agent").defer("conversation"), RecordingSerializer
-        )
+        recordings = Recording.objects.visible_to(self.principal).select_related("agent")
+        return self.respond_page(recordings.defer("conversation"), RecordingSerializer)
 
     @describe_operation(
         "record_session", body=RecordSessionBody, answer=RecordingSerializer, status=201
     )
     def post(self, request: object) -> Response:
         """Record a session that isn't running; secrets are masked."""
-        rows: Any = Session.objects.visible_to(self.principal).select_related("agent")
-        try:
-            session = rows.get_or_404(
-                self.organization_id, pk=self.read_body(RecordSessionBody)["session_id"]
-            )
-        except NotFound as problem:
-            problem.field = "session_id"
-            raise
-        return self.respond_row(
-            create_recording(self.principal, session), RecordingSerializer, status=201
-        )
+        session_id = self.read_body(RecordSessionBody)["session_id"]
+        sessions = Session.objects.visible_to(self.principal).select_related("agent")
+        with set_not_found_field("session_id"):
+            session: Session = sessions.get_or_404(self.organization_id, pk=session_id)
+        recording = create_recording(self.principal, session)
+        return self.respond_row(recording, RecordingSerializer, status=201)
 
 
 class RecordingDetailView(RecordingView):
@@ -264,8 +255,8 @@ class RecordingReplayListView(RecordingView):
     @describe_operation("list_recording_replays", answer=RecordingReplaySerializer(many=True))
     def get(self, request: object, recording_id: str) -> Response:
         """List the replays of a recording, newest first."""
-        rows = self.get_recording(recording_id).replays.defer("conversation", "differences")
-        return self.respond_page(rows, RecordingReplaySerializer)
+        replays = self.get_recording(recording_id).replays.defer("conversation", "differences")
+        return self.respond_page(replays, RecordingReplaySerializer)
 
     @describe_operation(
         "replay_recording",
@@ -279,13 +270,14 @@ class RecordingReplayListView(RecordingView):
         The model is called. Calls are decided, but their results come from the recording: nothing
         is sent to servers.
         """
-        recording, body = self.get_recording(recording_id), self.read_body(ReplayRecordingBody)
+        recording = self.get_recording(recording_id)
+        body = self.read_body(ReplayRecordingBody)
         policy = body.pop("policy", None)
         overrides = ReplayOverrides(
             **body, policy=None if policy is None else build_policy_spec(policy)
         )
-        recording_replay = create_replay(self.principal, recording, overrides)
-        return self.respond_row(recording_replay, RecordingReplayDetailSerializer, status=201)
+        replay = create_replay(self.principal, recording, overrides)
+        return self.respond_row(replay, RecordingReplayDetailSerializer, status=201)
 
 
 class RecordingReplayDetailView(RecordingView):
@@ -297,9 +289,8 @@ class RecordingReplayDetailView(RecordingView):
     @describe_operation("get_recording_replay", answer=RecordingReplayDetailSerializer)
     def get(self, request: object, recording_id: str, replay_id: str) -> Response:
         """Get a replay with the differences from the recording."""
-        rows: Any = Replay.objects.filter(recording=self.get_recording(recording_id))
+        recording = self.get_recording(recording_id)
+        replays = Replay.objects.filter(recording=recording).select_related("recording")
         with set_not_found_field("replay_id"):
-            recording_replay = rows.select_related("recording").get_or_404(
-                self.organization_id, pk=replay_id
-            )
-        return self.respond_row(recording_replay, RecordingReplayDetailSerializer)
+            replay: Replay = replays.get_or_404(self.organization_id, pk=replay_id)
+        return self.respond_row(replay, RecordingReplayDetailSerializer)

@@ -1,7 +1,5 @@
 """REST of skills and their versions."""
 
-from typing import Any
-
 import django_filters
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
@@ -161,7 +159,7 @@ class RunSkillBody(RenderSkillBody):
 
 
 class SkillView(ResourceView):
-    """Base class for one skill."""
+    """Base class of the views of one skill."""
 
     def get_skill(self, skill_id: str) -> Skill:
         """Return the visible skill with this id or name; raises `NotFound`."""
@@ -182,8 +180,8 @@ class SkillListView(ResourceView):
     @describe_operation("list_skills", answer=SkillSerializer(many=True))
     def get(self, request: object) -> Response:
         """List skills; a member or a token for one agent sees the skills of their agents."""
-        rows: Any = Skill.objects.visible_to(self.principal)
-        return self.respond_page(rows.prefetch_related("assignments__agent"), SkillSerializer)
+        skills = Skill.objects.visible_to(self.principal)
+        return self.respond_page(skills.prefetch_related("assignments__agent"), SkillSerializer)
 
     @describe_operation("create_skill", body=SkillBody, answer=SkillSerializer, status=201)
     def post(self, request: object) -> Response:

@@ -192,7 +192,7 @@ class WorkflowRunDetailSerializer(WorkflowRunSerializer):
 
 
 class WorkflowView(ResourceView):
-    """Base class for one workflow."""
+    """Base class of the views of one workflow."""
 
     def get_workflow(self, workflow_id: str) -> Workflow:
         """Return the visible workflow with this id or name; raises `NotFound`."""
@@ -201,14 +201,12 @@ class WorkflowView(ResourceView):
 
     def get_run(self, run_id: str) -> WorkflowRun:
         """Return the visible run with this id; raises `NotFound`."""
-        rows: Any = WorkflowRun.objects.visible_to(self.principal)
+        runs = WorkflowRun.objects.visible_to(self.principal).select_related("session__agent")
         with set_not_found_field("run_id"):
-            workflow_run: WorkflowRun = rows.select_related("session__agent").get_or_404(
-                self.organization_id, pk=run_id
-            )
+            run: WorkflowRun = runs.get_or_404(self.organization_id, pk=run_id)
         if self.request.method == "GET":
-            label_reader(self.principal, workflow_run.session)
-        return workflow_run
+            label_reader(self.principal, run.session)
+        return run
 
 
 class WorkflowListView(ResourceView):
@@ -224,9 +222,10 @@ class WorkflowListView(ResourceView):
     @describe_operation("list_workflows", answer=WorkflowSerializer(many=True))
     def get(self, request: object) -> Response:
         """List workflows; a member or a token for one agent sees those of their agents."""
-        rows: Any = Workflow.objects.visible_to(self.principal)
-        rows = rows.select_related("agent").prefetch_related("assignments__agent")
-        return self.respond_page(rows, WorkflowSerializer)
+        workflows = Workflow.objects.visible_to(self.principal).select_related("agent")
+        return self.respond_page(
+            workflows.prefetch_related("assignments__agent"), WorkflowSerializer
+        )
 
     @describe_operation("create_workflow", body=WorkflowBody, answer=WorkflowSerializer, status=201)
     def post(self, request: object) -> Response:
@@ -310,9 +309,9 @@ class WorkflowRunListView(WorkflowView):
     @describe_operation("list_workflow_runs", answer=WorkflowRunSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
         """List the runs of a workflow, newest first."""
-        rows: Any = WorkflowRun.objects.visible_to(self.principal)
-        rows = rows.filter(workflow=self.get_workflow(workflow_id)).select_related("session__agent")
-        answer = self.respond_page(rows, WorkflowRunSerializer)
+        workflow = self.get_workflow(workflow_id)
+        runs = WorkflowRun.objects.visible_to(self.principal).filter(workflow=workflow)
+        answer = self.respond_page(runs.select_related("session__agent"), WorkflowRunSerializer)
         page: Any = self.paginator
         label_reader(self.principal, *(run.session for run in page.page))
         return answer

@@ -66,11 +66,12 @@ def _record_session(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
-    rows: Any = Recording.objects.visible_to(cli.principal).select_related("agent")
+    recordings = Recording.objects.visible_to(cli.principal).select_related("agent")
     if options.slug:
         agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
-        rows = rows.filter(agent=agent)
-    serialized = [_serialize_recording(row) for row in rows.defer("conversation")[:MAX_LISTED]]
+        recordings = recordings.filter(agent=agent)
+    rows = recordings.defer("conversation")[:MAX_LISTED]
+    serialized = [_serialize_recording(row) for row in rows]
     table_rows = [
         (
             recording["id"],
@@ -175,8 +176,8 @@ def _show_comparison(cli: CommandContext, replay_data: dict[str, Any]) -> None:
 
 
 def _get_recording(cli: CommandContext, pk: str) -> Recording:
-    rows: Any = Recording.objects.visible_to(cli.principal).select_related("agent")
-    recording: Recording = rows.get_or_404(cli.principal.organization_id, pk=pk)
+    recordings = Recording.objects.visible_to(cli.principal).select_related("agent")
+    recording: Recording = recordings.get_or_404(cli.principal.organization_id, pk=pk)
     return recording
 
 

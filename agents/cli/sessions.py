@@ -583,8 +583,9 @@ def _list_session_approvals(cli: CommandContext, options: argparse.Namespace) ->
 def _revoke_session_approval(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.approvals.services import revoke_session_approval
 
-    rows: Any = SessionApproval.objects
-    grant: SessionApproval = rows.get_or_404(cli.principal.organization_id, pk=options.grant)
+    grant: SessionApproval = SessionApproval.objects.get_or_404(
+        cli.principal.organization_id, pk=options.grant
+    )
     serialized = _serialize_grant(grant)
     revoke_session_approval(cli.principal, grant)
     cli.emit(serialized)

@@ -64,7 +64,7 @@ class TriggerSpec:
 
 def get_trigger(workflow: Workflow, name: str) -> Trigger:
     """Return the workflow's trigger with this id or name; raises `NotFound`."""
-    rows: Any = Trigger.objects.filter(workflow=workflow)
+    rows = Trigger.objects.filter(workflow=workflow)
     try:
         lookup: dict[str, Any] = {"pk": UUID(name)}
     except ValueError:
