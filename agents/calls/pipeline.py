@@ -1,16 +1,16 @@
 """`make_call`, the only way to make a governed call.
 
-One `CallContext` goes through all stages:
+One `CallContext` goes through all steps; `docs/architecture.md` describes each. The main ones:
 
-1. `prepare_call`: which snapshot decides the call, and what its caller may do now.
-2. `resolve_target`: which attached server, server and definition the name means.
-3. `check_call_arguments`: whether the arguments match the definition's schema.
-4. `decide_call`: allow, deny or ask, by the policy; for *ask* `require_approval`.
-5. `build_admission` and `AdmissionQueue.admit_call`: write the audit entry, reserve the budgets.
-   Without an audit entry there is no call.
-6. `forward_call`: send it to its server, or run the built-in tool.
-7. `inspect_result`: mask secrets, scan and truncate the text.
-8. `settle_call`: close the audit entry and settle the budgets. An admitted call is always settled.
+- `prepare_call`: which snapshot decides the call, and what its caller may do now.
+- `resolve_target`: which attached server, server and definition the name means.
+- `check_call_arguments`: whether the arguments match the definition's schema.
+- `decide_call`: allow, deny or ask, by the policy; for *ask* `require_approval`.
+- `build_admission` and `AdmissionQueue.admit_call`: write the audit entry, reserve the budgets.
+  Without an audit entry there is no call.
+- `forward_call`: send it to its server, or run the built-in tool.
+- `inspect_result`: mask secrets, scan and truncate the text.
+- `settle_call`: close the audit entry and settle the budgets. An admitted call is always settled.
 
 Each call is an OpenTelemetry span that follows the GenAI conventions (`execute_tool`).
 """

@@ -58,7 +58,7 @@ def test_files_and_names_in_pages_for_contributors_exist(page: Path) -> None:
         last = re.compile(rf"\b{name.rpartition('.')[2]}\b")
         if not any(last.search(path.read_text(encoding="utf-8")) for path in _find_files(file)):
             missing.add(f"{name} in {file}")
-    assert not missing
+    assert not missing, f"correct these files or names in {page.name}"
 
 
 def _find_files(name: str) -> Iterator[Path]:
