@@ -6,14 +6,13 @@ from typing import Any
 import yaml
 
 from agents.assignments import list_agent_slugs, list_callable_agents
-from agents.budgets.services import DEFAULT_WARN_AT, BudgetLine, build_line, list_budgets
+from agents.budgets.services import BudgetLine, list_budgets
 from agents.budgets.services import Owner as BudgetOwner
+from agents.config_file.field_readers import export_spec
 from agents.config_file.read_config import (
     ACCESS_FIELDS,
     AGENT_FLAGS,
     AGENT_LIMITS,
-    TRIGGER_NUMBERS,
-    TRIGGER_TEXTS,
     VERSION,
     export_builtin_tools,
 )
@@ -22,6 +21,7 @@ from agents.models import Agent, ModelEndpoint, Skill, Trigger, Workflow
 from agents.models.skills import SKILL_TEXTS
 from agents.policies.services import Owner, PolicySpec, load_policy_spec
 from agents.policies.shadow_mode import find_draft
+from agents.workflows.triggers import TRIGGER_FIELDS
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -32,16 +32,6 @@ from mcp_servers.import_export.export_servers import (
     export_server,
 )
 from mcp_servers.models import Server
-
-ENDPOINT_FIELDS = (
-    *("base_url", "model", "allow_private", "timeout_s"),
-    *("region", "access_key_id", "api_version", "thinking", "thinking_summaries"),
-    *("image_input", "pdf_input", "selectable"),
-)
-ENDPOINT_NUMBERS = (
-    *("input_price", "output_price", "cache_read_price", "cache_write_price"),
-    *("max_tokens", "context_window"),
-)
 
 
 def export_client_file(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
@@ -112,7 +102,7 @@ def _export_server(row: Server, names: SecretPlaceholders) -> dict[str, Any]:
 
 
 def _export_budgets(owner: BudgetOwner) -> list[dict[str, Any]]:
-    return [_export_budget(build_line(budget)) for budget in list_budgets(owner)]
+    return [export_spec(BudgetLine, budget) for budget in list_budgets(owner)]
 
 
 def _export_draft(owner: Owner) -> dict[str, Any]:
@@ -125,18 +115,10 @@ def _export_draft(owner: Owner) -> dict[str, Any]:
 
 def _export_model_endpoint(row: ModelEndpoint, names: SecretPlaceholders) -> dict[str, Any]:
     exported: dict[str, Any] = {"name": row.name, "kind": row.kind}
+    exported["timeout_s"] = row.timeout_s
     if row.api_key:
         exported["api_key"] = names.create_placeholder(row.slug, "api_key")
-    for name in ENDPOINT_FIELDS:
-        if value := getattr(row, name):
-            exported[name] = value
-    # 0 is a value here, unlike None.
-    for name in ENDPOINT_NUMBERS:
-        if (value := getattr(row, name)) is not None:
-            exported[name] = value
-    for name in ("native_tools", "prompt_caching", "retries"):  # 0 and false are values here
-        if (value := getattr(row, name)) != getattr(ModelEndpointSpec, name):
-            exported[name] = value
+    exported |= export_spec(ModelEndpointSpec, row, without=(*exported, "api_key", "fallback_on"))
     if row.fallback:
         exported |= {"fallback": row.fallback.slug, "fallback_on": row.fallback_on}
     return exported
@@ -167,13 +149,6 @@ def _export_agent(row: Agent) -> dict[str, Any]:
             if _is_in_pool(agent_server.server)
         },
     }
-
-
-def _export_budget(line: BudgetLine) -> dict[str, Any]:
-    exported: dict[str, Any] = {"unit": line.unit, "period": line.period, "limit": line.limit}
-    if line.each_session:
-        exported["each_session"] = True
-    return exported if line.warn_at == DEFAULT_WARN_AT else exported | {"warn_at": line.warn_at}
 
 
 def _export_policy(owner: Owner) -> dict[str, Any]:
@@ -224,7 +199,7 @@ def _export_trigger(row: Trigger) -> dict[str, Any]:
     """Return a trigger without its secret and default values."""
     defaults = Trigger()
     exported: dict[str, Any] = {"kind": row.kind}
-    for name in (*TRIGGER_TEXTS[1:], *TRIGGER_NUMBERS, "enabled", "inputs"):
+    for name in TRIGGER_FIELDS:
         if (value := getattr(row, name)) != getattr(defaults, name):
             exported[name] = value
     return exported

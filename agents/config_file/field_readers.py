@@ -1,7 +1,7 @@
 """Typed access to the fields of a configuration object, collecting problems."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bonobot.core.problems import InvalidInput, Problem
@@ -68,6 +68,20 @@ class FieldReader:
     def read_texts(self, *names: str) -> dict[str, Any]:
         """Return several strings by name."""
         return {name: self.read_text(name) for name in names}
+
+    def read_spec(
+        self, spec_class: type[Any], *, without: Collection[str] = (), others: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Return the strings, booleans, and integers of a dataclass that the object sets.
+
+        It can't set those named `without`; the caller reads the `others`. Rejects further fields.
+        """
+        kinds = list_plain_fields(spec_class)
+        names = [name for name in kinds if name not in without]
+        self.accept_old_names((*names, *others))
+        self.reject_unknown_fields((*names, *others))
+        values = {name: _READ_FUNCTIONS[kinds[name]](self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def read_boolean(self, name: str) -> bool | None:
         node = self._node.get(name)
@@ -187,3 +201,33 @@ class FieldReader:
 
     def _build_path(self, name: str) -> str:
         return ".".join(part for part in (self.path, name) if part)
+
+
+_READ_FUNCTIONS: dict[type, Callable[[FieldReader, str], Any]] = {
+    str: FieldReader.read_text,
+    bool: FieldReader.read_boolean,
+    int: FieldReader.read_integer,
+}
+
+
+def list_plain_fields(spec_class: type[Any]) -> dict[str, type]:
+    """Return the types of a dataclass's strings, booleans, and integers by name, in its order."""
+    return {
+        spec_field.name: kind
+        for spec_field in fields(spec_class)
+        for kind in _READ_FUNCTIONS
+        if spec_field.type in (kind, kind | None)
+    }
+
+
+def export_spec(
+    spec_class: type[Any], row: Any, *, without: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the plain fields of a dataclass whose values in `row` aren't the defaults."""
+    names = list_plain_fields(spec_class).keys() - without
+    return {
+        spec_field.name: value
+        for spec_field in fields(spec_class)
+        if spec_field.name in names
+        and (value := getattr(row, spec_field.name)) != spec_field.default
+    }

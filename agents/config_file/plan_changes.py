@@ -11,7 +11,6 @@ from agents.assignments import list_agent_slugs, list_callable_agents
 from agents.budgets.services import build_line, list_budgets
 from agents.config_file.read_config import (
     ACCESS_FIELDS,
-    TRIGGER_FIELDS,
     WantedAgent,
     WantedAgentServer,
     WantedBudgets,
@@ -26,6 +25,7 @@ from agents.models.skills import SKILL_TEXTS
 from agents.policies.services import Owner, PolicySpec, is_current_policy
 from agents.policies.shadow_mode import is_current_draft
 from agents.skills import read_arguments
+from agents.workflows.triggers import TRIGGER_FIELDS
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem

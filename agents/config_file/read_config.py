@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from agents.budgets.services import DEFAULT_WARN_AT, BudgetLine
+from agents.budgets.services import BudgetLine
 from agents.builtin_tools.toolset_options import clean_toolsets
 from agents.config_file.field_readers import ConfigLocation, FieldReader
+from agents.model_endpoints.services import ModelEndpointSpec
 from agents.models import Agent
 from agents.models.agents import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
-from agents.models.skills import SKILL_TEXTS
 from agents.policies.services import EFFECTS, PolicySpec, RuleSpec
 from agents.policies.services import Entry as RuleEntry
 from agents.sessions.output_schemas import check_output_schema
@@ -39,22 +39,7 @@ from mcp_servers.server_prices import PRICE_FIELDS
 
 TOOLS = ("builtin_tools", "workspace")
 VERSION = 1
-_ENDPOINT_TEXTS = (
-    *("name", "kind", "base_url", "model", "api_key", "region", "access_key_id", "api_version"),
-    *("thinking", "fallback", "fallback_on"),
-)
-_ENDPOINT_FLAGS = (
-    *("allow_private", "native_tools", "image_input", "pdf_input", "prompt_caching"),
-    *("thinking_summaries", "selectable"),
-)
-_ENDPOINT_NUMBERS = (
-    *("timeout_s", "input_price", "output_price", "max_tokens", "context_window", "retries"),
-    *("cache_read_price", "cache_write_price"),
-)
 WORKFLOW_SETTINGS = ("enabled", "agents", "triggers")
-TRIGGER_TEXTS = ("kind", "cron", "time_zone")
-TRIGGER_NUMBERS = ("every_s", "per_minute")
-TRIGGER_FIELDS = (*TRIGGER_TEXTS, *TRIGGER_NUMBERS, "enabled", "inputs")
 _ARGUMENT_FIELDS = ("name", "description", "required", "default", "choices")
 SECTIONS = (
     *("bonobot", "model_endpoints", "servers", "agents", "skills", "workflows"),
@@ -415,15 +400,12 @@ class _ConfigReader:
         reader = self._build_field_reader(node, location.path)
         if not _SLUG.fullmatch(slug):
             reader.reject_field("", "bad_slug", "Use at most 64 letters, digits, `-`, and `_`.")
-        reader.accept_old_names((*_ENDPOINT_TEXTS, *_ENDPOINT_FLAGS))
-        values = reader.read_texts(*_ENDPOINT_TEXTS)
-        values |= {name: reader.read_boolean(name) for name in _ENDPOINT_FLAGS}
-        values |= {name: reader.read_integer(name) for name in _ENDPOINT_NUMBERS}
-        reader.reject_unknown_fields(tuple(values))
-        if values["api_key"]:
+        values = reader.read_spec(ModelEndpointSpec, others=("fallback",))
+        if (fallback := reader.read_text("fallback")) is not None:
+            values["fallback"] = fallback
+        if values.get("api_key"):
             values["api_key"] = self._fill_placeholders(reader, "api_key", values["api_key"])
-        given_values = {name: value for name, value in values.items() if value is not None}
-        return WantedModelEndpoint(slug=slug, place=location, values=given_values)
+        return WantedModelEndpoint(slug=slug, place=location, values=values)
 
     def _fill_placeholders(self, reader: FieldReader, name: str, text: str) -> str:
         filled, missing = placeholders.fill_placeholders(text, self._values)
@@ -560,25 +542,11 @@ class _ConfigReader:
         lines = []
         for index, node in enumerate(items):
             reader = self._build_field_reader(node, f"{owner.path}.budgets[{index}]".lstrip("."))
-            reader.reject_unknown_fields(("unit", "period", "limit", "each_session", "warn_at"))
-            limit = reader.read_integer("limit")
-            if limit is None:
+            values = reader.read_spec(BudgetLine)
+            if "limit" not in values:
                 reader.reject_field("limit", "missing_value", "Enter a whole number.")
                 continue
-            unit, period = (
-                reader.read_text("unit") or "tokens",
-                reader.read_text("period") or "month",
-            )
-            warn_at = reader.read_integer("warn_at")
-            lines.append(
-                BudgetLine(
-                    unit,
-                    period,
-                    limit,
-                    each_session=bool(reader.read_boolean("each_session")),
-                    warn_at=DEFAULT_WARN_AT if warn_at is None else warn_at,
-                )
-            )
+            lines.append(BudgetLine(**{"unit": "tokens", "period": "month"} | values))
         return tuple(lines)
 
     def _read_agent_servers(self, agent: FieldReader) -> tuple[WantedAgentServer, ...] | None:
@@ -638,28 +606,20 @@ def _read_triggers(reader: FieldReader) -> tuple[TriggerSpec, ...]:
         trigger = section.read_nested_fields(name) if section else None
         if trigger is None:
             continue
-        values = trigger.read_texts(*TRIGGER_TEXTS) | {
-            number: trigger.read_integer(number) for number in TRIGGER_NUMBERS
-        }
+        values = trigger.read_spec(TriggerSpec, without=("name",), others=("inputs",))
         inputs = trigger.read_value("inputs") if trigger.read_object("inputs") else None
-        trigger.reject_unknown_fields(TRIGGER_FIELDS)
-        triggers.append(
-            TriggerSpec(name=name, enabled=trigger.read_boolean("enabled"), inputs=inputs, **values)
-        )
+        triggers.append(TriggerSpec(name=name, inputs=inputs, **values))
     return tuple(triggers)
 
 
 def _read_skill(name: str, location: ConfigLocation, reader: FieldReader) -> WantedSkill:
     """Read a skill, collecting problems."""
-    values = reader.read_texts(*SKILL_TEXTS)
-    values["enabled"] = reader.read_boolean("enabled")
-    values["agents"] = reader.read_text_list("agents") if reader.has_field("agents") else None
-    arguments = reader.read_items("arguments")
-    if arguments is not None:
+    values = reader.read_spec(SkillSpec, without=("name",), others=("agents", "arguments"))
+    if reader.has_field("agents"):
+        values["agents"] = reader.read_text_list("agents")
+    if (arguments := reader.read_items("arguments")) is not None:
         values["arguments"] = [_read_argument(reader, node.to_python()) for node in arguments]
-    reader.reject_unknown_fields((*SKILL_TEXTS, "enabled", "agents", "arguments"))
-    given_values = {name: value for name, value in values.items() if value is not None}
-    return WantedSkill(name=name, place=location, values=given_values)
+    return WantedSkill(name=name, place=location, values=values)
 
 
 def _read_argument(reader: FieldReader, argument: Any) -> dict[str, Any]:

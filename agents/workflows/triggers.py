@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -60,6 +60,11 @@ class TriggerSpec:
     cron: str | None = None
     time_zone: str | None = None
     per_minute: int | None = None
+
+
+TRIGGER_FIELDS = tuple(
+    spec_field.name for spec_field in fields(TriggerSpec) if spec_field.name != "name"
+)
 
 
 def get_trigger(workflow: Workflow, name: str) -> Trigger:
