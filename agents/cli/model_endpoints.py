@@ -1,7 +1,7 @@
 """The command group `models`: list, add, set, test and remove model endpoints."""
 
 import argparse
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from agents.model_endpoints.services import ModelEndpointSpec
@@ -91,22 +91,17 @@ _UPDATE_ARGUMENTS = (
 def _create_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.model_endpoints.services import save_endpoint
 
-    endpoint = save_endpoint(cli.principal, _build_spec(cli, options, {"api_key": ""}))
+    spec = ModelEndpointSpec(name=options.name, api_key="")
+    endpoint = save_endpoint(cli.principal, _apply_options(cli, options, spec))
     _show_endpoint(cli, endpoint, "was created")
 
 
 def _update_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
-    from agents.model_endpoints.services import save_endpoint
+    from agents.model_endpoints.services import build_spec, save_endpoint
 
     endpoint = _get_endpoint(cli, options.slug)
-    stored_values: dict[str, Any] = {
-        name: getattr(endpoint, name) for name in (*_OPTION_FIELDS, "fallback")
-    }
-    _show_endpoint(
-        cli,
-        save_endpoint(cli.principal, _build_spec(cli, options, stored_values), endpoint),
-        "was updated",
-    )
+    spec = _apply_options(cli, options, build_spec(endpoint))
+    _show_endpoint(cli, save_endpoint(cli.principal, spec, endpoint), "was updated")
 
 
 def _list_endpoints(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -168,18 +163,17 @@ def _show_endpoint(cli: CommandContext, endpoint: ModelEndpoint, outcome: str) -
     cli.print_message(f"{endpoint.name} (`{endpoint.slug}`) {outcome}.")
 
 
-def _build_spec(
-    cli: CommandContext, options: argparse.Namespace, stored_values: dict[str, Any]
+def _apply_options(
+    cli: CommandContext, options: argparse.Namespace, spec: ModelEndpointSpec
 ) -> ModelEndpointSpec:
-    option_values = {name: getattr(options, name, None) for name in _OPTION_FIELDS}
-    spec_values = stored_values | {
-        name: value for name, value in option_values.items() if value is not None
-    }
+    values = {name: getattr(options, name, None) for name in _OPTION_FIELDS}
+    changed_values = {name: value for name, value in values.items() if value is not None}
     if options.key is not None:
-        spec_values["api_key"] = expand_variables(options.key, "--key")
+        changed_values["api_key"] = expand_variables(options.key, "--key")
     if options.fallback is not None:
-        spec_values["fallback"] = _get_endpoint(cli, options.fallback) if options.fallback else None
-    return ModelEndpointSpec(**spec_values)
+        fallback = _get_endpoint(cli, options.fallback) if options.fallback else None
+        changed_values["fallback"] = fallback
+    return replace(spec, **changed_values)
 
 
 def _get_endpoint(cli: CommandContext, slug: str) -> ModelEndpoint:

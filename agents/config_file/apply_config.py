@@ -1,8 +1,7 @@
 """Apply a configuration plan in one transaction."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from django.db import transaction
 
@@ -15,7 +14,12 @@ from agents.config_file.plan_changes import (
     build_server_spec,
 )
 from agents.config_file.read_config import WantedConfig
-from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
+from agents.model_endpoints.services import (
+    ModelEndpointSpec,
+    build_spec,
+    delete_endpoint,
+    save_endpoint,
+)
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import set_policy
 from agents.policies.shadow_mode import set_draft
@@ -36,10 +40,6 @@ from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Server
 from mcp_servers.presets.services import link_preset
 from mcp_servers.services import create_server, delete_server, update_server
-
-_STORED_ENDPOINT_FIELDS = tuple(
-    spec_field.name for spec_field in fields(ModelEndpointSpec) if spec_field.name != "api_key"
-)
 
 
 def apply_config(
@@ -125,9 +125,6 @@ def _apply_model_endpoint(principal: Principal, step: ConfigPlanStep) -> None:
         delete_endpoint(principal, step.row)
         return
     row: ModelEndpoint | None = step.row
-    stored_values: dict[str, Any] = (
-        {name: getattr(row, name) for name in _STORED_ENDPOINT_FIELDS} if row else {}
-    )
     wanted_values = dict(step.wanted.values)
     if (fallback_slug := wanted_values.get("fallback")) is not None:
         endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
@@ -140,8 +137,8 @@ def _apply_model_endpoint(principal: Principal, step: ConfigPlanStep) -> None:
                 field="fallback",
                 remedy="Add it under `model_endpoints`, or use an existing model endpoint.",
             )
-    spec = ModelEndpointSpec(**{"name": step.wanted.slug, **stored_values, **wanted_values})
-    saved_endpoint = save_endpoint(principal, spec, row)
+    stored_spec = build_spec(row) if row else ModelEndpointSpec(name=step.wanted.slug)
+    saved_endpoint = save_endpoint(principal, replace(stored_spec, **wanted_values), row)
     if saved_endpoint.slug != step.name:
         saved_endpoint.slug = step.name
         saved_endpoint.save(update_fields=["slug"])

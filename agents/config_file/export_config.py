@@ -11,7 +11,6 @@ from agents.budgets.services import Owner as BudgetOwner
 from agents.config_file.field_readers import export_spec
 from agents.config_file.read_config import (
     ACCESS_FIELDS,
-    AGENT_FLAGS,
     AGENT_LIMITS,
     VERSION,
     export_builtin_tools,
@@ -131,7 +130,8 @@ def _export_agent(row: Agent) -> dict[str, Any]:
         "description": row.description,
         "instructions": row.instructions,
         "model": row.model_endpoint.slug,
-        **{name: getattr(row, name) for name in AGENT_FLAGS},
+        "enabled": row.enabled,
+        "tools_in_prompt": row.tools_in_prompt,
         **(
             {"callable_agents": callable_agents}
             if (callable_agents := list_callable_agents(row))

@@ -19,6 +19,7 @@ from agents.models import Agent
 from agents.models.agents import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
 from agents.policies.services import EFFECTS, PolicySpec, RuleSpec
 from agents.policies.services import Entry as RuleEntry
+from agents.services import AgentSpec
 from agents.sessions.output_schemas import check_output_schema
 from agents.skills import SkillSpec
 from agents.workflows.definitions import WORKFLOW_FIELDS
@@ -49,8 +50,9 @@ SECTIONS = (
 CLIENT_SECTIONS = ("tools", "bot_overrides")
 IGNORED_FIELDS = ("profile", "engagement_mode")
 _AGENT_RELATIONS = ("model", "policy", "policy_draft", "budgets", "servers", "callable_agents")
+# Fields of `AgentSpec` that are elsewhere in the file.
+_AGENT_KEYS = ("slug", "workspace_folder", "workspace_mib", "workspace_files")
 AGENT_LIMITS = (*("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above"),)
-AGENT_FLAGS = ("enabled", "tools_in_prompt")
 ACCESS_FIELDS = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 _EXTRA_SERVER_FIELDS = (
@@ -416,32 +418,17 @@ class _ConfigReader:
 
     def _read_agent(self, slug: str, location: ConfigLocation, node: SourceNode) -> WantedAgent:
         reader = self._build_field_reader(node, location.path)
-        reader.accept_old_names(_AGENT_RELATIONS)
-        values = reader.read_texts("name", "description", "instructions")
-        for name in AGENT_FLAGS:
-            values[name] = reader.read_boolean(name)
-        for name in AGENT_LIMITS:
-            values[name] = reader.read_integer(name)
+        others = (*_AGENT_RELATIONS, "output_schema", *TOOLS)
+        values = reader.read_spec(AgentSpec, without=_AGENT_KEYS, others=others)
         values["output_schema"] = self._read_output_schema(reader)
         values |= read_builtin_tools(reader)
         if self._builtin_tools is not None and not reader.has_field("builtin_tools"):
             values["builtin_tools"] = self._clean_builtin_tools(reader)
-        other_fields = (
-            "model",
-            "policy",
-            "policy_draft",
-            "budgets",
-            "servers",
-            "callable_agents",
-            *TOOLS,
-        )
-        model = reader.read_text("model")
-        reader.reject_unknown_fields((*values, *other_fields))
         return WantedAgent(
             slug=slug,
             place=location,
             values={name: value for name, value in values.items() if value is not None},
-            model=model,
+            model=reader.read_text("model"),
             policy=self._read_policy(reader, "policy", f"{location.path}.policy"),
             draft=self._read_policy(reader, "policy_draft", f"{location.path}.policy_draft"),
             budgets=self._read_budgets(reader),

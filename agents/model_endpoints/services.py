@@ -67,6 +67,12 @@ class ModelEndpointSpec:
     selectable: bool = False
 
 
+def build_spec(endpoint: ModelEndpoint) -> ModelEndpointSpec:
+    """Return the stored settings of a model endpoint, with the mask as API key."""
+    names = {spec_field.name for spec_field in fields(ModelEndpointSpec)} - {"api_key"}
+    return ModelEndpointSpec(**{name: getattr(endpoint, name) for name in names})
+
+
 def save_endpoint(
     principal: Principal, spec: ModelEndpointSpec, endpoint: ModelEndpoint | None = None
 ) -> ModelEndpoint:

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,6 +40,12 @@ class NotificationChannelSpec:
     events: Sequence[str] = ()
     minimum_severity: str = Severity.INFO.word
     enabled: bool = True
+
+
+def build_spec(channel: NotificationChannel) -> NotificationChannelSpec:
+    """Return the stored values of a channel, with a blank `url` and `secret`."""
+    names = {spec_field.name for spec_field in fields(NotificationChannelSpec)} - {"url", "secret"}
+    return NotificationChannelSpec(**{name: getattr(channel, name) for name in names})
 
 
 def save_channel(

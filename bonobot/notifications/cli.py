@@ -1,6 +1,7 @@
 """The command group `notifications`: notifications and their channels."""
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from bonobot.core.cli.command_group import (
@@ -12,21 +13,17 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.cli.text_table import build_table
 from bonobot.notifications import delivery
-from bonobot.notifications.channels import NotificationChannelSpec, delete_channel, save_channel
+from bonobot.notifications.channels import (
+    NotificationChannelSpec,
+    build_spec,
+    delete_channel,
+    save_channel,
+)
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
 
 SEVERITY_WORDS = [word for word, _ in SEVERITIES]
-STORED_FIELDS = (
-    "name",
-    "kind",
-    "addresses",
-    "allow_private",
-    "events",
-    "minimum_severity",
-    "enabled",
-)
 
 
 def get_channel(cli: CommandContext, name: str) -> NotificationChannel:
@@ -39,13 +36,14 @@ def get_channel(cli: CommandContext, name: str) -> NotificationChannel:
 
 def _create_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     kind = NotificationChannel.Kind.EMAIL if options.email else NotificationChannel.Kind.WEBHOOK
-    _save_channel(cli, {"name": options.channel, "kind": kind, **_collect_channel_options(options)})
+    spec = NotificationChannelSpec(options.channel, kind, **_collect_channel_options(options))
+    _save_channel(cli, spec)
 
 
 def _update_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     channel = get_channel(cli, options.channel)
-    values: dict[str, Any] = {name: getattr(channel, name) for name in STORED_FIELDS}
-    _save_channel(cli, values | _collect_channel_options(options), channel)
+    spec = replace(build_spec(channel), **_collect_channel_options(options))
+    _save_channel(cli, spec, channel)
 
 
 def _delete_channel(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -57,9 +55,9 @@ def _delete_channel(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _save_channel(
-    cli: CommandContext, spec: dict[str, Any], channel: NotificationChannel | None = None
+    cli: CommandContext, spec: NotificationChannelSpec, channel: NotificationChannel | None = None
 ) -> None:
-    row, generated_secret = save_channel(cli.principal, NotificationChannelSpec(**spec), channel)
+    row, generated_secret = save_channel(cli.principal, spec, channel)
     names = ("name", "kind", "destination", "events", "minimum_severity", "enabled")
     values = {"id": str(row.pk)} | {name: getattr(row, name) for name in names}
     cli.emit(values | ({"secret": generated_secret} if generated_secret else {}))
