@@ -101,12 +101,8 @@ class AccessRequestView(ResourceView):
 
     def get_access_request(self, access_request_id: str) -> AccessRequest:
         """Return the visible request with this id; raises `NotFound`."""
-        access_requests = AccessRequest.objects.visible_to(self.principal)
-        with set_not_found_field("access_request_id"):
-            access_request: AccessRequest = access_requests.get_or_404(
-                self.organization_id, pk=access_request_id
-            )
-        return access_request
+        rows = AccessRequest.objects.visible_to(self.principal)
+        return self.get_row(AccessRequest, rows, access_request_id=access_request_id)
 
 
 class AccessRequestListView(ResourceView):

@@ -258,10 +258,8 @@ class AgentServerListView(AgentServerView):
     def _attach_pool_server(self, agent: Agent, body: dict[str, Any]) -> Response:
         server_id = body.pop("server_id")
         is_available = Q(scope_id=F("organization_id")) | Q(scope_id=agent.pk)
-        with set_not_found_field("server_id"):
-            # Another agent's private server is not found.
-            available_servers = Server.objects.filter(is_available)
-            server: Server = available_servers.get_or_404(self.organization_id, pk=server_id)
+        # Another agent's private server is not found.
+        server = self.get_row(Server, Server.objects.filter(is_available), server_id=server_id)
         existing = agent.agent_servers.filter(server=server).first()
         self.save_attachment(agent, server, existing, body)
         return self.show_server(agent, server, status=201 if existing is None else 200)

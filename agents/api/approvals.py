@@ -16,7 +16,7 @@ from agents.approvals.services import (
 )
 from agents.models import Approval, SessionApproval
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
 
@@ -103,9 +103,7 @@ class ApprovalView(ResourceView):
     def get_approval(self, approval_id: str) -> Approval:
         """Return the visible approval with this id; raises `NotFound`."""
         approvals = Approval.objects.visible_to(self.principal)
-        with set_not_found_field("approval_id"):
-            approval: Approval = approvals.get_or_404(self.organization_id, pk=approval_id)
-        return approval
+        return self.get_row(Approval, approvals, approval_id=approval_id)
 
 
 class ApprovalListView(ResourceView):
@@ -181,9 +179,6 @@ class SessionApprovalDetailView(SessionView):
     def delete(self, request: object, session_id: str, session_approval_id: str) -> Response:
         """Revoke a session approval; effective on the next call."""
         approvals = SessionApproval.objects.filter(session=self.get_session(session_id))
-        with set_not_found_field("session_approval_id"):
-            approval: SessionApproval = approvals.get_or_404(
-                self.organization_id, pk=session_approval_id
-            )
+        approval = self.get_row(SessionApproval, approvals, session_approval_id=session_approval_id)
         revoke_session_approval(self.principal, approval)
         return Response(status=204)

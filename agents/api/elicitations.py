@@ -9,7 +9,7 @@ from agents.api.agents import AgentRowFilter
 from agents.elicitations.services import ANSWERS, answer_request, build_page_url
 from agents.models import ElicitationRequest
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
 
@@ -84,12 +84,8 @@ class ElicitationRequestView(ResourceView):
 
     def get_elicitation_request(self, request_id: str) -> ElicitationRequest:
         """Return the visible request with this id; raises `NotFound`."""
-        elicitation_requests = ElicitationRequest.objects.visible_to(self.principal)
-        with set_not_found_field("request_id"):
-            elicitation_request: ElicitationRequest = elicitation_requests.get_or_404(
-                self.organization_id, pk=request_id
-            )
-        return elicitation_request
+        rows = ElicitationRequest.objects.visible_to(self.principal)
+        return self.get_row(ElicitationRequest, rows, request_id=request_id)
 
 
 class ElicitationRequestListView(ResourceView):

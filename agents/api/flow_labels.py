@@ -14,8 +14,8 @@ from agents.flow_labels.services import (
     list_token_labels,
 )
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ
-from bonobot.accounts.api.tokens import TokenView
+from bonobot.accounts.api.resource_view import READ, ResourceView
+from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
 from mcp_servers.api.servers import TAINTING
@@ -53,7 +53,7 @@ class AgentFlowLabelsView(AgentView):
         return Response(status=204)
 
 
-class TokenFlowLabelsView(TokenView):
+class TokenFlowLabelsView(ResourceView):
     """The flow labels of a token."""
 
     rules = {"GET": Action.MANAGE_TOKENS, "DELETE": Action.MANAGE_AGENTS}
@@ -61,7 +61,7 @@ class TokenFlowLabelsView(TokenView):
     @describe_operation("get_token_flow_labels", answer=FlowLabelsSerializer)
     def get(self, request: object, token_id: str) -> Response:
         """Get a token's flow labels from calls without a session; they expire after 24 hours."""
-        current_labels = list_token_labels(self.get_token(token_id))
+        current_labels = list_token_labels(self.get_row(Token, token_id=token_id))
         return self.respond_row(
             {"flow_labels": current_labels, "at": timezone.now()}, FlowLabelsSerializer
         )
@@ -69,7 +69,7 @@ class TokenFlowLabelsView(TokenView):
     @describe_operation("clear_token_flow_labels", status=204)
     def delete(self, request: object, token_id: str) -> Response:
         """Clear the flow labels of a token; recorded in the audit log."""
-        clear_token_labels(self.principal, self.get_token(token_id))
+        clear_token_labels(self.principal, self.get_row(Token, token_id=token_id))
         return Response(status=204)
 
 

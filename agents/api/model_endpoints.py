@@ -1,6 +1,6 @@
 """Model endpoints."""
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
@@ -8,19 +8,20 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.llm.interface import ModelError
-from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
+from agents.model_endpoints.services import (
+    ModelEndpointSpec,
+    build_spec,
+    delete_endpoint,
+    save_endpoint,
+)
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ, ResourceView, require_row, set_not_found_field
+from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.text.masking import MASK
 
-# Fields that are written as they are read; the API key is not.
-COPIED_FIELDS = tuple(
-    spec_field.name for spec_field in fields(ModelEndpointSpec) if spec_field.name != "api_key"
-)
 MAX_PRICE = 2**53
 MAX_TOKENS = 10_000_000
 MAX_TOKENS_HELP = (
@@ -233,7 +234,7 @@ class ModelEndpointListView(ResourceView):
     )
     def post(self, request: object) -> Response:
         """Create a model endpoint for a known provider or the offline model."""
-        spec = _build_spec(self, self.read_body(ModelEndpointBody))
+        spec = ModelEndpointSpec(**_read_settings(self))
         return self.respond_row(
             save_endpoint(self.principal, spec), ModelEndpointSerializer, status=201
         )
@@ -252,7 +253,8 @@ class ModelEndpointDetailView(ResourceView):
     @describe_operation("get_model_endpoint", answer=ModelEndpointSerializer)
     def get(self, request: object, endpoint_id: str) -> Response:
         """Get a model endpoint; the API key is masked."""
-        return self.respond_row(_get_endpoint(self, endpoint_id), ModelEndpointSerializer)
+        endpoint = self.get_row(ModelEndpoint, endpoint_id=endpoint_id)
+        return self.respond_row(endpoint, ModelEndpointSerializer)
 
     @describe_operation(
         "replace_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
@@ -271,13 +273,12 @@ class ModelEndpointDetailView(ResourceView):
     @describe_operation("delete_model_endpoint", status=204)
     def delete(self, request: object, endpoint_id: str) -> Response:
         """Delete a model endpoint that isn't used by an agent."""
-        delete_endpoint(self.principal, _get_endpoint(self, endpoint_id))
+        delete_endpoint(self.principal, self.get_row(ModelEndpoint, endpoint_id=endpoint_id))
         return Response(status=204)
 
     def _update_endpoint(self, endpoint_id: str, *, partial: bool) -> Response:
-        endpoint = _get_endpoint(self, endpoint_id)
-        stored_values = {name: getattr(endpoint, name) for name in COPIED_FIELDS}
-        spec = _build_spec(self, stored_values | self.read_body(ModelEndpointBody, partial=partial))
+        endpoint = self.get_row(ModelEndpoint, endpoint_id=endpoint_id)
+        spec = replace(build_spec(endpoint), **_read_settings(self, partial=partial))
         return self.respond_row(
             save_endpoint(self.principal, spec, endpoint), ModelEndpointSerializer
         )
@@ -298,32 +299,18 @@ class TestModelEndpointView(ResourceView):
         and a remedy.
         """
         empty_result: dict[str, Any] = dict.fromkeys(EndpointTestSerializer().fields)
+        endpoint = self.get_row(ModelEndpoint, endpoint_id=endpoint_id)
         try:
-            test_result = try_endpoint(self.principal, _get_endpoint(self, endpoint_id))
+            test_result = try_endpoint(self.principal, endpoint)
         except ModelError as problem:
             fault = {"code": problem.code, "detail": str(problem), "remedy": problem.remedy}
             return Response(empty_result | {"status": "error", "error": fault})
         return Response(empty_result | {"status": "ok"} | test_result.as_dict())
 
 
-def _get_endpoint(view: ResourceView, endpoint_id: str) -> ModelEndpoint:
-    with set_not_found_field("endpoint_id"):
-        endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
-            view.organization_id, pk=endpoint_id
-        )
-    return endpoint
-
-
-def _build_spec(view: ResourceView, body: dict[str, Any]) -> ModelEndpointSpec:
-    """Return the specification of a body, with its fallback endpoint."""
-    fallback_id = body.pop("fallback", None)
-    if fallback_id is None or isinstance(fallback_id, ModelEndpoint):
-        return ModelEndpointSpec(**body, fallback=fallback_id)
-    endpoints = ModelEndpoint.objects.for_organization(view.organization_id)
-    fallback = require_row(
-        endpoints.filter(pk=fallback_id).first(),
-        "model endpoint",
-        str(fallback_id),
-        field="fallback",
-    )
-    return ModelEndpointSpec(**body, fallback=fallback)
+def _read_settings(view: ResourceView, *, partial: bool = False) -> dict[str, Any]:
+    """Return the settings of the body, with its fallback endpoint; raises `NotFound`."""
+    body = view.read_body(ModelEndpointBody, partial=partial)
+    if body.get("fallback") is not None:
+        body["fallback"] = view.get_row(ModelEndpoint, fallback=str(body["fallback"]))
+    return body

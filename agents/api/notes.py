@@ -12,7 +12,7 @@ from agents.models import Note
 from agents.models.notes import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
 from agents.notes import NOTE_LABELS, NoteSpec, delete_note, rank_notes, save_note
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ, set_not_found_field
+from bonobot.accounts.api.resource_view import READ
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.serializers import VersionedBody, VersionedSerializer
@@ -123,7 +123,6 @@ class AgentNoteDetailView(AgentView):
 
     def _get_note(self, agent_id: str, note_id: str) -> Note:
         agent = self.get_agent(agent_id)
-        with set_not_found_field("note_id"):
-            note: Note = agent.notes.get_or_404(self.organization_id, pk=note_id)
+        note = self.get_row(Note, agent.notes, note_id=note_id)
         note.agent = agent  # spares a query
         return note

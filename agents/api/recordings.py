@@ -17,7 +17,7 @@ from agents.evaluation.recordings import create_recording, delete_recording
 from agents.evaluation.replays import MAX_INSTRUCTIONS_LENGTH, ReplayOverrides, create_replay
 from agents.models import Recording, Replay, Session
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
@@ -192,9 +192,7 @@ class RecordingView(ResourceView):
     def get_recording(self, recording_id: str) -> Recording:
         """Return the visible recording with this id; raises `NotFound`."""
         recordings = Recording.objects.visible_to(self.principal).select_related("agent")
-        with set_not_found_field("recording_id"):
-            recording: Recording = recordings.get_or_404(self.organization_id, pk=recording_id)
-        return recording
+        return self.get_row(Recording, recordings, recording_id=recording_id)
 
 
 class RecordingListView(ResourceView):
@@ -219,8 +217,7 @@ class RecordingListView(ResourceView):
         """Record a session that isn't running; secrets are masked."""
         session_id = self.read_body(RecordSessionBody)["session_id"]
         sessions = Session.objects.visible_to(self.principal).select_related("agent")
-        with set_not_found_field("session_id"):
-            session: Session = sessions.get_or_404(self.organization_id, pk=session_id)
+        session = self.get_row(Session, sessions, session_id=session_id)
         recording = create_recording(self.principal, session)
         return self.respond_row(recording, RecordingSerializer, status=201)
 
@@ -291,6 +288,5 @@ class RecordingReplayDetailView(RecordingView):
         """Get a replay with the differences from the recording."""
         recording = self.get_recording(recording_id)
         replays = Replay.objects.filter(recording=recording).select_related("recording")
-        with set_not_found_field("replay_id"):
-            replay: Replay = replays.get_or_404(self.organization_id, pk=replay_id)
+        replay = self.get_row(Replay, replays, replay_id=replay_id)
         return self.respond_row(replay, RecordingReplayDetailSerializer)

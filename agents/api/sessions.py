@@ -47,7 +47,7 @@ from agents.sessions.services import (
 )
 from agents.sessions.session_import import UnusableSessionFile, import_session, read_session
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
@@ -381,10 +381,7 @@ class SessionView(ResourceView):
     def get_session(self, session_id: str) -> Session:
         """Return the visible session with this id; raises `NotFound`."""
         visible_sessions = Session.objects.visible_to(self.principal).select_related("agent")
-        with set_not_found_field("session_id"):
-            visible_session: Session = visible_sessions.get_or_404(
-                self.organization_id, pk=session_id
-            )
+        visible_session = self.get_row(Session, visible_sessions, session_id=session_id)
         if self.request.method == "GET":
             label_reader(self.principal, visible_session)
             label_text_reader(self.principal, visible_session)

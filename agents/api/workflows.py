@@ -202,8 +202,7 @@ class WorkflowView(ResourceView):
     def get_run(self, run_id: str) -> WorkflowRun:
         """Return the visible run with this id; raises `NotFound`."""
         runs = WorkflowRun.objects.visible_to(self.principal).select_related("session__agent")
-        with set_not_found_field("run_id"):
-            run: WorkflowRun = runs.get_or_404(self.organization_id, pk=run_id)
+        run = self.get_row(WorkflowRun, runs, run_id=run_id)
         if self.request.method == "GET":
             label_reader(self.principal, run.session)
         return run

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ, set_not_found_field
+from bonobot.accounts.api.resource_view import READ
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
@@ -342,9 +342,7 @@ class DefinitionView(ServerView):
     def get_definition(self, server_id: str, definition_id: str) -> Definition:
         """Return the definition; raises `NotFound`."""
         rows = self.get_server(server_id).definitions.all()
-        with set_not_found_field("definition_id"):
-            definition: Definition = rows.get_or_404(self.organization_id, pk=definition_id)
-        return definition
+        return self.get_row(Definition, rows, definition_id=definition_id)
 
 
 class DefinitionDetailView(DefinitionView):

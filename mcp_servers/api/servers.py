@@ -16,7 +16,7 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
@@ -192,8 +192,7 @@ class ServerView(ResourceView):
 
     def get_server(self, server_id: str) -> Server:
         """Return the server; raises `NotFound`."""
-        with set_not_found_field("server_id"):
-            server: Server = Server.objects.get_or_404(self.organization_id, pk=server_id)
+        server = self.get_row(Server, server_id=server_id)
         if self.request.method == "GET":
             self.report_read([server])
         return server

@@ -7,7 +7,7 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import ResourceView
 from bonobot.accounts.api.tokens import ROLES, build_terms
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
@@ -137,17 +137,7 @@ class IssuerListView(ResourceView):
         )
 
 
-class IssuerView(ResourceView):
-    """Base class of the views of one issuer."""
-
-    def get_issuer(self, issuer_id: str) -> Issuer:
-        """Return the issuer; raises `NotFound`."""
-        with set_not_found_field("issuer_id"):
-            issuer: Issuer = Issuer.objects.get_or_404(self.organization_id, pk=issuer_id)
-        return issuer
-
-
-class IssuerDetailView(IssuerView):
+class IssuerDetailView(ResourceView):
     """One issuer."""
 
     rules = {"GET": REQUIRED_ACTION, "PATCH": REQUIRED_ACTION, "DELETE": REQUIRED_ACTION}
@@ -155,12 +145,12 @@ class IssuerDetailView(IssuerView):
     @describe_operation("get_external_issuer", answer=IssuerSerializer)
     def get(self, request: object, issuer_id: str) -> Response:
         """Get an external issuer."""
-        return self.respond_row(self.get_issuer(issuer_id), IssuerSerializer)
+        return self.respond_row(self.get_row(Issuer, issuer_id=issuer_id), IssuerSerializer)
 
     @describe_operation("update_external_issuer", body=IssuerBody, answer=IssuerSerializer)
     def patch(self, request: object, issuer_id: str) -> Response:
         """Update an external issuer; effective on the next call of each of its tokens."""
-        issuer = self.get_issuer(issuer_id)
+        issuer = self.get_row(Issuer, issuer_id=issuer_id)
         terms = build_terms(self.principal, self.read_body(IssuerBody, partial=True))
         external_issuers.update_issuer(self.principal, issuer, **terms)
         return self.respond_row(issuer, IssuerSerializer)
@@ -168,11 +158,11 @@ class IssuerDetailView(IssuerView):
     @describe_operation("delete_external_issuer", status=204)
     def delete(self, request: object, issuer_id: str) -> Response:
         """Delete an external issuer; its tokens are no longer accepted."""
-        external_issuers.delete_issuer(self.principal, self.get_issuer(issuer_id))
+        external_issuers.delete_issuer(self.principal, self.get_row(Issuer, issuer_id=issuer_id))
         return Response(status=204)
 
 
-class CheckIssuerView(IssuerView):
+class CheckIssuerView(ResourceView):
     """Check of an issuer."""
 
     rules = {"POST": REQUIRED_ACTION}
@@ -180,6 +170,5 @@ class CheckIssuerView(IssuerView):
     @describe_operation("check_external_issuer", answer=IssuerKeysSerializer, asks=True)
     def post(self, request: object, issuer_id: str) -> Response:
         """Check an external issuer: fetch its keys."""
-        return Response(
-            {"keys": external_issuers.check_issuer(self.principal, self.get_issuer(issuer_id))}
-        )
+        issuer = self.get_row(Issuer, issuer_id=issuer_id)
+        return Response({"keys": external_issuers.check_issuer(self.principal, issuer)})

@@ -7,7 +7,7 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import ResourceView
 from bonobot.accounts.external_issuers.services import MAX_CLAIM_LENGTH, MAX_URL_LENGTH
 from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Action, Role
@@ -146,17 +146,7 @@ class IdentityProviderListView(ResourceView):
         return self.respond_row(provider, IdentityProviderSerializer, status=201)
 
 
-class IdentityProviderView(ResourceView):
-    """Base class of the views of one provider."""
-
-    def get_provider(self, provider_id: str) -> Provider:
-        """Return the provider; raises `NotFound`."""
-        with set_not_found_field("provider_id"):
-            provider: Provider = Provider.objects.get_or_404(self.organization_id, pk=provider_id)
-        return provider
-
-
-class IdentityProviderDetailView(IdentityProviderView):
+class IdentityProviderDetailView(ResourceView):
     """One identity provider."""
 
     rules = {"GET": REQUIRED_ACTION, "PATCH": REQUIRED_ACTION, "DELETE": REQUIRED_ACTION}
@@ -164,14 +154,15 @@ class IdentityProviderDetailView(IdentityProviderView):
     @describe_operation("get_identity_provider", answer=IdentityProviderSerializer)
     def get(self, request: object, provider_id: str) -> Response:
         """Get an identity provider."""
-        return self.respond_row(self.get_provider(provider_id), IdentityProviderSerializer)
+        provider = self.get_row(Provider, provider_id=provider_id)
+        return self.respond_row(provider, IdentityProviderSerializer)
 
     @describe_operation(
         "update_identity_provider", body=IdentityProviderBody, answer=IdentityProviderSerializer
     )
     def patch(self, request: object, provider_id: str) -> Response:
         """Update an identity provider; disabling it ends its sessions."""
-        provider = self.get_provider(provider_id)
+        provider = self.get_row(Provider, provider_id=provider_id)
         values: dict[str, Any] = self.read_body(IdentityProviderBody, partial=True)
         sso.update_provider(self.principal, provider, **values)
         return self.respond_row(provider, IdentityProviderSerializer)
@@ -179,11 +170,11 @@ class IdentityProviderDetailView(IdentityProviderView):
     @describe_operation("delete_identity_provider", status=204)
     def delete(self, request: object, provider_id: str) -> Response:
         """Delete an identity provider; accounts are kept."""
-        sso.delete_provider(self.principal, self.get_provider(provider_id))
+        sso.delete_provider(self.principal, self.get_row(Provider, provider_id=provider_id))
         return Response(status=204)
 
 
-class CheckIdentityProviderView(IdentityProviderView):
+class CheckIdentityProviderView(ResourceView):
     """Check of a provider."""
 
     rules = {"POST": REQUIRED_ACTION}
@@ -193,6 +184,5 @@ class CheckIdentityProviderView(IdentityProviderView):
     )
     def post(self, request: object, provider_id: str) -> Response:
         """Check an identity provider: fetch its metadata and keys."""
-        return Response(
-            {"keys": sso.check_provider(self.principal, self.get_provider(provider_id))}
-        )
+        provider = self.get_row(Provider, provider_id=provider_id)
+        return Response({"keys": sso.check_provider(self.principal, provider)})

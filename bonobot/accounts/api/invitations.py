@@ -88,11 +88,7 @@ class InvitationView(ResourceView):
 
     def get_invitation(self, invitation_id: str) -> Invitation:
         """Return the invitation; raises `NotFound`."""
-        with set_not_found_field("invitation_id"):
-            invitation: Invitation = Invitation.objects.get_or_404(
-                self.organization_id, pk=invitation_id
-            )
-        return invitation
+        return self.get_row(Invitation, invitation_id=invitation_id)
 
     def respond_sent_invitation(self, sent_invitation: SentInvitation, **options: Any) -> Response:
         """Return a response with the link or the problem of sending."""

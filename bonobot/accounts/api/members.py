@@ -6,7 +6,7 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.members import remove_member, update_member_role
 from bonobot.accounts.models import Membership
 from bonobot.accounts.password_reset import send_reset_link
@@ -58,9 +58,7 @@ class MemberView(ResourceView):
     def get_member(self, member_id: str) -> Membership:
         """Return the membership; raises `NotFound`."""
         rows = Membership.objects.select_related("user")
-        with set_not_found_field("member_id"):
-            member: Membership = rows.get_or_404(self.organization_id, pk=member_id)
-        return member
+        return self.get_row(Membership, rows, member_id=member_id)
 
 
 class MemberDetailView(MemberView):

@@ -59,6 +59,7 @@ READ: Rule = Action.VIEW
 READ_OR_RUN: Rule = (Action.VIEW, Action.RUN_AGENTS)
 
 Row = TypeVar("Row")
+ModelRow = TypeVar("ModelRow", bound=Model)
 
 
 VERSION_FIELD = "version"
@@ -235,6 +236,17 @@ class ResourceView(GenericAPIView):
     def list_body_fields(self) -> set[str]:
         """Return the field names of the body before validation."""
         return set(self.request.data) if isinstance(self.request.data, Mapping) else set()
+
+    def get_row(self, model: type[ModelRow], rows: Any = None, **named_id: str) -> ModelRow:
+        """Return the organization's row with an ID, such as `get_row(Token, token_id=token_id)`.
+
+        `rows` limits the rows that can be found. Raises `NotFound` with the ID's name as its field.
+        """
+        [(field, row_id)] = named_id.items()
+        searched_rows: Any = model._default_manager if rows is None else rows
+        with set_not_found_field(field):
+            row: ModelRow = searched_rows.get_or_404(self.organization_id, pk=row_id)
+        return row
 
     def respond_page(self, rows: Any, serializer_class: type[Any], **context: Any) -> Response:
         """Return a response with one page of `rows`, filtered by the query."""

@@ -196,17 +196,7 @@ def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
     return terms
 
 
-class TokenView(ResourceView):
-    """Base class of the views of one token."""
-
-    def get_token(self, token_id: str) -> Token:
-        """Return the token; raises `NotFound`."""
-        with set_not_found_field("token_id"):
-            token: Token = Token.objects.get_or_404(self.organization_id, pk=token_id)
-        return token
-
-
-class TokenDetailView(TokenView):
+class TokenDetailView(ResourceView):
     """One token."""
 
     rules = {
@@ -218,12 +208,12 @@ class TokenDetailView(TokenView):
     @describe_operation("get_token", answer=TokenSerializer)
     def get(self, request: object, token_id: str) -> Response:
         """Get a token, without its value."""
-        return self.respond_row(self.get_token(token_id), TokenSerializer)
+        return self.respond_row(self.get_row(Token, token_id=token_id), TokenSerializer)
 
     @describe_operation("update_token", body=TokenTermsBody, answer=TokenSerializer)
     def patch(self, request: object, token_id: str) -> Response:
         """Update a token; effective on its next call."""
-        token = self.get_token(token_id)
+        token = self.get_row(Token, token_id=token_id)
         body = self.read_body(TokenTermsBody, partial=True)
         update_token(self.principal, token, **build_terms(self.principal, body))
         return self.respond_row(token, TokenSerializer)
@@ -231,7 +221,7 @@ class TokenDetailView(TokenView):
     @describe_operation("revoke_token", status=204)
     def delete(self, request: object, token_id: str) -> Response:
         """Revoke a token; effective immediately."""
-        revoke_token(self.principal, self.get_token(token_id))
+        revoke_token(self.principal, self.get_row(Token, token_id=token_id))
         return Response(status=204)
 
 
@@ -266,7 +256,6 @@ class AuthorizedAppDetailView(AuthorizedAppView):
     @describe_operation("revoke_client", status=204)
     def delete(self, request: object, token_id: str) -> Response:
         """Revoke the access of an OAuth client; effective on its next request."""
-        with set_not_found_field("token_id"):
-            grant: Token = self.query_grants().get_or_404(self.organization_id, pk=token_id)
+        grant = self.get_row(Token, self.query_grants(), token_id=token_id)
         revoke_token(self.principal, grant)
         return Response(status=204)

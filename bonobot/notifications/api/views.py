@@ -1,12 +1,12 @@
 """REST views of channels and notifications."""
 
-from typing import Any
+from dataclasses import replace
 
 import django_filters
 from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
+from bonobot.accounts.api.resource_view import ResourceView
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictFilterSet
 from bonobot.notifications import delivery
@@ -16,20 +16,15 @@ from bonobot.notifications.api.serializers import (
     NotificationChannelSerializer,
     NotificationSerializer,
 )
-from bonobot.notifications.channels import NotificationChannelSpec, delete_channel, save_channel
+from bonobot.notifications.channels import (
+    NotificationChannelSpec,
+    build_spec,
+    delete_channel,
+    save_channel,
+)
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import EVENTS
 from bonobot.notifications.models import Notification, NotificationChannel
-
-STORED_FIELDS = (
-    "name",
-    "kind",
-    "addresses",
-    "allow_private",
-    "events",
-    "minimum_severity",
-    "enabled",
-)
 
 
 class NotificationChannelListView(ResourceView):
@@ -74,11 +69,7 @@ class NotificationChannelView(ResourceView):
 
     def get_channel(self, channel_id: str) -> NotificationChannel:
         """Return a channel of the organization; raises `NotFound`."""
-        with set_not_found_field("channel_id"):
-            channel: NotificationChannel = NotificationChannel.objects.get_or_404(
-                self.organization_id, pk=channel_id
-            )
-        return channel
+        return self.get_row(NotificationChannel, channel_id=channel_id)
 
 
 class NotificationChannelDetailView(NotificationChannelView):
@@ -103,10 +94,8 @@ class NotificationChannelDetailView(NotificationChannelView):
     def patch(self, request: object, channel_id: str) -> Response:
         """Update a notification channel; disabling it discards its pending notifications."""
         channel = self.get_channel(channel_id)
-        stored_values: dict[str, Any] = {name: getattr(channel, name) for name in STORED_FIELDS}
-        spec = NotificationChannelSpec(
-            **(stored_values | self.read_body(NotificationChannelBody, partial=True))
-        )
+        body = self.read_body(NotificationChannelBody, partial=True)
+        spec = replace(build_spec(channel), **body)
         channel, generated_secret = save_channel(self.principal, spec, channel)
         return self.respond_row(channel, NotificationChannelSecretSerializer, made=generated_secret)
 
@@ -170,7 +159,6 @@ class RetryNotificationView(ResourceView):
     def post(self, request: object, notification_id: str) -> Response:
         """Retry a pending or failed notification now."""
         rows = Notification.objects.select_related("channel")
-        with set_not_found_field("notification_id"):
-            notification: Notification = rows.get_or_404(self.organization_id, pk=notification_id)
+        notification = self.get_row(Notification, rows, notification_id=notification_id)
         delivery.retry_notification(self.principal, notification)
         return self.respond_row(notification, NotificationSerializer)
