@@ -44,7 +44,7 @@ def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
     from mcp_servers.oauth_client.login_status import load_login_statuses
 
     server_ids = [get_server(cli, name).pk for name in options.servers]
-    agent = _get_agent(cli, options.agent) if options.agent else None
+    agent = cli.get_row(Agent, slug=options.agent) if options.agent else None
 
     def load_rows() -> list[dict[str, Any]]:
         servers = list(_iterate_servers(cli, server_ids, agent))
@@ -172,7 +172,7 @@ def _connect_server(cli: CommandContext, options: argparse.Namespace) -> None:
 
     server = get_server(cli, options.server)
     if options.agent:
-        agent = _get_agent(cli, options.agent)
+        agent = cli.get_row(Agent, slug=options.agent)
         _attach_server(cli, agent, server, options)
         _show_attachment(cli, agent, server, connected=True)
         return
@@ -236,7 +236,7 @@ def _disconnect_server(cli: CommandContext, options: argparse.Namespace) -> None
 
     server = get_server(cli, options.server)
     if options.agent:
-        agent = _get_agent(cli, options.agent)
+        agent = cli.get_row(Agent, slug=options.agent)
         set_attachment_enabled(cli.principal, agent, server, enabled=False)
         _show_attachment(cli, agent, server, connected=False)
         return
@@ -254,11 +254,6 @@ def _show_attachment(cli: CommandContext, agent: Agent, server: Server, *, conne
     cli.print_message(
         make_visible(f"{server.name} was {outcome} for {agent.slug}. Effective from the next call.")
     )
-
-
-def _get_agent(cli: CommandContext, slug: str) -> Agent:
-    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
-    return agent
 
 
 _TOOLS_ARGUMENTS = (

@@ -31,8 +31,7 @@ _LIMIT_HELP = {
 
 def get_agent(cli: CommandContext, slug: str) -> Agent:
     """Return an agent by slug; raises `NotFound`."""
-    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
-    return agent
+    return cli.get_row(Agent, slug=slug)
 
 
 def serialize_agent(agent: Agent) -> dict[str, Any]:
@@ -130,7 +129,7 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     }
     changes: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
     if options.model:
-        changes["model_endpoint"] = _get_endpoint(cli, options.model)
+        changes["model_endpoint"] = cli.get_row(ModelEndpoint, slug=options.model)
     changes |= _collect_limits(options)
     if options.tools_in_prompt is not None:
         changes["tools_in_prompt"] = options.tools_in_prompt
@@ -159,13 +158,6 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message(
         ", ".join(f"{name}: {value}" for name, value in displayed_values.items() if value != "")
     )
-
-
-def _get_endpoint(cli: CommandContext, slug: str) -> ModelEndpoint:
-    endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
-        cli.principal.organization_id, slug=slug
-    )
-    return endpoint
 
 
 def _collect_limits(options: argparse.Namespace) -> dict[str, int]:
@@ -220,7 +212,7 @@ def _create_agent(cli: CommandContext, options: argparse.Namespace) -> None:
 
     endpoint = None
     if options.model:
-        endpoint = _get_endpoint(cli, options.model)
+        endpoint = cli.get_row(ModelEndpoint, slug=options.model)
     spec = AgentSpec(
         name=options.name,
         slug=options.slug,

@@ -94,13 +94,11 @@ def _format_amount(unit: str, value: int) -> str:
 
 
 def _get_owner(cli: CommandContext, options: argparse.Namespace) -> Owner:
-    organization_id = cli.principal.organization_id
     if options.agent:
-        agent: Agent = Agent.objects.get_or_404(organization_id, slug=options.agent)
-        return agent
+        return cli.get_row(Agent, slug=options.agent)
     if options.server:
         return get_server(cli, options.server)
-    return Organization.objects.get(pk=organization_id)
+    return Organization.objects.get(pk=cli.principal.organization_id)
 
 
 def _parse_line(text: str) -> BudgetLine:

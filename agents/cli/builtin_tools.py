@@ -64,11 +64,6 @@ VERBS = (
 )
 
 
-def _get_agent(cli: CommandContext, slug: str) -> Agent:
-    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
-    return agent
-
-
 def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
     for flag, flag_help in (("--enable", "Toolset to enable"), ("--disable", "Toolset to disable")):
@@ -92,7 +87,7 @@ def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
 def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.services import AgentSpec, update_agent
 
-    agent = _get_agent(cli, options.slug)
+    agent = cli.get_row(Agent, slug=options.slug)
     toolsets = {name: dict(values) for name, values in agent.builtin_tools.items()}
     for name in options.enable:
         toolsets.setdefault(name, {})
@@ -178,7 +173,7 @@ def _handle_workspace(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.builtin_tools.workspaces import clear_workspace, describe_workspace
     from agents.services import AgentSpec, update_agent
 
-    agent = _get_agent(cli, options.slug)
+    agent = cli.get_row(Agent, slug=options.slug)
     folder = "" if options.detach else options.attach
     if (folder, options.mib, options.files) != (None, None, None):
         spec = AgentSpec(

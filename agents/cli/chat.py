@@ -94,7 +94,7 @@ CHAT_ARGUMENTS = (
 
 def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
     """Chat until the input ends."""
-    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
+    agent = cli.get_row(Agent, slug=options.slug)
     require_run_permission(cli.principal, agent)
     session = get_session(cli, options.session) if options.session else None
     if session is not None and session.agent_id != agent.pk:

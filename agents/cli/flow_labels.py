@@ -40,19 +40,14 @@ def _clear_agent_labels(cli: CommandContext, options: argparse.Namespace) -> Non
 
 
 def _show_token_labels(cli: CommandContext, options: argparse.Namespace) -> None:
-    token = _get_token(cli, options.key)
+    token = cli.get_row(Token, key=options.key)
     _show_labels(cli, token.name, list_token_labels(token))
 
 
 def _clear_token_labels(cli: CommandContext, options: argparse.Namespace) -> None:
-    token = _get_token(cli, options.key)
+    token = cli.get_row(Token, key=options.key)
     clear_token_labels(cli.principal, token)
     _show_labels(cli, token.name, list_token_labels(token))
-
-
-def _get_token(cli: CommandContext, key: str) -> Token:
-    token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=key)
-    return token
 
 
 def _show_labels(cli: CommandContext, name: str, labels: tuple[str, ...]) -> None:

@@ -99,7 +99,7 @@ def _create_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
 def _update_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.model_endpoints.services import build_spec, save_endpoint
 
-    endpoint = _get_endpoint(cli, options.slug)
+    endpoint = cli.get_row(ModelEndpoint, slug=options.slug)
     spec = _apply_options(cli, options, build_spec(endpoint))
     _show_endpoint(cli, save_endpoint(cli.principal, spec, endpoint), "was updated")
 
@@ -130,7 +130,7 @@ _SLUG_ARGUMENT = (Argument("SLUG", "Slug of the model endpoint"),)
 def _delete_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.model_endpoints.services import delete_endpoint
 
-    endpoint = _get_endpoint(cli, options.slug)
+    endpoint = cli.get_row(ModelEndpoint, slug=options.slug)
     serialized = serialize_endpoint(endpoint)
     delete_endpoint(cli.principal, endpoint)
     cli.emit(serialized)
@@ -140,7 +140,7 @@ def _delete_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
 def _test_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.model_endpoints.try_endpoint import try_endpoint
 
-    endpoint = _get_endpoint(cli, options.slug)
+    endpoint = cli.get_row(ModelEndpoint, slug=options.slug)
     with cli.show_spinner(f"Testing {endpoint.name}…"):
         result = try_endpoint(cli.principal, endpoint)
     cli.emit(result.as_dict())
@@ -171,16 +171,9 @@ def _apply_options(
     if options.key is not None:
         changed_values["api_key"] = expand_variables(options.key, "--key")
     if options.fallback is not None:
-        fallback = _get_endpoint(cli, options.fallback) if options.fallback else None
+        fallback = cli.get_row(ModelEndpoint, slug=options.fallback) if options.fallback else None
         changed_values["fallback"] = fallback
     return replace(spec, **changed_values)
-
-
-def _get_endpoint(cli: CommandContext, slug: str) -> ModelEndpoint:
-    endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
-        cli.principal.organization_id, slug=slug
-    )
-    return endpoint
 
 
 VERBS = (

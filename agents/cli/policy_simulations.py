@@ -47,11 +47,10 @@ def _add_simulation_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _replay_audit(cli: CommandContext, options: argparse.Namespace) -> None:
-    organization_id = cli.principal.organization_id
     owner: Owner = (
-        Organization.objects.get(pk=organization_id)
+        Organization.objects.get(pk=cli.principal.organization_id)
         if options.organization
-        else Agent.objects.get_or_404(organization_id, slug=options.agent)
+        else cli.get_row(Agent, slug=options.agent)
     )
     with cli.show_spinner("Reading the audit log…"):
         simulation = _simulate_policy(cli, owner, options)

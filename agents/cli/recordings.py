@@ -68,7 +68,7 @@ def _record_session(cli: CommandContext, options: argparse.Namespace) -> None:
 def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
     recordings = Recording.objects.visible_to(cli.principal).select_related("agent")
     if options.slug:
-        agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
+        agent = cli.get_row(Agent, slug=options.slug)
         recordings = recordings.filter(agent=agent)
     rows = recordings.defer("conversation")[:MAX_LISTED]
     serialized = [_serialize_recording(row) for row in rows]
@@ -177,8 +177,7 @@ def _show_comparison(cli: CommandContext, replay_data: dict[str, Any]) -> None:
 
 def _get_recording(cli: CommandContext, pk: str) -> Recording:
     recordings = Recording.objects.visible_to(cli.principal).select_related("agent")
-    recording: Recording = recordings.get_or_404(cli.principal.organization_id, pk=pk)
-    return recording
+    return cli.get_row(Recording, recordings, pk=pk)
 
 
 _RECORDING_ARGUMENT = (Argument("RECORDING", "ID of the recording"),)

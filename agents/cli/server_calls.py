@@ -161,10 +161,7 @@ def _load_snapshot(server: Server, agent: Agent | None) -> CallSnapshot:
 
 
 def _find_agent(cli: CommandContext, options: argparse.Namespace) -> Agent | None:
-    if not options.agent:
-        return None
-    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.agent)
-    return agent
+    return cli.get_row(Agent, slug=options.agent) if options.agent else None
 
 
 def _serialize_definition(definition: SnapshotDefinition) -> dict[str, Any]:

@@ -255,7 +255,7 @@ def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
     """Give an agent a message and wait for its answer."""
     from agents.sessions.services import find_selectable_endpoint, start_session
 
-    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
+    agent = cli.get_row(Agent, slug=options.slug)
     attachments = read_attachments(options.attach or ())
     session = start_session(
         cli.principal,
@@ -291,8 +291,7 @@ def handle_retry(cli: CommandContext, options: argparse.Namespace) -> None:
 def get_session(cli: CommandContext, pk: str) -> Session:
     """Return a session by its id; raises `NotFound`."""
     rows = Session.objects.select_related("agent")
-    session: Session = rows.get_or_404(cli.principal.organization_id, pk=pk)
-    return session
+    return cli.get_row(Session, rows, pk=pk)
 
 
 def read_attachments(paths: "list[str] | tuple[()]") -> "list[Attachment]":
@@ -583,9 +582,7 @@ def _list_session_approvals(cli: CommandContext, options: argparse.Namespace) ->
 def _revoke_session_approval(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.approvals.services import revoke_session_approval
 
-    grant: SessionApproval = SessionApproval.objects.get_or_404(
-        cli.principal.organization_id, pk=options.grant
-    )
+    grant = cli.get_row(SessionApproval, pk=options.grant)
     serialized = _serialize_grant(grant)
     revoke_session_approval(cli.principal, grant)
     cli.emit(serialized)

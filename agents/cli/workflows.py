@@ -176,8 +176,7 @@ def _show_run(cli: CommandContext, run: WorkflowRun, *, fail_when_unfinished: bo
 
 def _get_run(cli: CommandContext, run_id: str) -> WorkflowRun:
     rows = WorkflowRun.objects.select_related("session__agent")
-    run: WorkflowRun = rows.get_or_404(cli.principal.organization_id, pk=run_id)
-    return run
+    return cli.get_row(WorkflowRun, rows, pk=run_id)
 
 
 def _build_spec(options: argparse.Namespace) -> "WorkflowSpec":

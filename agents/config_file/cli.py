@@ -45,7 +45,7 @@ _EXPORT_ARGUMENTS = (
 def _handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     agent = None
     if options.agent:
-        agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.agent)
+        agent = cli.get_row(Agent, slug=options.agent)
     if options.format == "mcpServers":
         document = export_client_file(cli.principal, agent)
         text = json.dumps(document, indent=2, ensure_ascii=False)

@@ -26,14 +26,6 @@ from bonobot.notifications.models import SEVERITIES, Notification, NotificationC
 SEVERITY_WORDS = [word for word, _ in SEVERITIES]
 
 
-def get_channel(cli: CommandContext, name: str) -> NotificationChannel:
-    """Return a channel by name; raises `NotFound`."""
-    channel: NotificationChannel = NotificationChannel.objects.get_or_404(
-        cli.principal.organization_id, name=name
-    )
-    return channel
-
-
 def _create_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     kind = NotificationChannel.Kind.EMAIL if options.email else NotificationChannel.Kind.WEBHOOK
     spec = NotificationChannelSpec(options.channel, kind, **_collect_channel_options(options))
@@ -41,13 +33,13 @@ def _create_channel(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _update_channel(cli: CommandContext, options: argparse.Namespace) -> None:
-    channel = get_channel(cli, options.channel)
+    channel = cli.get_row(NotificationChannel, name=options.channel)
     spec = replace(build_spec(channel), **_collect_channel_options(options))
     _save_channel(cli, spec, channel)
 
 
 def _delete_channel(cli: CommandContext, options: argparse.Namespace) -> None:
-    channel = get_channel(cli, options.channel)
+    channel = cli.get_row(NotificationChannel, name=options.channel)
     result = {"removed": channel.name}
     delete_channel(cli.principal, channel)
     cli.emit(result)
@@ -202,9 +194,7 @@ def _list_channels(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _test_channel(cli: CommandContext, options: argparse.Namespace) -> None:
-    channel: NotificationChannel = NotificationChannel.objects.get_or_404(
-        cli.principal.organization_id, name=options.channel
-    )
+    channel = cli.get_row(NotificationChannel, name=options.channel)
     with cli.show_spinner(f"Sending a test notification to {channel.name}…"):
         notification = send_test_notification(cli.principal, channel)
     cli.emit(serialize_notification(notification))
@@ -216,7 +206,7 @@ def _test_channel(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _retry_notification(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Notification.objects.select_related("channel")
-    notification: Notification = rows.get_or_404(cli.principal.organization_id, pk=options.id)
+    notification = cli.get_row(Notification, rows, pk=options.id)
     delivery.retry_notification(cli.principal, notification)
     cli.emit(serialize_notification(notification))
     cli.print_message("Retrying within seconds.")

@@ -175,10 +175,8 @@ def _collect_issuer_options(cli: CommandContext, options: argparse.Namespace) ->
 
 def _get_issuer(cli: CommandContext, options: argparse.Namespace) -> Issuer:
     issuers = Issuer.objects.for_organization(cli.principal.organization_id)
-    issuer: Issuer = issuers.filter(url=options.name).first() or Issuer.objects.get_or_404(
-        cli.principal.organization_id, name=options.name
-    )
-    return issuer
+    issuer: Issuer | None = issuers.filter(url=options.name).first()
+    return issuer or cli.get_row(Issuer, name=options.name)
 
 
 def _list_issuers(cli: CommandContext, options: argparse.Namespace) -> None:

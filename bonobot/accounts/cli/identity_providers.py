@@ -75,12 +75,6 @@ def _collect_provider_options(options: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-def _get_provider(cli: CommandContext, options: argparse.Namespace) -> Provider:
-    organization_id = cli.principal.organization_id
-    provider: Provider = Provider.objects.get_or_404(organization_id, name=options.name)
-    return provider
-
-
 def _list_providers(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Provider.objects.for_organization(cli.principal.organization_id)
     empty = "No identity providers. Add one: bonobot sso add NAME --url URL --client-id ID"
@@ -102,7 +96,7 @@ def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
 def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     from bonobot.accounts.sso import identity_providers as sso
 
-    provider = _get_provider(cli, options)
+    provider = cli.get_row(Provider, name=options.name)
     sso.update_provider(cli.principal, provider, **_collect_provider_options(options))
     cli.emit(serialize_provider(provider))
     cli.print_message(f"{provider.name} was updated.")
@@ -111,13 +105,13 @@ def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
 def _check_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     from bonobot.accounts.sso import identity_providers as sso
 
-    show_check(cli, _get_provider(cli, options), sso.check_provider)
+    show_check(cli, cli.get_row(Provider, name=options.name), sso.check_provider)
 
 
 def _delete_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     from bonobot.accounts.sso import identity_providers as sso
 
-    provider = _get_provider(cli, options)
+    provider = cli.get_row(Provider, name=options.name)
     serialized = serialize_provider(provider)
     sso.delete_provider(cli.principal, provider)
     cli.emit(serialized)

@@ -21,8 +21,7 @@ ROLES = [role.value for role in Role]
 def get_member(cli: CommandContext, name: str) -> Membership:
     """Return a member by username; raises `NotFound`."""
     rows = Membership.objects.select_related("user")
-    member: Membership = rows.get_or_404(cli.principal.organization_id, user__username=name)
-    return member
+    return cli.get_row(Membership, rows, user__username=name)
 
 
 def _list_members(cli: CommandContext, options: argparse.Namespace) -> None:

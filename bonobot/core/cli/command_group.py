@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError
@@ -32,7 +32,10 @@ from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:
+    from django.db.models import Model
     from rich.console import Console
+
+Row = TypeVar("Row", bound="Model")
 
 # The name of this client in the audit log.
 CLIENT_NAME = f"bonobot-cli/{__version__}"
@@ -145,6 +148,15 @@ class CommandContext:
         if self._principal is None:
             self._principal = build_command_principal(self._org)
         return self._principal
+
+    def get_row(self, model: type[Row], rows: Any = None, **lookup: Any) -> Row:
+        """Return the organization's row, such as `get_row(Agent, slug=slug)`; raises `NotFound`.
+
+        `rows` limits the rows that can be found.
+        """
+        searched_rows: Any = model._default_manager if rows is None else rows
+        row: Row = searched_rows.get_or_404(self.principal.organization_id, **lookup)
+        return row
 
     def emit(self, value: Any, rendered: Any = None) -> None:
         """Print `value` with `--json`, otherwise `rendered`."""
