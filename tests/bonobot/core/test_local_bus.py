@@ -4,6 +4,7 @@ import asyncio
 import socket
 import stat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -16,12 +17,13 @@ from bonobot.core.runtime import get_runtime
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch, settings, tmp_path):
-    """The folder of the sockets."""
-    settings.REDIS_URL, settings.BONOBOT_VAR = "", tmp_path
+def folder(monkeypatch, settings):
+    """The folder of the sockets; its path is short, because addresses have at most 107 bytes."""
     monkeypatch.setattr(message_bus, "_buses", WeakKeyDictionary())
-    yield tmp_path / "bus"
-    get_runtime().call(get_bus().close)
+    with TemporaryDirectory(prefix="bus-", dir="/tmp") as short_folder:
+        settings.REDIS_URL, settings.BONOBOT_VAR = "", Path(short_folder)
+        yield Path(short_folder, "bus")
+        get_runtime().call(get_bus().close)
 
 
 async def wait_for(event):
