@@ -80,10 +80,13 @@ def explain_review_state(state: str, *, noun: str, label: str) -> DecisionText:
     return DecisionText(_REVIEW_REASONS[state](noun=noun, label=label), _REVIEW_REMEDIES[state])
 
 
-def explain_disabled_definition(noun: str, label: str) -> DecisionText:
+def explain_disabled_definition(noun: str, label: str, *, has_server: bool) -> DecisionText:
+    """Return why a definition can't be used; one without a server starts an agent or workflow."""
     return DecisionText(
         format_message("The {noun} `{label}` is disabled.", noun=noun, label=label),
-        format_message("An operator can enable it on its server."),
+        format_message("An operator can enable it on its server.")
+        if has_server
+        else format_message("An operator can enable the agent or workflow that it starts."),
     )
 
 

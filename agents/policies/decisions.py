@@ -295,7 +295,9 @@ def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
         code = code.replace("{noun}", facts.noun)
         return StageVerdict("definition", f"definition:{facts.state}", code, *text)
     if not facts.enabled:
-        text = decision_texts.explain_disabled_definition(facts.noun, facts.label)
+        text = decision_texts.explain_disabled_definition(
+            facts.noun, facts.label, has_server=bool(facts.server_name)
+        )
         code = f"{facts.noun}_disabled"
         return StageVerdict("definition", "definition:switch", code, *text)
     return StageVerdict("definition", "definition:approved")

@@ -33,7 +33,7 @@ def build_tool_name(prefix: str, slug: str) -> str:
 
 
 def build_ask_tool(agent: Agent) -> AgentBuiltinTool:
-    """Return the tool that calls an agent; a disabled agent is offered, and its session refused."""
+    """Return the tool that calls an agent; callable if the agent is enabled."""
     name, description = agent.name, agent.description
     if description:
         tool_description = format_message(
@@ -67,7 +67,7 @@ def build_ask_tool(agent: Agent) -> AgentBuiltinTool:
             read_only=False, destructive=True, idempotent=False, open_world=True
         ),
     )
-    facts = ToolFacts(source="builtin", own_name=tool.name, label=tool.name)
+    facts = ToolFacts(source="builtin", own_name=tool.name, label=tool.name, enabled=agent.enabled)
     return AgentBuiltinTool(tool, facts, tool.labels)
 
 

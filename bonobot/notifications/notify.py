@@ -49,7 +49,7 @@ def notify(
     topic: str,
     only_channels: Collection[UUID] | None = None,
 ) -> int:
-    """Notify every channel that wants the event, once per topic; return the number of channels.
+    """Notify every channel that wants the event, once per topic; return how many hadn't been yet.
 
     `topic` identifies the occasion, such as an outage; `only_channels` limits the channels. Secrets
     in `text` are masked and hidden characters made visible. If a channel was recently notified of
@@ -62,6 +62,9 @@ def notify(
         )
         if channel.wants_event(event) and (only_channels is None or channel.pk in only_channels)
     ]
+    if channels:
+        notified_ids = _load_notified_channels(channels, event, topic)
+        channels = [channel for channel in channels if channel.pk not in notified_ids]
     if not channels:
         return 0
     next_allowed_times = _load_next_allowed_times(channels, event, subject)
@@ -71,6 +74,7 @@ def notify(
         )
         for channel in channels
     ]
+    # Another process may have notified them just now.
     Notification.objects.bulk_create(rows, ignore_conflicts=True)
     return len(rows)
 
@@ -137,6 +141,15 @@ def shorten_topic(topic: str) -> str:
         return topic
     digest = sha256(topic.encode()).hexdigest()
     return f"{topic[: MAX_TOPIC_LENGTH - len(digest) - 1]}:{digest}"
+
+
+def _load_notified_channels(
+    channels: Collection[NotificationChannel], event: str, topic: str
+) -> set[UUID]:
+    notified = Notification.objects.filter(
+        channel__in=channels, event=event, topic=shorten_topic(topic)
+    )
+    return set(notified.values_list("channel_id", flat=True))
 
 
 def _load_next_allowed_times(

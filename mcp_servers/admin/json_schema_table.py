@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -18,13 +19,17 @@ _CONSTRAINTS = (
     ("maximum", "≤ {}"),
     ("exclusiveMinimum", "> {}"),
     ("exclusiveMaximum", "< {}"),
-    ("minLength", _("at least {} characters")),
-    ("maxLength", _("at most {} characters")),
-    ("minItems", _("at least {} items")),
-    ("maxItems", _("at most {} items")),
     ("pattern", _("matches {}")),
     ("format", "{}"),
     ("multipleOf", _("multiple of {}")),
+)
+_COUNT_CONSTRAINTS = (
+    ("minLength", ngettext_lazy("at least {} character", "at least {} characters")),
+    ("maxLength", ngettext_lazy("at most {} character", "at most {} characters")),
+    ("minItems", ngettext_lazy("at least {} item", "at least {} items")),
+    ("maxItems", ngettext_lazy("at most {} item", "at most {} items")),
+    ("minProperties", ngettext_lazy("at least {} field", "at least {} fields")),
+    ("maxProperties", ngettext_lazy("at most {} field", "at most {} fields")),
 )
 
 
@@ -127,6 +132,10 @@ def _iterate_constraints(schema: Mapping[str, Any]) -> Iterator[str]:
     for keyword, text in _CONSTRAINTS:
         if isinstance(value := schema.get(keyword), str | int | float):
             yield make_visible(str(text).format(value), 200)
+    for keyword, plural in _COUNT_CONSTRAINTS:
+        count = schema.get(keyword)
+        if isinstance(count, int | float) and float(count).is_integer():
+            yield make_visible(plural.format(int(count)), 200)
 
 
 def _format_value(value: Any) -> str:

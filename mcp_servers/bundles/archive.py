@@ -227,6 +227,7 @@ def _build_size_error(reason: str) -> InvalidInput:
     return InvalidInput(
         format_message("The bundle is too large: {reason}", reason=reason),
         code="bundle_too_large",
+        status=413,
         field="bundle",
         remedy="Leave out development dependencies, or add the server from a package registry.",
     )

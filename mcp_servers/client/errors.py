@@ -20,9 +20,13 @@ MAX_CHALLENGE_LENGTH = 2000
 UNREACHABLE_REMEDY = format_message("Check that the server is running and that its URL is correct.")
 # HTTP statuses by code; other errors have 502.
 STATUSES = {
+    "bad_url": 503,
+    "bundle_changed": 503,
     "call_timeout": 504,
+    "egress_denied": 503,
     "folder_not_allowed": 503,
     "installation_failed": 503,
+    "private_address": 503,
     "sandbox_unavailable": 503,
     "server_crashed": 503,
     "server_installing": 503,
@@ -235,9 +239,17 @@ def build_bundle_error(endpoint: ServerEndpoint) -> UpstreamError:
 
 def build_installing_error(endpoint: ServerEndpoint, progress: str) -> UpstreamError:
     """Return the error of a server whose package is being installed."""
+    detail = (
+        format_message(
+            "`{endpoint}` is being installed: {progress}",
+            endpoint=endpoint.name,
+            progress=quote_text(endpoint, progress),
+        )
+        if progress
+        else format_message("`{endpoint}` is being installed.", endpoint=endpoint.name)
+    )
     return UpstreamError(
-        format_message("`{endpoint}` is being installed.", endpoint=endpoint.name)
-        + (f" ({quote_text(endpoint, progress)})" if progress else ""),
+        detail,
         code="server_installing",
         server=endpoint.name,
         sent=False,
@@ -316,13 +328,18 @@ def build_crash_error(
     summary = format_message(
         "`{endpoint}` exited: {how}.", endpoint=endpoint.name, how=crash_reason
     )
+    detail = (
+        format_message(
+            "`{endpoint}` exited: {how}. Last error output: “{output}”.",
+            endpoint=endpoint.name,
+            how=crash_reason,
+            output=quoted_output,
+        )
+        if quoted_output
+        else summary
+    )
     return UpstreamError(
-        summary
-        + (
-            format_message(" Last error output: “{output}”.", output=quoted_output)
-            if quoted_output
-            else ""
-        ),
+        detail,
         code="server_crashed",
         server=endpoint.name,
         sent=sent,
@@ -378,15 +395,24 @@ def build_rpc_error(
     """Return the error for a JSON-RPC error object, which may be malformed."""
     fields: Mapping[str, Any] = error if isinstance(error, dict) else {}
     code, message = fields.get("code"), fields.get("message")
-    text = quote_text(endpoint, message) if isinstance(message, str) else "no message"
-    number = code if isinstance(code, int) else None
-    return UpstreamError(
+    text = (
+        quote_text(endpoint, message) if isinstance(message, str) else format_message("no message")
+    )
+    number = code if isinstance(code, int) and not isinstance(code, bool) else None
+    detail = (
         format_message(
             "`{endpoint}` returned an error: {text} ({number})",
             endpoint=endpoint.name,
             text=text,
             number=number,
-        ),
+        )
+        if number is not None
+        else format_message(
+            "`{endpoint}` returned an error: {text}", endpoint=endpoint.name, text=text
+        )
+    )
+    return UpstreamError(
+        detail,
         code="upstream_error",
         server=endpoint.name,
         rpc_code=number,
@@ -404,7 +430,9 @@ def build_egress_error(
         return build_too_large_error(endpoint, refusal.extra["limit"])
     code = "protocol_error" if refusal.code == "encoding_rejected" else refusal.code
     return UpstreamError(
-        f"`{endpoint.name}`: {refusal.detail}",
+        format_message(
+            "`{endpoint}` can't be used: {why}", endpoint=endpoint.name, why=refusal.detail
+        ),
         code=code,
         server=endpoint.name,
         sent=sent,

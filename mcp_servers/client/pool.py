@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -60,7 +60,7 @@ from mcp_servers.client.protocol_versions import (
 )
 from mcp_servers.client.request_telemetry import observe_upstream_request
 from mcp_servers.client.stdio import StdioConnection
-from mcp_servers.client.stdio_pool import MAX_CHILDREN, MAX_LIFETIME_S, StdioPool
+from mcp_servers.client.stdio_pool import StdioPool
 from mcp_servers.client.streamable_http import HttpSession, HttpUpstream
 from mcp_servers.client.task_set import TaskSet
 
@@ -69,9 +69,8 @@ if TYPE_CHECKING:
 
 
 UpstreamKey = tuple[UUID, str]  # server and fingerprint
-IDLE_S = 300.0
-MAX_IDLE_SESSIONS = 100
 SWEEP_S = 3.0
+_Number = TypeVar("_Number", int, float)
 _lock = threading.Lock()
 
 
@@ -134,19 +133,20 @@ HeldConnection = StdioConnection | HttpSession
 class ConnectionPool:
     """All upstream connections of one loop.
 
-    `on_notification` gets the change notifications of all connections except those of discoveries.
+    Limits that are None are those of the settings. `on_notification` gets the change notifications
+    of all connections except those of discoveries.
     """
 
     def __init__(
         self,
         *,
         host: Host | None = None,
-        max_children: int = MAX_CHILDREN,
-        idle_s: float = IDLE_S,
-        lifetime_s: float = MAX_LIFETIME_S,
+        max_children: int | None = None,
+        idle_s: float | None = None,
+        lifetime_s: float | None = None,
         wait_s: float = 0.0,
-        idle_session_s: float = IDLE_S,
-        max_idle_sessions: int = MAX_IDLE_SESSIONS,
+        idle_session_s: float | None = None,
+        max_idle_sessions: int | None = None,
         stderr_sink: StderrSink | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_notification: Callable[[UUID, ServerNotification], None] | None = None,
@@ -158,22 +158,23 @@ class ConnectionPool:
         self._discoveries: dict[str, UUID] = {}
         self._load_versions = load_versions
         self._versions: dict[UUID, str] = {}
-        self._idle_s = idle_s
+        self._idle_s = _get_limit(idle_s, settings.BONOBOT_STDIO_IDLE_S)
         self._wait_s = wait_s
         self._clock = clock
         self._tasks = TaskSet()
         self._stdio_pool = StdioPool(
             self._tasks,
-            max_children=max_children,
-            lifetime_s=lifetime_s,
+            max_children=_get_limit(max_children, settings.BONOBOT_STDIO_CHILDREN),
+            lifetime_s=_get_limit(lifetime_s, settings.BONOBOT_STDIO_LIFETIME_S),
             stderr_sink=stderr_sink,
             clock=clock,
         )
         self._upstreams: dict[UpstreamKey, HttpUpstream | OpenApiUpstream] = {}
         self._owners: dict[str, str] = {}
         self._modern_calls: dict[UUID, ModernCalls] = {}
-        self._idle_session_s = idle_session_s
-        self._idle_sessions = IdleSessions(max_idle_sessions if idle_session_s else 0)
+        self._idle_session_s = _get_limit(idle_session_s, settings.BONOBOT_HTTP_SESSION_IDLE_S)
+        max_sessions = _get_limit(max_idle_sessions, settings.BONOBOT_HTTP_SESSIONS)
+        self._idle_sessions = IdleSessions(max_sessions if self._idle_session_s else 0)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def send_request(
@@ -649,6 +650,10 @@ async def _run_all(*coroutines: Coroutine[Any, Any, None]) -> None:
             group.create_task(coroutine)
 
 
+def _get_limit(limit: _Number | None, default: _Number) -> _Number:
+    return default if limit is None else limit
+
+
 def get_connection_pool() -> ConnectionPool:
     """Return this process's pool; use it only on the loop of `get_runtime()`."""
     runtime = get_runtime()
@@ -661,12 +666,7 @@ def get_connection_pool() -> ConnectionPool:
 
 def _create_pool(runtime: Runtime) -> ConnectionPool:
     pool = ConnectionPool(
-        max_children=settings.BONOBOT_STDIO_CHILDREN,
-        idle_s=settings.BONOBOT_STDIO_IDLE_S,
-        lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
         wait_s=settings.BONOBOT_STDIO_WAIT_S,
-        idle_session_s=settings.BONOBOT_HTTP_SESSION_IDLE_S,
-        max_idle_sessions=settings.BONOBOT_HTTP_SESSIONS,
         stderr_sink=find_stderr_sink(),
         on_notification=change_notifications.dispatch_notification,
         load_versions=find_server_versions_loader(),

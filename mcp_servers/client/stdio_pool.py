@@ -16,8 +16,6 @@ from mcp_servers.client.extension_points import StderrSink
 from mcp_servers.client.stdio import StdioConnection
 from mcp_servers.client.task_set import TaskSet
 
-MAX_CHILDREN = 32
-MAX_LIFETIME_S = 86_400.0
 SESSIONLESS_PREFIX = "server:"  # prefix of the holders of calls without a session
 RETIRED_HOLDER = "retired"
 MAX_STDERR_TAILS = 256
@@ -46,7 +44,7 @@ class StdioPool:
         tasks: TaskSet,
         *,
         max_children: int,
-        lifetime_s: float = MAX_LIFETIME_S,
+        lifetime_s: float,
         stderr_sink: StderrSink | None = None,
         clock: Callable[[], float],
     ) -> None:

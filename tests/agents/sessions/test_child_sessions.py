@@ -11,6 +11,8 @@ from django.utils import timezone
 from agents.approvals.services import resolve_approval
 from agents.assignments import set_callable_agents
 from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
+from agents.calls.explain import explain_call
+from agents.calls.snapshots import get_snapshot_cache
 from agents.flow_labels.services import list_session_labels
 from agents.llm import interface as llm_interface
 from agents.models import Approval, Runner, Session, Step
@@ -136,10 +138,19 @@ def test_only_allowed_agents_can_be_called(acme, runner, administrator, helper, 
     set_callable_agents(administrator, helper, ["second"])
     set_policy(administrator, helper, PolicySpec("allowlist", allow=("read_result",)))
     assert not run(runner, administrator, helper, "ask_second: hello").children.exists()
+
+
+def test_a_disabled_agent_isnt_offered_to_other_agents(runner, administrator, helper, agents):
+    assert run(runner, administrator, helper, "ask_second: hello").children.count() == 1
     update_agent(administrator, agents[1], AgentSpec(name="Second", enabled=False))
-    set_policy(administrator, helper, PolicySpec("all"))
     session = run(runner, administrator, helper, "ask_second: hello")
-    assert session.steps.get(kind=Step.Kind.CALL).payload["code"] == "agent_disabled"
+    assert session.steps.filter(kind=Step.Kind.CALL).count() == 0
+    snapshot = get_snapshot_cache().load_current("agent", helper.pk)
+    decision = explain_call(administrator, snapshot, snapshot.tools["ask_second"])
+    assert (decision["code"], decision["remedy"]) == (
+        "tool_disabled",
+        "An operator can enable the agent or workflow that it starts.",
+    )
 
 
 def test_called_agents_spend_the_budget_of_the_root(runner, administrator, agents):

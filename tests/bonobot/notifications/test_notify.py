@@ -52,9 +52,15 @@ def test_an_event_without_channels_takes_one_query(acme, django_assert_num_queri
 
 
 def test_one_topic_is_notified_once(acme, pager):
-    notify_outage(acme)
-    notify_outage(acme)
+    assert [notify_outage(acme), notify_outage(acme)] == [1, 0]
     assert Notification.objects.count() == 1
+
+
+def test_only_a_new_channel_is_counted_when_a_topic_is_repeated(acme, administrator, pager):
+    notify_outage(acme)
+    create_channel(administrator, "Second")
+    assert notify_outage(acme) == 1
+    assert Notification.objects.count() == 2
 
 
 def test_a_notification_is_rolled_back_with_its_cause(acme, pager):

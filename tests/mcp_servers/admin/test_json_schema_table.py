@@ -55,6 +55,28 @@ def test_constraints_are_shown_in_the_readers_language() -> None:
     assert row.bounds == ("Standard []", "mindestens 2 Elemente")
 
 
+@pytest.mark.parametrize(
+    ("language", "keyword", "count", "text"),
+    [
+        ("en", "minItems", 1, "at least 1 item"),
+        ("en", "maxLength", 1.0, "at most 1 character"),
+        ("en", "minProperties", 2, "at least 2 fields"),
+        ("de", "minItems", 1, "mindestens 1 Element"),
+        ("de", "maxItems", 0, "höchstens 0 Elemente"),
+        ("de", "maxProperties", 1, "höchstens 1 Feld"),
+    ],
+)
+def test_a_count_has_its_plural(language: str, keyword: str, count: float, text: str) -> None:
+    with override(language):
+        [row] = build_schema_rows({"properties": {"tags": {keyword: count}}})
+    assert row.bounds == (text,)
+
+
+@pytest.mark.parametrize("count", ["1", 1.5, float("inf"), None, [1]])
+def test_a_count_that_isnt_an_integer_is_left_out(count: object) -> None:
+    assert build_schema_rows({"properties": {"tags": {"minItems": count}}})[0].bounds == ()
+
+
 def test_a_long_schema_is_truncated() -> None:
     schema = {"properties": {f"p{number}": {} for number in range(MAX_ROWS + 50)}}
     assert len(build_schema_rows(schema)) == MAX_ROWS

@@ -137,7 +137,7 @@ async def test_an_installation_has_a_timeout(registry: Registry, packages: Path)
     assert (error.code, "2 s" in str(error)) == ("installation_failed", True)
     assert list_folders(packages) == []
     registry.sends.set()
-    assert (await install_package(endpoint)).command
+    assert (await install_package(replace(endpoint, install_s=60))).command
 
 
 async def test_another_version_is_installed_next_to_the_old_one(

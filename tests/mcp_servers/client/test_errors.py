@@ -1,0 +1,86 @@
+"""Errors of servers: their status, and texts that are shown in the reader's language."""
+
+from typing import Any
+
+import pytest
+from django.utils.translation import override
+
+from bonobot.core.http.egress import EgressDenied, check_url
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.i18n.messages import format_message
+from mcp_servers.client.errors import (
+    build_bundle_error,
+    build_crash_error,
+    build_egress_error,
+    build_folder_error,
+    build_installing_error,
+    build_rpc_error,
+    build_sandbox_error,
+)
+from tests.mcp_servers.client.endpoints import http
+
+ENDPOINT = http("https://mcp.example.com/mcp")
+
+
+@pytest.fixture
+def refusal() -> EgressDenied:
+    with pytest.raises(EgressDenied) as denied:
+        check_url("https://10.0.0.1/mcp", allow_private=False)
+    return denied.value
+
+
+@pytest.mark.parametrize("code", [None, "x", True, 1.5])
+def test_an_error_without_a_code_is_shown_without_one(code: Any) -> None:
+    error = build_rpc_error(ENDPOINT, {"code": code, "message": "Too slow"})
+    assert (str(error), error.rpc_code) == ("`a server` returned an error: Too slow", None)
+    with override("de"):
+        assert localize_text(error) == "`a server` hat einen Fehler zurückgegeben: Too slow"
+
+
+def test_an_error_without_a_message_says_so_in_the_readers_language() -> None:
+    error = build_rpc_error(ENDPOINT, {"code": -32603})
+    assert str(error) == "`a server` returned an error: no message (-32603)"
+    with override("de"):
+        assert localize_text(error).endswith("keine Meldung (-32603)")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_last_output_of_a_crashed_server_is_shown_in_the_readers_language(stored: bool) -> None:
+    error = build_crash_error(
+        ENDPOINT, format_message("it exited with status {code}", code=3), "No module. Sorry"
+    )
+    text = "".join(str(error)) if stored else error.detail
+    with override("de"):
+        assert localize_text(text) == (
+            "`a server` wurde beendet: er endete mit Status 3. "
+            "Letzte Fehlerausgabe: „No module. Sorry“."
+        )
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_refused_connection_is_shown_in_the_readers_language(
+    stored: bool, refusal: EgressDenied
+) -> None:
+    error = build_egress_error(ENDPOINT, refusal, sent=False)
+    assert str(error) == f"`a server` can't be used: {refusal.detail}"
+    text = "".join(str(error)) if stored else error.detail
+    with override("de"):
+        reason = localize_text(refusal)
+        assert localize_text(text) == f"`a server` kann nicht verwendet werden: {reason}"
+    assert reason != str(refusal)
+
+
+def test_the_progress_of_an_installation_is_shown_in_the_readers_language() -> None:
+    error = build_installing_error(ENDPOINT, "added 12 packages")
+    with override("de"):
+        assert localize_text(error) == "`a server` wird installiert: added 12 packages"
+
+
+def test_a_server_that_cant_be_used_from_here_is_unavailable(refusal: EgressDenied) -> None:
+    errors = (
+        build_bundle_error(ENDPOINT),
+        build_folder_error(ENDPOINT, "it is a link"),
+        build_sandbox_error(ENDPOINT, "it is missing", ""),
+        build_egress_error(ENDPOINT, refusal, sent=False),
+    )
+    assert {(error.status, error.sent) for error in errors} == {(503, False)}
