@@ -38,7 +38,7 @@ from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_scree
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import Action
+from bonobot.accounts.roles import Action, format_allowed_roles
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.core.admin.theme import (
     DateTimeRangeFilter,
@@ -49,7 +49,7 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
-from bonobot.core.i18n.localization import format_number
+from bonobot.core.i18n.localization import format_number, localize_names
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,
@@ -112,7 +112,7 @@ class PersonRequestAdmin(TabbedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: Any = self.model._default_manager
         visible_rows: QuerySet[Any] = rows.visible_to(self.get_principal(request))
-        return visible_rows.select_related("agent", "session")
+        return visible_rows.select_related("agent", "organization", "session")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: calls and servers create requests."""
@@ -410,6 +410,8 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
         "answerable": approval.is_answerable(now),
         "is_urgent": is_urgent(approval, now),
         "own": is_own_call(principal, approval),
+        "approvers": capfirst(localize_names(format_allowed_roles((Action.APPROVE_CALLS,)))),
+        "needs_second_person": approval.organization.four_eyes,
         "declared": find_definition(approval),
         "sources": [
             {"mark": FLOW_MARKS[source.label], "calls": source.calls}

@@ -20,6 +20,7 @@ from agents.models import Approval, Step
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import is_approval_request
@@ -74,8 +75,8 @@ class ShownEntry:
     @property
     def requester(self) -> str:
         """Who acted: a person, a token, a part of Bonobot, or a user of the host."""
-        label = self.row.actor_label or self.row.actor_id
-        return make_visible(label.removeprefix(f"{self.row.actor_kind}:"), 80)
+        row = self.row
+        return make_visible(get_actor_name(row.actor_kind, row.actor_id, row.actor_label), 80)
 
     @property
     def requester_kind(self) -> Any:

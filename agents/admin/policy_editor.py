@@ -24,7 +24,7 @@ from agents.policies.decisions import (
     decide_tool_call,
 )
 from agents.policies.effective_policies import build_scope
-from agents.policies.rule_texts import MODE_TITLES, describe_condition
+from agents.policies.rule_texts import MODE_TITLES, format_condition
 from agents.policies.rules import STRICTEST_FIRST, Policy, Rule
 from agents.policies.services import (
     EntryRules,
@@ -285,7 +285,7 @@ def _build_row(
         entry.effect,
         name,
         to_canonical_json(condition) if condition is not None else "",
-        _describe_condition(condition),
+        format_condition(condition),
         rule.pattern if rule else name,
         scope.server_names.get(rule.server_id, "") if rule and rule.server_id else "",
         is_default=bool(rule and rule.is_default),
@@ -293,12 +293,6 @@ def _build_row(
         calls=scope.count_calls(tools),
         problem=entry.problem,
     )
-
-
-def _describe_condition(condition: Mapping[str, Any] | None) -> str:
-    if condition is None:
-        return ""
-    return ", ".join(describe_condition(condition).values()) or to_canonical_json(condition)
 
 
 def _mark_changes(

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from agents.models import Approval, Step
 from agents.policies.effective_policies import load_policy
-from agents.policies.rule_texts import describe_condition
+from agents.policies.rule_texts import describe_condition, format_condition
 from agents.policies.rules import Policy, Rule
 from bonobot.core.problems import NotFound
 
@@ -33,6 +33,11 @@ class MatchingRule:
     @property
     def pattern(self) -> str:
         return self.rule.pattern
+
+    @property
+    def condition(self) -> str:
+        """The condition of the rule in words; blank if it always applies."""
+        return format_condition(self.rule.condition)
 
     @property
     def conditions(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.roles import ACTION_TITLES, Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
+from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger.budgets import describe_budget_key
 
 # Keywords of JSON Schema that compare a value, as they are shown next to an argument.
@@ -203,6 +204,13 @@ def describe_condition(condition: Mapping[str, Any] | None) -> dict[str, str]:
         for name, schema in properties.items()
         if isinstance(schema, Mapping)
     }
+
+
+def format_condition(condition: Mapping[str, Any] | None) -> str:
+    """Return a rule's condition in words, blank without one; as JSON if there are no words."""
+    if condition is None:
+        return ""
+    return ", ".join(describe_condition(condition).values()) or to_canonical_json(condition)
 
 
 def _describe_comparisons(schema: Mapping[str, Any]) -> Iterator[str]:

@@ -41,6 +41,7 @@ from bonobot.core.db.transactions import lock_rows
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.masked_values import MASK
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.search import query_object_changes
 from bonobot.ledger.models import AuditRow
@@ -629,7 +630,7 @@ def _find_last_editor(request: HttpRequest) -> str:
     """Return who last changed the object shown, blank if the audit log doesn't say."""
     row = getattr(request, "shown_object", None)
     entry = _find_last_change(request, str(row.pk)) if row is not None else None
-    return make_visible(entry.actor_label, MAX_VALUE_LENGTH) if entry else ""
+    return _format_editor(entry) if entry else ""
 
 
 def describe_last_change(request: HttpRequest, object_id: str) -> str:
@@ -637,8 +638,12 @@ def describe_last_change(request: HttpRequest, object_id: str) -> str:
     entry = _find_last_change(request, object_id)
     if entry is None:
         return ""
-    editor = make_visible(entry.actor_label, MAX_VALUE_LENGTH)
-    return f"{format_action(entry.action)} ({editor}, #{entry.seq})"
+    return f"{format_action(entry.action)} ({_format_editor(entry)}, #{entry.seq})"
+
+
+def _format_editor(entry: AuditRow) -> str:
+    name = get_actor_name(entry.actor_kind, entry.actor_id, entry.actor_label)
+    return make_visible(name, MAX_VALUE_LENGTH)
 
 
 def _find_last_change(request: HttpRequest, object_id: str) -> AuditRow | None:

@@ -25,6 +25,7 @@ from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.search import query_object_changes
 from bonobot.ledger.models import AuditRow
@@ -100,7 +101,8 @@ def describe_list_changes(request: HttpRequest, names_by_id: Mapping[str, str]) 
 
 
 def _describe_entry(name: str, entry: AuditRow) -> str:
-    editor = make_visible(entry.actor_label, MAX_NAME_LENGTH)
+    actor_name = get_actor_name(entry.actor_kind, entry.actor_id, entry.actor_label)
+    editor = make_visible(actor_name, MAX_NAME_LENGTH)
     return f"{make_visible(name, MAX_NAME_LENGTH)}: {format_action(entry.action)} ({editor})"
 
 

@@ -164,8 +164,38 @@ def test_the_argument_that_a_rule_matched_is_marked(
     page = reviewer.get(PAGE, approval.pk)
     assert page.count("bb-marked") == 1
     assert "matches amount ≥ 200" in admin_client.get_text(page)
+    assert "pay if amount ≥ 200" in admin_client.get_text(page)
     Approval.objects.update(arguments={"to": "ann", "amount": 5})
     assert "bb-marked" not in reviewer.get(PAGE, approval.pk)
+
+
+def test_a_condition_without_words_is_shown_as_json(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    policy, _created = ToolPolicy.objects.update_or_create(
+        organization=helper.organization, agent=helper, defaults={"mode": "all"}
+    )
+    ToolRule.objects.create(
+        organization=helper.organization,
+        policy=policy,
+        effect="ask",
+        pattern="*",
+        condition={"required": ["to"]},
+    )
+    server = admin_client.create_web_server(helper.organization)
+    approval = factories.create_approval(helper, server_id=server.pk, arguments={"to": "ann"})
+    text = admin_client.get_text(reviewer.get(PAGE, approval.pk))
+    assert 'All tools if {"required":["to"]}' in text
+
+
+def test_the_details_name_who_may_approve(
+    acme: Organization, approval: Approval, reviewer: admin_client.AdminClient
+) -> None:
+    text = admin_client.get_text(reviewer.get(PAGE, approval.pk))
+    assert "Approvers Owner, reviewer Expires" in text
+    Organization.objects.update(four_eyes=True)
+    text = admin_client.get_text(reviewer.get(PAGE, approval.pk))
+    assert "Approvers Owner, reviewer, except who requested it" in text
 
 
 def test_what_led_to_a_call_is_shown_from_the_last_message(
