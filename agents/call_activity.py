@@ -26,7 +26,7 @@ from bonobot.accounts.admin_base.svg_charts import (
     Sparkline,
     build_sparkline,
 )
-from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
+from bonobot.accounts.templatetags.display import dollars, milliseconds, percent, thousands
 from bonobot.core.i18n.localization import format_day, format_percent
 from bonobot.ledger.admin.usage import build_time_filters
 from bonobot.ledger.usage import query_rollups
@@ -92,7 +92,7 @@ def _build_failed_tile(
     lines: Sequence[UsageLine], total: UsageLine, previous: UsageLine, url: str
 ) -> HeadlineTile:
     change = total.errors - previous.errors
-    share = 100 * total.errors / total.calls if total.calls else 0
+    share = percent(100 * total.errors / total.calls) if total.calls else ""
     return HeadlineTile(
         _t("Failed calls"),
         value=thousands(total.errors),
@@ -100,7 +100,7 @@ def _build_failed_tile(
         change=_sign(change, thousands(abs(change))) if previous.calls else "",
         base=_describe_base(thousands(previous.errors) if previous.calls else ""),
         tone=_judge(change) if previous.calls else "",
-        note=_t("%(share)s of calls") % {"share": format_percent(share)} if total.calls else "",
+        note=_t("%(share)s of calls") % {"share": share} if share else _t("no calls"),
         line_tone="bad" if total.errors else "",
         spark=_build_line([line.errors for line in lines]),
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.roles import ACTION_TITLES, Action
@@ -196,14 +197,18 @@ _TEXT_BUILDERS: Mapping[str, Callable[[str, str], str]] = {
 
 def describe_condition(condition: Mapping[str, Any] | None) -> dict[str, str]:
     """Return what a rule's condition requires of each argument: `{"amount": "amount ≥ 20000"}`."""
-    properties = (condition or {}).get("properties")
-    if not isinstance(properties, Mapping):
-        return {}
-    return {
-        name: " ".join((name, *_describe_comparisons(schema)))
-        for name, schema in properties.items()
-        if isinstance(schema, Mapping)
+    schema = condition or {}
+    properties = schema.get("properties")
+    texts = {
+        name: " ".join((name, *_describe_comparisons(subschema)))
+        for name, subschema in (properties.items() if isinstance(properties, Mapping) else ())
+        if isinstance(subschema, Mapping)
     }
+    required = schema.get("required")
+    for name in required if isinstance(required, list) else ():
+        if texts.get(name, name) == name:
+            texts[name] = _t("%(name)s is set") % {"name": name}
+    return texts
 
 
 def format_condition(condition: Mapping[str, Any] | None) -> str:

@@ -224,14 +224,14 @@ def json_lines(lines: Iterable[JsonLine]) -> SafeString:
     """Return highlighted lines; a marked one says why at its right."""
     return format_html_join(
         "",
-        '<div class="{}">{}{}\n</div>',
+        '<div class="{}"><span>{}\n</span>{}</div>',
         (
             (
                 "bb-marked" if line.is_marked else "",
+                line.html,
                 format_html("<i>{}</i>", _("matches %(rule)s") % {"rule": shown(line.mark, 120)})
                 if line.mark
                 else "",
-                line.html,
             )
             for line in lines
         ),
@@ -470,7 +470,7 @@ def percent(value: Any) -> str:
         return "–"
     if 99 < value < 100:
         return format_percent(min(value, 99.99), ".2f")
-    return format_percent(value, ".0f" if value >= 100 else ".1f")
+    return format_percent(value, ".0f" if value >= 100 or not value else ".1f")
 
 
 @register.filter

@@ -1,7 +1,9 @@
 """Approvals in the admin: the inbox, details, answers, bulk answers, and session approvals."""
 
+import json
 import re
 from datetime import timedelta
+from html import unescape
 from uuid import uuid4
 
 import pytest
@@ -165,11 +167,15 @@ def test_the_argument_that_a_rule_matched_is_marked(
     assert page.count("bb-marked") == 1
     assert "matches amount ≥ 200" in admin_client.get_text(page)
     assert "pay if amount ≥ 200" in admin_client.get_text(page)
+    [copied] = re.findall(
+        r"<textarea id=\"arguments-[^>]+ hidden>(.+?)</textarea>", page, re.DOTALL
+    )
+    assert json.loads(unescape(copied)) == {"to": "ann", "amount": 480}
     Approval.objects.update(arguments={"to": "ann", "amount": 5})
     assert "bb-marked" not in reviewer.get(PAGE, approval.pk)
 
 
-def test_a_condition_without_words_is_shown_as_json(
+def test_a_condition_about_a_missing_argument_is_shown_in_words(
     helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:
     policy, _created = ToolPolicy.objects.update_or_create(
@@ -185,7 +191,8 @@ def test_a_condition_without_words_is_shown_as_json(
     server = admin_client.create_web_server(helper.organization)
     approval = factories.create_approval(helper, server_id=server.pk, arguments={"to": "ann"})
     text = admin_client.get_text(reviewer.get(PAGE, approval.pk))
-    assert 'All tools if {"required":["to"]}' in text
+    assert "All tools if to is set" in text
+    assert "matches to is set" in text
 
 
 def test_the_details_name_who_may_approve(
