@@ -141,7 +141,7 @@ def _build_line(values: Sequence[float | None]) -> Sparkline | None:
 
 
 def _describe_base(value: str) -> str:
-    return _t("from %(value)s") % {"value": value} if value else _t("none before")
+    return _t("from %(value)s") % {"value": value} if value else ""
 
 
 def _sign(change: float, text: str) -> str:

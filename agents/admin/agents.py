@@ -93,9 +93,9 @@ class AgentAdmin(TabbedAdmin):
     list_display = (
         "agent",
         "model_name",
+        "last_session",
         "server_count",
         "running_sessions",
-        "last_session",
         "switch",
         "run",
     )
@@ -143,9 +143,10 @@ class AgentAdmin(TabbedAdmin):
         """Offer no bulk actions: an agent's actions are on its pages."""
         return {}
 
-    @display(description=_("agent"), ordering="name", header=True)
-    def agent(self, agent: Agent) -> tuple[str, str]:
-        return make_visible(agent.name), make_visible(agent.description or agent.slug, 100)
+    @display(description=_("agent"), ordering="name")
+    def agent(self, agent: Agent) -> str:
+        """Return the name, with the description."""
+        return render_to_string("admin/agents/name.html", {"agent": agent})
 
     @display(description=_("model"), ordering="model_endpoint__name")
     def model_name(self, agent: Agent) -> str:

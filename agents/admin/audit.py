@@ -298,6 +298,7 @@ class AuditAdmin(ScopedAdmin):
             "has_entries": bool(context["groups"] or context["chips"]),
             "histogram": build_histogram(principal.organization_id, query, period),
             "outcomes": audit_filters.OUTCOMES,
+            "legend": [(series, audit_filters.OUTCOME_TITLES[series]) for series in SERIES],
             "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),
             "kinds": EVENT_KINDS,
             "labels": LABEL_CHOICES,

@@ -16,7 +16,7 @@ from agents.flow_labels.text_labels import label_session_with_texts
 from agents.models import Agent, Inbox, Session, Step
 from agents.policies.effective_policies import require_enabled
 from agents.sessions.answer_notices import ANSWER_NOTICE_CODES
-from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_cancel
+from agents.sessions.services import build_title, check_message, request_cancel
 from agents.wakeups import build_session_topic, notify_worker, run_locally
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
@@ -96,7 +96,7 @@ def start_child(
         parent=parent,
         root_id=parent.root_id or parent.pk,
         depth=parent.depth + 1,
-        title=" ".join(text.split())[:MAX_TITLE_LENGTH],
+        title=build_title(text),
         started_by_kind=parent.started_by_kind,
         started_by_id=parent.started_by_id,
         started_by=parent.started_by,

@@ -49,6 +49,14 @@ _OPEN_STATUSES = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.
 MAX_NAMED_ENDPOINTS = 20
 
 
+def build_title(text: str) -> str:
+    """Return a text as a title in one line; an ellipsis ends a title that is cut."""
+    title = " ".join(text.split())
+    if len(title) <= MAX_TITLE_LENGTH:
+        return title
+    return f"{title[: MAX_TITLE_LENGTH - 1].rstrip()}…"
+
+
 def start_session(
     principal: Principal,
     agent: Agent,
@@ -79,7 +87,7 @@ def start_session(
         organization_id=agent.organization_id,
         agent=agent,
         model_endpoint=model_endpoint,
-        title=" ".join(message["text"].split())[:MAX_TITLE_LENGTH],
+        title=build_title(message["text"]),
         started_by_kind=principal.kind,
         started_by_id=principal.id,
         started_by=principal.label,

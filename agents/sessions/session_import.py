@@ -21,7 +21,7 @@ from agents.models import Agent, Session, Step
 from agents.policies.effective_policies import require_enabled
 from agents.sessions.history import build_history
 from agents.sessions.output_schemas import check_output_schema, map_texts
-from agents.sessions.services import MAX_TITLE_LENGTH, require_run_permission
+from agents.sessions.services import build_title, require_run_permission
 from bonobot.accounts.principals import Principal
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
@@ -416,7 +416,7 @@ def _build_session(
     return Session(
         organization_id=agent.organization_id,
         agent=agent,
-        title=(" ".join(title.split()) or "Imported session")[:MAX_TITLE_LENGTH],
+        title=build_title(title) or "Imported session",
         status=file.status,
         error_code=file.error_code,
         error_detail=error_detail,

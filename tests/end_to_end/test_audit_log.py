@@ -90,3 +90,18 @@ def test_the_live_tail_adds_calls_to_the_turn_that_is_listed(ada: Page, acme: Or
     expect(ada.get_by_role("button", name="2 calls")).to_have_attribute("aria-expanded", "false")
     expect(ada.locator("[data-entry]").filter(has_text="alone").first).to_be_hidden()
     assert ada.locator("[data-turn-head]").count() == 2
+
+
+def test_the_fields_of_the_filter_stay_inside_their_menu(ada: Page, acme: Organization) -> None:
+    create_turn(acme, "buy")
+    ada.goto(AUDIT)
+    ada.get_by_text("Add filter").click()
+    menu = ada.locator("form.bb-filter").bounding_box()
+    assert menu
+    fields = ada.locator("form.bb-filter :is(input, select):visible")
+    assert fields.count() > 10
+    for field in fields.all():
+        box = field.bounding_box()
+        assert box
+        assert menu["x"] <= box["x"]
+        assert box["x"] + box["width"] <= menu["x"] + menu["width"], field.get_attribute("name")

@@ -5,9 +5,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from bonobot.accounts.first_account import build_first_account_path
+from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.browser import DESKTOP, PHONE, take_screenshot
@@ -70,3 +71,32 @@ def test_the_first_steps_lead_to_a_governed_call_in_five_clicks(
     check_layout(anna, "dashboard")
     anna.set_viewport_size(PHONE)
     expect(anna.get_by_role("heading", name="Most used tools")).to_be_visible()
+
+
+def test_an_answer_that_arrives_late_does_not_replace_a_newer_one(
+    owner: Page, acme: Organization
+) -> None:
+    session = factories.create_answered_session(factories.create_agent(acme))
+    owner.goto(f"/admin/first-run/?session={session.pk}")
+    held: list[Route] = []
+
+    def answer(route: Route) -> None:
+        """Hold the first answer until the second one is shown."""
+        held.append(route)
+        if len(held) == 2:
+            route.fulfill(body='<div data-part="first-run">Succeeded</div>')
+
+    owner.route("**/admin/first-run/**", answer)
+    for topic in ("audit", "sessions"):
+        owner.evaluate(
+            """topic => document.dispatchEvent(
+              new CustomEvent("bonobot:change", { detail: { topic } }))""",
+            topic,
+        )
+    part = owner.locator("[data-part=first-run]")
+    expect(part).to_have_text("Succeeded")
+    with owner.expect_response("**/admin/first-run/**"):
+        held[0].fulfill(body='<div data-part="first-run">Running</div>')
+    owner.evaluate("new Promise((done) => setTimeout(done))")
+    expect(part).to_have_text("Succeeded")
+    owner.unroute("**/admin/first-run/**")

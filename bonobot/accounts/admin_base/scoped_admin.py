@@ -97,6 +97,8 @@ class ScopedAdmin(ModelAdmin):
     # Form fields by the field that a problem names.
     problem_fields: ClassVar[dict[str, str]] = {}
 
+    empty_value_display = "–"
+
     # The name of the rows below the list, if not the model's.
     counted_as: ClassVar[Any] = ""
 

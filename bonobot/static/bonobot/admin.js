@@ -483,12 +483,22 @@
 
   // Parts that change on the server: data-parts="URL", loaded again at each change of data-topic that
   // live.js reports, while the page contains what data-while="selector" selects, if set.
+  // Two topics can have the same URL: an answer is dropped if a later request has been answered.
+  const sentRequests = new Map();
+  const shownRequests = new Map();
   function refreshPart(container) {
     document.addEventListener("bonobot:change", async (event) => {
       if (event.detail.topic !== container.dataset.topic) return;
       if (container.dataset.while && !document.querySelector(container.dataset.while)) return;
-      const answer = await fetchFragment(container.dataset.parts).catch(() => null);
-      if (answer?.ok) replaceParts(parseHtml(await answer.text()));
+      const url = container.dataset.parts;
+      const number = (sentRequests.get(url) ?? 0) + 1;
+      sentRequests.set(url, number);
+      const answer = await fetchFragment(url).catch(() => null);
+      if (!answer?.ok) return;
+      const parts = parseHtml(await answer.text());
+      if (number < (shownRequests.get(url) ?? 0)) return;
+      shownRequests.set(url, number);
+      replaceParts(parts);
     });
   }
 

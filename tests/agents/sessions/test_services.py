@@ -36,6 +36,13 @@ def test_starting_a_session_stores_its_message_and_records_it(administrator, hel
     assert AuditRow.objects.get(action="session_started").resource_id == str(session.pk)
 
 
+def test_a_long_message_is_cut_to_a_title_that_ends_with_an_ellipsis(administrator, helper):
+    session = sessions.start_session(administrator, helper, "word " * 40)
+    assert session.title == f"{' '.join(['word'] * 16)[:79].rstrip()}…"
+    exact = sessions.start_session(administrator, helper, "x" * 80)
+    assert exact.title == "x" * 80
+
+
 @pytest.mark.parametrize("text", ["", "  \n ", "x" * 100_001])
 def test_an_empty_or_too_long_message_is_refused_and_nothing_is_written(
     administrator, helper, text
