@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -37,6 +37,9 @@ from bonobot.ledger.writer.batch_plan import (
     SealedItem,
     StoreTaint,
 )
+
+if TYPE_CHECKING:
+    from bonobot.core.db.postgres_pipeline import StatementPipeline
 
 Row = Sequence[Any]
 
@@ -85,8 +88,14 @@ class DedicatedLedgerDatabase(LedgerDatabase):
     Raises the driver's errors unless used within `connection.wrap_database_errors`.
     """
 
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        super().__init__(connection)
+        self._pipeline: StatementPipeline | None = None
+
     def execute(self, sql: str, values: Row = ()) -> SqlCursor:
-        """Execute one statement."""
+        """Execute one statement; within a pipeline, the cursor can be read after it."""
+        if self._pipeline is not None and self._pipeline.is_open:
+            return self._pipeline.execute(sql, values)
         if self.is_sqlite:
             sql = _convert_placeholders(sql)
         cursor: SqlCursor = self.connection.connection.execute(sql, values)
@@ -99,7 +108,8 @@ class DedicatedLedgerDatabase(LedgerDatabase):
         if self.is_sqlite:
             self.connection.connection.executemany(_convert_placeholders(sql), rows)
         else:
-            self.connection.connection.cursor().executemany(sql, _to_text(rows))
+            for row in rows:
+                self.execute(sql, row)
 
     def begin(self) -> None:
         """Begin a transaction; on SQLite it acquires the write lock."""
@@ -109,11 +119,17 @@ class DedicatedLedgerDatabase(LedgerDatabase):
         self.execute("COMMIT")
 
     def open_pipeline(self) -> AbstractContextManager[Any]:
-        """Pipeline the block's statements if the database supports it."""
+        """Pipeline the block's statements if the database supports it.
+
+        Without `begin`, they are one transaction.
+        """
         if self.is_sqlite:
             return nullcontext()
-        pipeline: AbstractContextManager[Any] = self.connection.connection.pipeline()
-        return pipeline
+        if self._pipeline is None:
+            from bonobot.core.db.postgres_pipeline import StatementPipeline  # needs psycopg
+
+            self._pipeline = StatementPipeline(self.connection.connection)
+        return self._pipeline
 
 
 def _to_text(rows: Iterable[Row]) -> list[Row]:
@@ -503,10 +519,9 @@ def write_if_unchanged(
     owner = database.encode_uuid(organization_id)
     head_values = (owner, tip.digest)
     condition = UpdateCondition(f" AND {_MOVED}", head_values)
-    rates = [(key, str(tat)) for key, tat in filter_changed(before.rates, after.rates).items()]
+    rates = list(filter_changed(before.rates, after.rates).items())
     flows = filter_changed(before.flows, after.flows)
     with database.open_pipeline():
-        database.begin()
         clock = _move_head(database, before, owner, tip)
         opening_rows = [(*build_entry_row(database, item), *head_values) for item in plan.opened]
         database.execute_each(_OPEN_IF_ADMITTED, opening_rows)
@@ -522,7 +537,6 @@ def write_if_unchanged(
         )
         taints = [(*build_taint_row(database, item), *head_values) for item in plan.taints]
         database.execute_each(_TAINT_PIPELINED, taints)
-        database.commit()
     rows = clock.fetchall()
     return int(rows[0][0]) if rows else None
 
@@ -549,4 +563,4 @@ def _move_head(
         ]
     )
     statement = _MOVE_HEAD.format(same=same, clock=POSTGRESQL_CLOCK)
-    return database.execute(statement, [str(value) for row in values for value in row])
+    return database.execute(statement, list(chain.from_iterable(values)))

@@ -18,7 +18,7 @@ from bonobot.ledger.admission import AuditUnavailable, CallAlreadyStarted
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Settlement
-from bonobot.ledger.writer import committer
+from bonobot.ledger.writer import committer, queue
 from bonobot.ledger.writer import writer_thread as writers
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
 from bonobot.ledger.writer.writer_thread import LedgerWriter
@@ -298,7 +298,7 @@ async def test_an_event_loop_waits_for_a_hanging_writer_until_its_deadline(
     commits: Commits,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writers, "GRACE_S", 0.1)
+    monkeypatch.setattr(queue, "GRACE_S", 0.1)
     writer = start_writer(deadline_s=0.5)
     commits.held = threading.Event()
     call = opening()
