@@ -287,16 +287,15 @@ class _ConfigReader:
             )
             if key in existing:
                 if existing[key].place.document != self._document:
-                    self._reject_duplicate(
-                        location, "duplicate_name", f"`{make_visible(key, 64)}` is defined twice."
-                    )
+                    self._reject_duplicate(location, make_visible(key, 64))
                 continue
             yield key, location, node
 
-    def _reject_duplicate(self, location: ConfigLocation, code: str, detail: str) -> None:
-        self._wanted.problems.append(
-            location.mark(InvalidInput(detail, code=code, field="", remedy="Remove the duplicate."))
+    def _reject_duplicate(self, location: ConfigLocation, name: str) -> None:
+        problem = InvalidInput(
+            f"`{name}` is defined twice.", code="duplicate_name", remedy="Remove the duplicate."
         )
+        self._wanted.problems.append(location.mark(problem))
 
     def _read_server(
         self, name: str, location: ConfigLocation, node: SourceNode
@@ -493,7 +492,7 @@ class _ConfigReader:
         self._wanted.sections.add(name)
         if existing is None:
             return location
-        self._reject_duplicate(location, "duplicate_name", f"`{name}` is defined twice.")
+        self._reject_duplicate(location, name)
         return None
 
     def _read_policy(self, owner: FieldReader, name: str, path: str) -> PolicySpec | None:

@@ -180,15 +180,11 @@ def _list_agent_text_ids(agent_id: UUID) -> set[UUID]:
     return text_ids | {agent_id, *servers.values_list("server_id", flat=True)}
 
 
-def label_endpoint_reader(
-    principal: Principal, *, agent_id: UUID | None = None, server_id: UUID | None = None
-) -> None:
-    """Add the labels of the names and texts of an endpoint to the token that reads its greeting
-    or a list (3 queries for an agent, 1 for a server).
-    """
+def label_endpoint_reader(principal: Principal, *, agent_id: UUID) -> None:
+    """Add the labels of an agent's texts to the token that lists its tools (3 queries)."""
     if principal.kind != "token":
         return
-    text_ids = list_endpoint_text_ids(agent_id=agent_id, server_id=server_id)
+    text_ids = list_endpoint_text_ids(agent_id=agent_id)
     label_list_reader(principal, "endpoint", text_ids)
 
 

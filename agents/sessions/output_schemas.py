@@ -35,7 +35,7 @@ class OutputSchemaViolation(Problem):
     title = "The answer doesn't match the output schema"
 
 
-def check_output_schema(schema: OutputSchema, field: str = "output_schema") -> dict[str, Any]:
+def check_output_schema(schema: OutputSchema) -> dict[str, Any]:
     """Return a usable output schema; raises `InvalidInput` (`unusable_output_schema`).
 
     It must be a JSON Schema of an object within the limits of inline checks.
@@ -53,7 +53,7 @@ def check_output_schema(schema: OutputSchema, field: str = "output_schema") -> d
         raise InvalidInput(
             format_message("The output schema can't be used. {reason}", reason=reason),
             code="unusable_output_schema",
-            field=field,
+            field="output_schema",
             remedy="Provide a small JSON Schema without recursion: "
             '{"type": "object", "properties": {"title": {"type": "string"}}}.',
         )

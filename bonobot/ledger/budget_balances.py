@@ -11,12 +11,6 @@ from bonobot.ledger.models import BudgetCell
 RECURRING_PERIODS: tuple[Period, ...] = ("day", "month")
 
 
-def load_balance(key: str) -> tuple[int, int]:
-    """Return (spent, reserved) of a cell; zeros if it doesn't exist."""
-    balance = load_balances([key])[key]
-    return balance.spent, balance.reserved
-
-
 def load_balances(keys: Iterable[str]) -> dict[str, BudgetBalance]:
     """Return the balances of several cells in one query; missing cells are zero."""
     balances = dict.fromkeys(keys, BudgetBalance())

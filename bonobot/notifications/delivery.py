@@ -26,10 +26,10 @@ RETENTION = timedelta(days=30)
 REQUEST_BUILDERS = {NotificationChannel.Kind.WEBHOOK.value: webhooks.build_request}
 
 
-def claim_due_notifications(limit: int = BATCH_SIZE) -> list[Notification]:
+def claim_due_notifications() -> list[Notification]:
     """Claim due notifications; return them with their channels."""
     rows = Notification.objects.due().select_related("channel", "organization")
-    due_notifications = rows.order_by("next_attempt_at")[:limit]
+    due_notifications = rows.order_by("next_attempt_at")[:BATCH_SIZE]
     return [notification for notification in due_notifications if claim_notification(notification)]
 
 

@@ -135,17 +135,15 @@ def build_listen_request(topics: Collection[Topic], uris: Collection[str] = ()) 
     return McpRequest(LISTEN, {"notifications": notifications})
 
 
-def parse_change_notification(
-    message: Mapping[str, Any], holder: str = ""
-) -> ChangeNotification | None:
+def parse_change_notification(message: Mapping[str, Any]) -> ChangeNotification | None:
     """Return the change notification in a message, if it is one."""
     method = str(message.get("method"))
     if method in TOPICS_BY_METHOD:
-        return ChangeNotification(TOPICS_BY_METHOD[method], holder=holder)
+        return ChangeNotification(TOPICS_BY_METHOD[method])
     params = message.get("params")
     uri = params.get("uri") if method == UPDATED and isinstance(params, Mapping) else None
     if isinstance(uri, str) and 0 < len(uri) <= MAX_URI_LENGTH:
-        return ChangeNotification("resources", uri, holder)
+        return ChangeNotification("resources", uri)
     return None
 
 
@@ -360,7 +358,7 @@ async def sync_subscriptions(
             async with asyncio.timeout(endpoint.read_s):
                 await send_request(McpRequest(method, {"uri": uri}))
         except TimeoutError:
-            raise build_timeout_error(endpoint, method, endpoint.read_s, sent=True) from None
+            raise build_timeout_error(endpoint, method, endpoint.read_s) from None
         except UpstreamError as error:
             if error.rpc_code is None:
                 raise
@@ -440,9 +438,7 @@ class _ResourceUpdateStream:
                 await asyncio.wait({running, acknowledged}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             seconds = self._endpoint.read_s
-            raise build_timeout_error(
-                self._endpoint, "subscriptions/listen", seconds, sent=True
-            ) from None
+            raise build_timeout_error(self._endpoint, "subscriptions/listen", seconds) from None
         finally:
             acknowledged.cancel()
         if self._granted is None:

@@ -190,7 +190,7 @@ class RequestDeadline(Deadline):
     def _build_error(self) -> UpstreamError:
         endpoint, request, seconds = self._endpoint, self._request, self.seconds
         if request.sent:
-            return build_timeout_error(endpoint, request.method, seconds, sent=True)
+            return build_timeout_error(endpoint, request.method, seconds)
         if seconds > endpoint.connect_s and endpoint.transport != "stdio":
             # Connecting has ended: it has a shorter limit of its own.
             return build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy)

@@ -275,10 +275,8 @@ def build_installation_error(endpoint: ServerEndpoint, reason: str) -> UpstreamE
     )
 
 
-def build_timeout_error(
-    endpoint: ServerEndpoint, method: str, seconds: float, *, sent: bool
-) -> UpstreamError:
-    """Return the error of a request that exceeded its deadline."""
+def build_timeout_error(endpoint: ServerEndpoint, method: str, seconds: float) -> UpstreamError:
+    """Return the error of a sent request that exceeded its deadline."""
     return UpstreamError(
         format_message(
             "`{endpoint}` didn't respond to `{method}` within {seconds:g} s.",
@@ -289,7 +287,7 @@ def build_timeout_error(
         code="call_timeout",
         server=endpoint.name,
         temporary=True,
-        sent=sent,
+        sent=True,
         remedy="Try again, or increase its timeout. The server itself is still in use.",
     )
 
@@ -320,9 +318,7 @@ def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
     )
 
 
-def build_crash_error(
-    endpoint: ServerEndpoint, crash_reason: str, stderr: str, *, sent: bool = True
-) -> UpstreamError:
+def build_crash_error(endpoint: ServerEndpoint, crash_reason: str, stderr: str) -> UpstreamError:
     """Return the error of a child process that ended; `stderr` is its last output."""
     quoted_output = quote_text(endpoint, stderr.strip()[-MAX_QUOTE_LENGTH:])
     summary = format_message(
@@ -342,7 +338,7 @@ def build_crash_error(
         detail,
         code="server_crashed",
         server=endpoint.name,
-        sent=sent,
+        sent=True,
         remedy="Check its command, arguments, and environment. See its error output for details.",
         summary=summary,
     )

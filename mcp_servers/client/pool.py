@@ -327,7 +327,7 @@ class ConnectionPool:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            raise build_timeout_error(endpoint, LISTEN, limit_s, sent=True) from None
+            raise build_timeout_error(endpoint, LISTEN, limit_s) from None
 
     async def watch_resources(
         self,

@@ -28,18 +28,16 @@ TITLE = "Operations declared by hand"
 MEDIA_TYPES = {"json": "application/json", "form": FORM}
 
 
-def compose_document(
-    declared: Sequence[DeclaredOperation], base_url: str, field: str = DECLARED_FIELD
-) -> str:
+def compose_document(declared: Sequence[DeclaredOperation], base_url: str) -> str:
     """Return the document of operations as JSON text; deterministic.
 
     Raises `InvalidInput` (`operation_rejected`) for an operation that can't be a tool.
     """
-    document = _build_document(declared, base_url, field)
+    document = _build_document(declared, base_url, DECLARED_FIELD)
     operations = {operation.key: operation for operation in _read_operations(document)}
     for index, declaration in enumerate(declared):
         if (operation := operations[declaration.key]).refusal_reason:
-            raise _build_refusal_error(operation, f"{field}[{index}]")
+            raise _build_refusal_error(operation, f"{DECLARED_FIELD}[{index}]")
     return json.dumps(document, ensure_ascii=False, indent=1)
 
 
@@ -104,7 +102,7 @@ def _build_operation(declaration: DeclaredOperation, field: str) -> dict[str, An
         if operation_input.location != "body"
     ]:
         operation["parameters"] = parameters
-    if fields := declaration.list_inputs("body"):
+    if fields := declaration.body_inputs:
         is_json = declaration.body == "json"
         schema = _build_body_schema(
             _build_field_tree(fields, field)

@@ -332,11 +332,10 @@ class DeclaredOperation:
         """Return the operation's identity within its API, such as `GET /pets`."""
         return f"{self.method} {self.path}"
 
-    def list_inputs(self, location: str) -> tuple[OperationInput, ...]:
+    @property
+    def body_inputs(self) -> tuple[OperationInput, ...]:
         return tuple(
-            operation_input
-            for operation_input in self.inputs
-            if operation_input.location == location
+            operation_input for operation_input in self.inputs if operation_input.location == "body"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -348,17 +347,16 @@ class DeclaredOperation:
             "path": self.path,
             "parameters": [operation_input.as_dict() for operation_input in self.inputs],
         }
-        if self.list_inputs("body"):
+        if self.body_inputs:
             payload["body"] = self.body
         if self.result:
             payload["result"] = self.result
         return payload | ({} if self.labels is None else {"labels": list(self.labels)})
 
 
-def read_declared_operations(
-    raw: Any, base_url: str, field: str = DECLARED_FIELD
-) -> tuple[DeclaredOperation, ...]:
+def read_declared_operations(raw: Any, base_url: str) -> tuple[DeclaredOperation, ...]:
     """Return the operations of a list; raises `InvalidInput` naming the field."""
+    field = DECLARED_FIELD
     if not isinstance(raw, list):
         raise build_field_error(field, "`declared` must be a list of operations.", "bad_value")
     if not raw:
@@ -443,7 +441,7 @@ def _set_body_format(
             "unknown_body",
             format_message("Use one of: {values}.", values=", ".join(BODY_FORMATS)),
         )
-    if operation.list_inputs("body") and operation.method in METHODS_WITHOUT_BODY:
+    if operation.body_inputs and operation.method in METHODS_WITHOUT_BODY:
         raise build_field_error(
             name_field("method"),
             format_message(

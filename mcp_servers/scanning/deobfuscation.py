@@ -69,11 +69,6 @@ class LetterSequence:
     raw: bytes
     positions: list[int]
 
-    @property
-    def has_marked_names(self) -> bool:
-        """Tell whether it contains the name of another tool."""
-        return NAME_MARK.encode() in self.raw
-
 
 MAX_WORD_LETTERS: Final = 16
 # Shorter runs of unknown pieces can't hide anything that a rule matches.

@@ -130,16 +130,14 @@ def _find_in_piece(text: str, signals: SignalSet, threshold: float) -> list[Inst
     return matches + plain_matches
 
 
-def find_name_instructions(
-    name: str, *, threshold: float = DEFINITION_THRESHOLD
-) -> list[InstructionMatch]:
+def find_name_instructions(name: str) -> list[InstructionMatch]:
     """Return the instructions in an identifier split into words."""
     split_name = split_identifier(SURROGATES.sub("?", name))
     if split_name.count(" ") < 3:
         return []
     return [
         InstructionMatch(match.rule, 0, len(name), match.score)
-        for match in _evaluate_text(split_name, threshold)[:1]
+        for match in _evaluate_text(split_name, DEFINITION_THRESHOLD)[:1]
     ]
 
 

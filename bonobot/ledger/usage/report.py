@@ -225,7 +225,6 @@ def _parse_uuid(text: str) -> UUID | None:
 def load_usage_report(
     principal: Principal,
     query: UsageQuery,
-    now: datetime | None = None,
     *,
     max_lines: int = query_rollups.MAX_LINES,
 ) -> UsageReport:
@@ -238,7 +237,6 @@ def load_usage_report(
     return build_usage_report(
         principal.organization_id,
         query,
-        now,
         all_organizations=principal.platform_admin,
         load_organization_names=lambda: dict(Organization.objects.values_list("pk", "name")),
         limit=max_lines,

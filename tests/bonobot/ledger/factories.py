@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 from django.db import connection
 
+from bonobot.ledger.budget_balances import load_balances
 from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.models import BudgetCell
 from bonobot.ledger.types import Actor, Opening
@@ -43,6 +44,12 @@ async def in_thread(function: Callable[..., T], *arguments: object) -> T:
             connection.close()
 
     return await asyncio.to_thread(call)
+
+
+def load_balance(key: str) -> tuple[int, int]:
+    """Return what is spent and reserved of a budget."""
+    balance = load_balances([key])[key]
+    return balance.spent, balance.reserved
 
 
 def load_organization_balances(organization_id: UUID) -> dict[str, BudgetBalance]:

@@ -22,11 +22,6 @@ def _create_counters() -> None:
     BudgetCell.objects.create(key="budget:c", organization_id=OTHER, spent=9)
 
 
-def test_a_budget_counter_shows_spent_and_reserved_amounts() -> None:
-    assert budget_balances.load_balance("budget:a") == (5, 2)
-    assert budget_balances.load_balance("budget:none") == (0, 0)
-
-
 def test_many_budget_counters_are_read_in_one_query(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:

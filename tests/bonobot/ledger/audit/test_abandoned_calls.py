@@ -4,13 +4,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from bonobot.ledger import budget_balances
 from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Admission, BudgetReservation, Opening
 from bonobot.ledger.writer import writer_thread as writers
 from bonobot.ledger.writer.writer_thread import LedgerWriter
+from tests.bonobot.ledger.factories import load_balance
 
 WAIT_S = 30.0
 
@@ -26,6 +26,6 @@ def test_an_abandoned_call_is_closed_with_its_reserved_amounts(
     assert settle_abandoned_calls(opened_before=timezone.now()) == 1
     row = AuditRow.objects.get(pk=abandoned.call_id)
     assert (row.outcome, row.code) == ("unknown", "abandoned")
-    assert budget_balances.load_balance("budget:x") == (7, 0)
+    assert load_balance("budget:x") == (7, 0)
     assert settle_abandoned_calls(opened_before=timezone.now()) == 0
     assert verify_whole_chain(row.organization_id).ok

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import OperationalError
 
-from bonobot.ledger import budget_balances
 from bonobot.ledger.admission import BudgetExhausted, StaleSnapshot
 from bonobot.ledger.audit import admin_changes
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
@@ -28,7 +27,7 @@ from bonobot.ledger.writer import committer
 from bonobot.ledger.writer.batch_plan import BatchPlan, BatchRowKeys, BatchState
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
 from bonobot.ledger.writer.writer_thread import LedgerWriter
-from tests.bonobot.ledger.factories import opening_of
+from tests.bonobot.ledger.factories import load_balance, opening_of
 
 WAIT_S = 30.0
 NEVER = 10**9
@@ -127,7 +126,7 @@ def test_a_repeated_call_is_written_with_one_statement(
     assert verify_whole_chain(organization_id).ok
     row = AuditRow.objects.get(pk=call.opening.call_id)
     assert (row.outcome, row.code, row.tool_name) == ("ok", "", "now")
-    assert budget_balances.load_balance(call.reservations[0].key) == (3, 0)
+    assert load_balance(call.reservations[0].key) == (3, 0)
 
 
 def test_a_failed_call_is_written_with_one_statement(
@@ -250,7 +249,7 @@ def test_a_lost_answer_isnt_written_twice(
     assert writer.settle_call(_build_settlement(admission)).result(WAIT_S) is True
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
-    assert budget_balances.load_balance(admission.reservations[0].key) == (1, 1)
+    assert load_balance(admission.reservations[0].key) == (1, 1)
 
 
 def test_a_store_is_labeled_with_one_statement(

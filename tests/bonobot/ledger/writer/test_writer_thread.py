@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import transaction
 
-from bonobot.ledger import budget_balances
 from bonobot.ledger.admission import (
     ApprovalRefused,
     AuditUnavailable,
@@ -33,7 +32,7 @@ from bonobot.ledger.types import (
 )
 from bonobot.ledger.writer import writer_thread as writers
 from bonobot.ledger.writer.writer_thread import LedgerWriter
-from tests.bonobot.ledger.factories import ALICE, in_thread, opening_of
+from tests.bonobot.ledger.factories import ALICE, in_thread, load_balance, opening_of
 
 WAIT_S = 30.0
 OpeningFactory = Callable[..., Opening]
@@ -107,13 +106,13 @@ def test_a_budget_is_reserved_and_then_settled_at_the_actual_cost(
 ) -> None:
     call = opening()
     writer.admit_call(Admission(call, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
-    assert budget_balances.load_balance("budget:x") == (0, 7)
+    assert load_balance("budget:x") == (0, 7)
     with pytest.raises(BudgetExhausted):
         writer.admit_call(Admission(opening(), (BudgetReservation("budget:x", 10, 4),))).result(
             WAIT_S
         )
     writer.settle_call(build_settlement(call, ("budget:x", 7, 12))).result(WAIT_S)
-    assert budget_balances.load_balance("budget:x") == (12, 0)
+    assert load_balance("budget:x") == (12, 0)
 
 
 def test_a_rate_limit_returns_when_to_retry(writer: LedgerWriter, opening: OpeningFactory) -> None:
@@ -266,7 +265,7 @@ def test_fifty_parallel_reservations_never_overspend(
 
     with ThreadPoolExecutor(50) as threads:
         admitted = list(threads.map(work, range(50)))
-    spent, reserved = budget_balances.load_balance("budget:x")
+    spent, reserved = load_balance("budget:x")
     assert reserved == 0
     assert spent == sum(
         1 + number % amount for number, is_admitted in enumerate(admitted) if is_admitted
@@ -288,7 +287,7 @@ def test_twenty_runs_of_fifty_sessions_leave_less_than_one_call_unused(
             for number in range(50)
         ]
         assert sum(future.exception(WAIT_S) is None for future in futures) == limit // amount
-        spent, reserved = budget_balances.load_balance(key)
+        spent, reserved = load_balance(key)
         assert limit - amount < spent + reserved <= limit
 
 
@@ -331,7 +330,7 @@ def test_a_budget_is_used_up_to_the_last_call_that_fits(
     ]
     admitted = [future for future in futures if future.exception(WAIT_S) is None]
     assert len(admitted) == 33
-    assert budget_balances.load_balance("budget:x") == (0, 990)
+    assert load_balance("budget:x") == (0, 990)
 
 
 def test_calls_of_several_organizations_keep_their_own_chains(writer: LedgerWriter) -> None:

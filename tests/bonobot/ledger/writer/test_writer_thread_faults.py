@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection
 
-from bonobot.ledger import budget_balances
 from bonobot.ledger.admission import AuditUnavailable, CallAlreadyStarted
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
@@ -22,7 +21,7 @@ from bonobot.ledger.writer import committer, queue
 from bonobot.ledger.writer import writer_thread as writers
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
 from bonobot.ledger.writer.writer_thread import LedgerWriter
-from tests.bonobot.ledger.factories import in_thread
+from tests.bonobot.ledger.factories import in_thread, load_balance
 from tests.wait import eventually
 
 WAIT_S = 30.0
@@ -135,7 +134,7 @@ def test_calls_are_refused_while_the_database_stays_locked_and_admitted_afterwar
     writer.admit_call(Admission(opening())).result(WAIT_S)
     # The call ran, so its settlement was kept although its caller got an error.
     assert AuditRow.objects.get(pk=running.call_id).outcome == "ok"
-    assert budget_balances.load_balance("budget:x") == (5, 0)
+    assert load_balance("budget:x") == (5, 0)
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
 
@@ -194,7 +193,7 @@ def test_a_commit_whose_answer_was_lost_isnt_repeated(
     denied_call = opening(decision="deny", code="denied")
     assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 4
     assert writer.record_refusal(denied_call).result(WAIT_S) == denied_call.call_id
-    assert budget_balances.load_balance("budget:x") == (5, 0)
+    assert load_balance("budget:x") == (5, 0)
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 4, 5)
 
@@ -288,7 +287,7 @@ def test_the_call_of_a_closed_event_loop_is_closed(
 
 def _check_canceled(call: Opening) -> None:
     eventually(AuditRow.objects.filter(pk=call.call_id, outcome="cancelled").exists)
-    assert budget_balances.load_balance("budget:x") == (0, 0)
+    assert load_balance("budget:x") == (0, 0)
     assert verify_whole_chain(call.organization_id).ok
 
 
