@@ -18,9 +18,10 @@ def test_a_governed_call_runs_few_modules_and_functions() -> None:
     functions = trace_call()
     modules = list_by_module(functions)
     lines = [f"{module}: {', '.join(names)}" for module, names in modules.items()]
-    assert len(modules) <= MAX_MODULES, "\n".join(lines)
-    assert len(functions) <= MAX_FUNCTIONS, "\n".join(lines)
-    # The stages of `agents/calls/pipeline.py` are among them.
+    hint = "make the path of a call shorter; it runs:\n" + "\n".join(lines)
+    assert len(modules) <= MAX_MODULES, hint
+    assert len(functions) <= MAX_FUNCTIONS, hint
+    # The steps of `agents/calls/pipeline.py` are among them.
     assert {
         ("agents/calls/pipeline.py", "make_call"),
         ("agents/calls/admit.py", "build_admission"),

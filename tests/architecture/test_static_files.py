@@ -30,4 +30,4 @@ def test_no_line_is_longer_than_120_columns(pattern: str) -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if len(line) > LONGEST_LINE
     ]
-    assert too_long == []
+    assert too_long == [], "break these lines (CONTRIBUTING.md, Templates, styles, and scripts)"

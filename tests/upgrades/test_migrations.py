@@ -24,7 +24,9 @@ def test_old_processes_can_run_beside_each_new_migration() -> None:
         for (label, name), migration in loader.disk_migrations.items()
         if applies(migration)
     }
-    assert {name: said for name, said in found.items() if said} == {}
+    assert {name: said for name, said in found.items() if said} == {}, (
+        "make the migration safe, or set `contracts` in its class to the reason why it is"
+    )
 
 
 def state() -> ProjectState:

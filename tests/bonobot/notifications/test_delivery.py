@@ -26,7 +26,7 @@ def notify_outage(acme, text="It is away.", subject=WEB):
 
 def test_each_kind_of_channel_can_be_sent():
     kinds = {kind.value for kind in NotificationChannel.Kind}
-    assert {"email", *delivery.REQUEST_BUILDERS} == kinds
+    assert {"email", *delivery.REQUEST_BUILDERS} == kinds, "add it to `REQUEST_BUILDERS`"
 
 
 def test_a_webhook_receives_signed_json_once(acme, webhook, hook):

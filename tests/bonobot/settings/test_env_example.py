@@ -49,7 +49,9 @@ def load_settings(tmp_path: Path) -> Any:
 
 
 def test_exactly_the_existing_settings_are_listed(load_settings: Any) -> None:
-    assert sorted(read_listed_values()) == sorted(load_settings()["declared"])
+    assert sorted(read_listed_values()) == sorted(load_settings()["declared"]), (
+        "list each variable in .env.example, and no others"
+    )
 
 
 def test_the_listed_values_are_the_defaults(load_settings: Any) -> None:
@@ -57,7 +59,7 @@ def test_the_listed_values_are_the_defaults(load_settings: Any) -> None:
     default, example = load_settings()["settings"], load_settings(**values)["settings"]
     for name in MACHINE:
         default.pop(name), example.pop(name)
-    assert example == default
+    assert example == default, "correct the defaults in .env.example"
 
 
 def test_the_listed_launchers_are_the_defaults(load_settings: Any) -> None:

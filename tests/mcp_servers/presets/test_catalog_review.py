@@ -17,14 +17,18 @@ LINES = {
 
 @pytest.mark.parametrize("entry", STDIO_ENTRIES, ids=lambda entry: entry.slug)
 def test_a_preset_that_starts_a_program_is_reviewed(entry: CatalogEntry) -> None:
+    assert entry.slug in LINES, "add a row for it to docs/preset-review.md"
     cells = [cell.strip() for cell in LINES[entry.slug].strip("|").split("|")]
-    assert len(cells) == 4
-    assert all(cells)
-    assert (cells[1] == "none") == (not entry.parameters)
+    assert len(cells) == 4, "its row in docs/preset-review.md needs four cells"
+    assert all(cells), "fill in the empty cells of its row in docs/preset-review.md"
+    assert (cells[1] == "none") == (not entry.parameters), (
+        "the parameters in its row in docs/preset-review.md are `none` if it has none"
+    )
 
 
 def test_only_presets_that_start_programs_are_reviewed() -> None:
-    assert LINES.keys() == {entry.slug for entry in STDIO_ENTRIES}
+    extra_slugs = LINES.keys() - {entry.slug for entry in STDIO_ENTRIES}
+    assert not extra_slugs, "remove their rows from docs/preset-review.md"
 
 
 @pytest.mark.parametrize("entry", STDIO_ENTRIES, ids=lambda entry: entry.slug)
