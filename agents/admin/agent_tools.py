@@ -36,6 +36,7 @@ from agents.agent_tools.settings import (
 )
 from agents.call_activity import load_calls_by_server
 from agents.calls.explain import build_missing_tool_error, explain_call
+from agents.calls.parse_arguments import parse_arguments
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, AgentServer
 from agents.policies.decisions import EffectivePolicy, PolicyDecision, decide_tool_call
@@ -591,7 +592,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     problem: Problem | None = None
     arguments = None
     try:
-        arguments = _parse_arguments(arguments_text) if arguments_text else None
+        arguments = parse_arguments(arguments_text) if arguments_text else None
     except Problem as exc:
         problem = exc
     explanation = explain_call(visit.principal, snapshot, tool, arguments)
@@ -607,21 +608,3 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
         problem=problem,
         status=problem.status if problem else 200,
     )
-
-
-def _parse_arguments(text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(
-            format_message("The arguments aren't valid JSON: {error}.", error=error),
-            field="arguments",
-            remedy='Enter a JSON object, such as {"timezone": "UTC"}.',
-        ) from None
-    if not isinstance(arguments, dict):
-        raise InvalidInput(
-            "The arguments must be a JSON object.",
-            field="arguments",
-            remedy="Enter a JSON object: {…}.",
-        )
-    return arguments

@@ -31,6 +31,7 @@ from agents.approvals.details_for_approvers import (
     list_preceding_steps,
 )
 from agents.approvals.services import is_own_call, resolve_approval
+from agents.calls.parse_arguments import parse_arguments
 from agents.flow_labels.services import list_approval_label_sources
 from agents.models import AccessRequest, Approval
 from agents.models.approvals import WAITING
@@ -50,7 +51,8 @@ from bonobot.core.admin.theme import (
     register,
 )
 from bonobot.core.i18n.localization import format_number, localize_names
-from bonobot.core.problems import Conflict, Forbidden, InvalidInput
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,
     diff_json,
@@ -86,6 +88,7 @@ ANSWER_MESSAGES = {
     "approve_changed": _("Approved with changed arguments."),
     "deny": _("Denied."),
 }
+EDIT_REMEDY = format_message("Correct the JSON, or approve the call without changes.")
 # A call that expires within this time is marked.
 URGENT = timedelta(minutes=15)
 
@@ -466,7 +469,7 @@ def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
     posted = visit.request.POST
     chosen_answer, message = posted.get("answer", ""), posted.get("message", "").strip()
     if chosen_answer == "approve_changed":
-        arguments = _parse_arguments(posted.get("arguments", ""))
+        arguments = parse_arguments(posted.get("arguments", ""), remedy=EDIT_REMEDY)
         approval = approve_with_changes(visit.principal, visit.object, arguments, message)
     else:
         approval = resolve_approval(visit.principal, visit.object, chosen_answer, message)
@@ -478,21 +481,6 @@ def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
         )
     messages.success(visit.request, text)
     return None
-
-
-def _parse_arguments(text: str) -> dict[str, Any]:
-    """Return the edited arguments; raises `InvalidInput` unless they are a JSON object."""
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidInput(
-            "The arguments aren't a JSON object.",
-            field="arguments",
-            remedy="Correct the JSON, or approve the call without changes.",
-        )
-    return arguments
 
 
 def find_definition(approval: Approval) -> ApprovalDefinition | None:

@@ -15,6 +15,7 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
 from agents.calls import pipeline
+from agents.calls.parse_arguments import parse_arguments
 from agents.calls.result_text import decode_text_blob
 from agents.calls.types import Method
 from agents.images import SHOWN_TYPES
@@ -463,7 +464,7 @@ def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
         problem = build_not_found(tool_name)
     if posted is not None:
         try:
-            arguments = form.parse_arguments() if is_form else parse_arguments_text(text)
+            arguments = form.parse_arguments() if is_form else parse_arguments(text or "{}")
             text = json.dumps(arguments, indent=2, ensure_ascii=False)
             outcome = _call_tool(
                 visit, server, tool_name, arguments, unapproved="unapproved" in posted
@@ -503,27 +504,6 @@ def _call_tool(
         allow_unapproved=unapproved,
     )
     return get_runtime().call(pipeline.make_call, request)
-
-
-def parse_arguments_text(text: str) -> dict[str, Any]:
-    """Return the arguments as an object; raises `InvalidInput` if the text is not one."""
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(
-            format_message("The arguments aren't valid JSON: {error}.", error=error),
-            code="broken_json",
-            field="arguments",
-            remedy='Enter a JSON object, such as {"city": "Berlin"}.',
-        ) from None
-    if not isinstance(arguments, dict):
-        raise InvalidInput(
-            "The arguments must be a JSON object.",
-            code="invalid_arguments",
-            field="arguments",
-            remedy='Enter a JSON object, such as {"city": "Berlin"}.',
-        )
-    return arguments
 
 
 def _format_example_arguments(tool: Definition | None) -> str:

@@ -22,8 +22,8 @@ from agents.admin.assignments import (
     redirect_with_message,
     render_assignments,
 )
-from agents.admin.server_calls import parse_arguments_text
 from agents.assignments import list_agent_slugs
+from agents.calls.parse_arguments import parse_arguments
 from agents.models import Agent, Workflow, WorkflowRun
 from agents.models.agents import can_see_all_agents
 from agents.models.workflows import MAX_SOURCE_LENGTH
@@ -187,7 +187,7 @@ def show_runs(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_object_action("start", required_actions=Action.RUN_AGENTS)
 def start_run(visit: ObjectRequest) -> HttpResponseBase:
-    inputs = parse_arguments_text(visit.request.POST.get("inputs", ""))
+    inputs = parse_arguments(visit.request.POST.get("inputs") or "{}")
     run = run_workflow(visit.principal, visit.object, inputs)
     return redirect_to_page(visit, "run", f"?run={run.pk}")
 

@@ -1,12 +1,12 @@
 """The commands `mcp test-tool`, `resources`, `prompts`, `read` and `prompt`."""
 
 import argparse
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from agents.calls import pipeline
 from agents.calls.definitions import SnapshotDefinition
+from agents.calls.parse_arguments import parse_arguments
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.calls.types import Method
 from agents.models import Agent
@@ -19,13 +19,13 @@ from bonobot.core.cli.command_group import (
     parse_pairs,
 )
 from bonobot.core.cli.text_table import build_table
-from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Server
 
 MAX_TEXT_SHOWN = 100
+QUOTE_REMEDY = """Quote them for your shell: '{"timezone": "Europe/Berlin"}'"""
 
 
 def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -33,7 +33,7 @@ def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
     request = pipeline.CallRequest(
         principal=cli.principal,
         tool=options.tool,
-        arguments=_parse_arguments(options.arguments),
+        arguments=parse_arguments(options.arguments, field="ARGUMENTS", remedy=QUOTE_REMEDY),
         via="cli",
         client=CLIENT_NAME,
         holder=f"server:{server.pk}:cli",
@@ -46,21 +46,6 @@ def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message(make_visible(outcome.text))
     if outcome.is_error:
         raise CommandFailed
-
-
-def _parse_arguments(text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidInput(
-            f"The arguments are not valid JSON: {error.msg} at character {error.pos}.",
-            code="broken_json",
-            field="ARGUMENTS",
-            remedy="""Quote them for your shell: '{"timezone": "Europe/Berlin"}'""",
-        ) from None
-    if not isinstance(arguments, dict):
-        raise InvalidInput("The arguments must be a JSON object.", field="ARGUMENTS")
-    return arguments
 
 
 def _list_resources(cli: CommandContext, options: argparse.Namespace) -> None:
