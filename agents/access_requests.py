@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.translation import gettext as _t
 
@@ -24,7 +25,12 @@ from agents.agent_tools.settings import (
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.flow_labels.text_labels import label_text
 from agents.models import AccessRequest, Agent
-from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
+from agents.models.access_requests import (
+    MAX_REASON_LENGTH,
+    MAX_TARGET_LENGTH,
+    AccessRequestQuerySet,
+)
+from agents.policies.decisions import EffectivePolicy
 from agents.services import (
     AgentSpec,
     attach_server,
@@ -46,10 +52,13 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
 from mcp_servers.models import Preset, Server
+from mcp_servers.presets.catalog import fill_preset
+from mcp_servers.presets.enabled_presets import check_enabled
 from mcp_servers.presets.services import build_server_spec
 from mcp_servers.services import create_server
 
 MAX_NAMES_SHOWN = 5
+RECENTLY_ANSWERED = timedelta(days=7)
 # Answering requires one of these. A person who can approve calls but not manage agents, a reviewer,
 # approves with the permissions of an operator, limited to what was requested.
 ANSWER_PERMISSIONS = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
@@ -165,6 +174,18 @@ def expire_overdue() -> int:
     return len(overdue)
 
 
+def list_recent_requests(principal: Principal) -> AccessRequestQuerySet:
+    """Return one's own requests that are pending or were answered in the last week."""
+    own_requests = AccessRequest.objects.visible_to(principal).filter(
+        requested_by_kind=principal.kind, requested_by_id=principal.id
+    )
+    is_recent = Q(answered_at__gte=timezone.now() - RECENTLY_ANSWERED)
+    rows: AccessRequestQuerySet = own_requests.filter(
+        is_recent | Q(pk__in=own_requests.pending().values("pk"))
+    )
+    return rows.order_by(F("answered_at").desc(nulls_first=True), "-created_at")
+
+
 def provision_access(principal: Principal, access_request: AccessRequest) -> str:
     """Attach the server, allow the tool, or give the requester the agent; return its name.
 
@@ -176,6 +197,17 @@ def provision_access(principal: Principal, access_request: AccessRequest) -> str
     if access_request.kind == AccessRequest.Kind.SERVER:
         return _provision_server(principal, access_request.agent, access_request)
     return _provision_tool(principal, access_request.agent, access_request)
+
+
+def check_target(principal: Principal, access_request: AccessRequest) -> None:
+    """Raise the problem with which `provision_access` would fail because of what is requested."""
+    if access_request.kind == AccessRequest.Kind.SERVER:
+        if find_server(access_request) is None:
+            preset = _get_preset(access_request)
+            check_enabled(_build_provisioner(principal, access_request), preset)
+            fill_preset(preset, {})
+    elif access_request.kind == AccessRequest.Kind.TOOL and access_request.agent:
+        _resolve_tool(access_request.agent, access_request)
 
 
 def build_answer_email(user: User, access_request: str) -> EmailContent | None:
@@ -441,11 +473,7 @@ def _get_only_match(access_request: AccessRequest, matches: Sequence[tuple[str, 
 def _provision_server(principal: Principal, agent: Agent, access_request: AccessRequest) -> str:
     server = find_server(access_request)
     if server is None:
-        preset = find_preset(access_request)
-        if preset is None:
-            raise _build_unknown_error(
-                access_request, "Add the server or a preset with this name, then approve."
-            )
+        preset = _get_preset(access_request)
         server = create_server(principal, build_server_spec(principal, preset, {}), preset=preset)
     attached_server = agent.agent_servers.filter(server=server).first()
     if attached_server is None:
@@ -455,8 +483,29 @@ def _provision_server(principal: Principal, agent: Agent, access_request: Access
     return server.name
 
 
+def _get_preset(access_request: AccessRequest) -> Preset:
+    preset = find_preset(access_request)
+    if preset is None:
+        raise _build_unknown_error(
+            access_request, "Add the server or a preset with this name, then approve."
+        )
+    return preset
+
+
 def _provision_tool(principal: Principal, agent: Agent, access_request: AccessRequest) -> str:
-    """Allow a tool unless its setting is ask or allow already.
+    """Allow a tool unless its setting is ask or allow already."""
+    tool, own_setting, stored = _resolve_tool(agent, access_request)
+    key = get_tool_key(tool.facts)
+    setting = own_setting or find_inherited_setting(key, stored.policy)
+    if setting not in (Setting.ASK, Setting.ALLOW):
+        save_settings(principal, agent, {key: Setting.ALLOW}, {})
+    return tool.name
+
+
+def _resolve_tool(
+    agent: Agent, access_request: AccessRequest
+) -> tuple[SnapshotTool, Setting | None, EffectivePolicy]:
+    """Return the tool that a request names, its own setting, and the agent's policy.
 
     An explicit *Off* stays: an approval is about the request, not about that decision.
     """
@@ -466,18 +515,14 @@ def _provision_tool(principal: Principal, agent: Agent, access_request: AccessRe
             access_request, "Attach the tool's server to the agent, then approve."
         )
     stored = get_snapshot_cache().load_current("agent", agent.pk).effective_policy
-    key = get_tool_key(tool.facts)
-    own_setting = read_tool_setting(key, stored)
+    own_setting = read_tool_setting(get_tool_key(tool.facts), stored)
     if own_setting is Setting.OFF:
         raise Conflict(
             format_message("{tool!r} is set to off for {agent}.", tool=tool.name, agent=agent.slug),
             code="tool_is_off",
             remedy="Set it to ask or allow on the agent's page, or deny the request.",
         )
-    setting = own_setting or find_inherited_setting(key, stored.policy)
-    if setting not in (Setting.ASK, Setting.ALLOW):
-        save_settings(principal, agent, {key: Setting.ALLOW}, {})
-    return tool.name
+    return tool, own_setting, stored
 
 
 def _provision_agent(principal: Principal, access_request: AccessRequest) -> str:

@@ -102,7 +102,9 @@ def create_objects(organization: Organization, *, many: int = 1) -> dict[str, UU
             administrator, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)]
         )
         factories.attach_server(administrator, agent, server)
-        session, approval = factories.create_waiting_session(agent, "hello")
+        session, approval = factories.create_waiting_session(
+            agent, "hello", own_name="tool0", server_id=server.pk, server_name=server.name
+        )
         question = factories.create_elicitation(session, server)
         attachments = [Attachment("a.gif", GIF), Attachment("notes.txt", b"notes")]
         payload = {"text": "Look."} | store_attachments(organization.pk, attachments)

@@ -1,6 +1,7 @@
 """Access requests in the admin: the list, the form, and the page of one request."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -20,9 +21,9 @@ from agents.access_requests import (
     answer_access_request,
     can_answer_access_requests,
     cancel_access_request,
+    check_target,
     create_access_request,
     find_agent,
-    find_preset,
     find_server,
     find_tool,
     is_requester,
@@ -172,12 +173,13 @@ class AccessRequestAdmin(PersonRequestAdmin):
     def _render_confirmation(
         self, request: HttpRequest, access_requests: Sequence[AccessRequest], answer: Answer
     ) -> HttpResponseBase:
+        principal = self.get_principal(request)
         approve, deny = _("Approve these requests"), _("Deny these requests")
         return render_screen(
             request,
             "access_requests/confirm.html",
             title=approve if answer == "approve" else deny,
-            rows=[(row, describe_effect(row)) for row in access_requests],
+            rows=[(row, describe_effect(principal, row)) for row in access_requests],
             answer=answer,
             selected=ACTION_CHECKBOX_NAME,
             opts=self.opts,
@@ -224,16 +226,18 @@ def show_access_request(visit: ObjectRequest) -> HttpResponseBase:
     is_answerable = access_request.is_answerable(timezone.now())
     can_answer = is_answerable and can_answer_access_requests(visit.principal)
     is_own = is_requester(visit.principal, access_request)
-    can_approve = can_answer and (not is_own or visit.principal.may(Action.MANAGE_AGENTS))
+    may_approve = can_answer and (not is_own or visit.principal.may(Action.MANAGE_AGENTS))
+    effect = describe_effect(visit.principal, access_request) if may_approve else None
     return visit.render_tab(
         "access_requests/request.html",
         access_request=access_request,
         badge=AccessRequestAdmin.render_badge(access_request),
         answerable=is_answerable,
-        can_approve=can_approve,
+        can_approve=effect is not None and effect.is_possible,
         can_deny=can_answer,
         can_cancel=is_answerable and is_own,
-        effect=describe_effect(access_request) if can_approve else "",
+        effect=effect,
+        agent_url=find_agent_url(visit.principal, access_request),
     )
 
 
@@ -260,12 +264,35 @@ def deny_access_request(visit: ObjectRequest) -> None:
     messages.success(visit.request, _t("Denied."))
 
 
-def describe_effect(access_request: AccessRequest) -> str:
-    """Return what approving a request does, or what must be done first."""
+@dataclass(frozen=True)
+class ApprovalEffect:
+    """What approving a request does, or what must be done first."""
+
+    text: str
+    is_possible: bool = True
+
+
+def describe_effect(principal: Principal, access_request: AccessRequest) -> ApprovalEffect:
+    """Return what approving a request does; not possible if its target can't be set up."""
     try:
-        return _describe_setup(access_request)
+        check_target(principal, access_request)
+        return ApprovalEffect(_describe_setup(access_request))
     except Problem as problem:
-        return localize_problem(problem)
+        return ApprovalEffect(localize_problem(problem), is_possible=False)
+
+
+def find_agent_url(principal: Principal, access_request: AccessRequest) -> str:
+    """Return the page of the agent that an approved request is about; blank if there is none."""
+    if access_request.state != AccessRequest.State.APPROVED:
+        return ""
+    is_for_agent = access_request.kind == AccessRequest.Kind.AGENT
+    try:
+        agent = find_agent(access_request) if is_for_agent else access_request.agent
+    except Problem:  # several have the name by now
+        return ""
+    if agent is None or not Agent.objects.visible_to(principal).filter(pk=agent.pk).exists():
+        return ""
+    return reverse("admin:agents_agent_change", args=[agent.pk])
 
 
 def _describe_setup(access_request: AccessRequest) -> str:
@@ -285,9 +312,5 @@ def _describe_setup(access_request: AccessRequest) -> str:
         return _t("Creates the agent %(target)s and gives %(who)s access to it.") % values
     if find_server(access_request) is not None:
         return _t("Attaches the server %(target)s to the agent %(agent)s.") % values
-    if find_preset(access_request) is not None:
-        return (
-            _t("Adds the preset %(target)s as a server and attaches it to the agent %(agent)s.")
-            % values
-        )
-    return _t("No server or preset is named %(target)s. Add the server first.") % values
+    text = _t("Adds the preset %(target)s as a server and attaches it to the agent %(agent)s.")
+    return text % values

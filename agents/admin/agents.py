@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from agents.access_requests import list_recent_requests
 from agents.assignments import list_callable_agents, set_callable_agents
 from agents.budgets.services import (
     DEFAULT_WARN_AT,
@@ -76,6 +77,7 @@ from mcp_servers.models import Server
 # Members see only their own rows, as `visible_to` of each model defines.
 READERS = (Action.RUN_AGENTS, Action.VIEW)
 MAX_NAMES_SHOWN = 10
+MAX_OWN_REQUESTS = 5
 LIMIT_FIELDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
 TEXT_FIELDS = ("name", "slug", "description", "instructions")
 COPIED_FIELDS = (*TEXT_FIELDS, "tools_in_prompt", *LIMIT_FIELDS)
@@ -132,12 +134,25 @@ class AgentAdmin(TabbedAdmin):
         )
         return agents
 
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show members their access requests and the answers below the list."""
+        context = extra_context or {}
+        principal = self.get_principal(request)
+        if principal.may(Action.RUN_AGENTS) and not principal.may(Action.VIEW):
+            context |= {"own_requests": list_recent_requests(principal)[:MAX_OWN_REQUESTS]}
+        return super().changelist_view(request, context)
+
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Return the columns, without servers for members, who can't open them."""
-        columns = super().get_list_display(request)
-        if self.get_principal(request).may(Action.VIEW):
-            return columns
-        return tuple(column for column in columns if column != "server_count")
+        """Return the columns, without servers or chats for those who can't open them."""
+        principal = self.get_principal(request)
+        needed = {"server_count": Action.VIEW, "run": Action.RUN_AGENTS}
+        return tuple(
+            column
+            for column in super().get_list_display(request)
+            if column not in needed or principal.may(needed[column])
+        )
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer no bulk actions: an agent's actions are on its pages."""

@@ -366,6 +366,16 @@ class BudgetAdmin(ServiceFormAdmin):
         """Offer no bulk actions: each budget is deleted on its own page."""
         return {}
 
+    @display(description=_("Applies to"))
+    def owner_key(self, row: Budget) -> str:
+        """Return the name of the owner, for people who may not change the budget."""
+        return make_visible(str(row.agent or row.server or row.organization), 80)
+
+    @display(description=_("Limit"))
+    def amount(self, row: Budget) -> str:
+        """Return the limit, for people who may not change the budget."""
+        return shown_amount(row.limit, row.unit)
+
     @display(description=_("belongs to"))
     def owner(self, row: Budget) -> SafeString:
         """Return the owner whose spending counts."""

@@ -37,7 +37,8 @@ PALETTE_ACTIONS: tuple[tuple[Any, str, str, Action], ...] = (
     (_("Add model"), "psychology", "agents_modelendpoint_add", Action.MANAGE_AGENTS),
     (_("Create skill"), "school", "agents_skill_add", Action.MANAGE_WORKFLOWS),
     (_("Create token"), "key", "tenancy_token_add", Action.MANAGE_TOKENS),
-    (_("Add member"), "person_add", "tenancy_membership_add", Action.MANAGE_MEMBERS),
+    (_("Invite member"), "person_add", "tenancy_invitation_add", Action.MANAGE_MEMBERS),
+    (_("Request access"), "key", "agents_accessrequest_add", Action.RUN_AGENTS),
 )
 
 

@@ -272,6 +272,11 @@ class ModelEndpointAdmin(ServiceFormAdmin):
         return make_visible(endpoint.base_url, 80) or "–"
 
     @display(description=_("API key"))
+    def key(self, endpoint: ModelEndpoint) -> str:
+        """Return whether a key is stored, for people who may not change the endpoint."""
+        return self.has_key(endpoint)
+
+    @display(description=_("API key"))
     def has_key(self, endpoint: ModelEndpoint) -> str:
         return _t("configured") if endpoint.api_key else _t("none")
 

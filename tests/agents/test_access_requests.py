@@ -134,13 +134,13 @@ def test_a_server_cant_get_its_tool_allowed_by_naming_it_like_anothers(
         attach_server(administrator, helper, server)
     set_policy(administrator, helper, PolicySpec("allowlist"))
     access_request = request_access(member, "tool", "mcp_web_add", helper)
-    assert "mcp_web_add " in describe_effect(access_request)
+    assert "mcp_web_add " in describe_effect(operator, access_request).text
     answer_access_request(operator, access_request, "approve")
     allowed = [(rule.server.slug, rule.pattern) for rule in helper.tool_policy.rules.all()]
     assert allowed == [("web", "add")]
     access_request = request_access(member, "tool", "add", helper)
     if own_name == "add":
-        assert "mcp_web_add" in describe_effect(access_request)
+        assert "mcp_web_add" in describe_effect(operator, access_request).text
         with pytest.raises(Problem) as refusal:
             answer_access_request(operator, access_request, "approve")
         assert refusal.value.code == "ambiguous_target"

@@ -9,18 +9,26 @@ operators, or, without buttons, of auditors.
 """
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html.parser import HTMLParser
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Any
 from urllib.parse import urldefrag, urljoin
 from uuid import UUID
 
 import pytest
 import pytest_django
+from django.contrib.admin import site
+from django.contrib.admin.utils import flatten_fieldsets
 from django.db import transaction
 from django.test import Client
 
+import bonobot.urls
+from agents.models import AccessRequest, Agent, Approval, ElicitationRequest, Session
+from bonobot.accounts.admin_base import ScopedAdmin
 from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, Form, parse_forms
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
@@ -41,6 +49,7 @@ from tests.bonobot.test_principal_matrix_admin import (
     READ_ONLY,
     get_table_name,
     list_expected_roles,
+    list_roles,
 )
 from tests.screens import (
     ABSENT,
@@ -215,6 +224,51 @@ def test_no_page_fails_for_any_role(admin_visits: AdminVisits, role: Role | None
         admin_client.check_markup(visit.content.decode() if not visit.streaming else "")
 
 
+def test_no_page_fails_without_oauth(
+    admin_visits: AdminVisits, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OAuth is off by default. Its pages have no address then."""
+    settings.BONOBOT_OAUTH = False
+    spec = spec_from_file_location("urls_without_oauth", bonobot.urls.__file__)
+    assert spec
+    assert spec.loader
+    urls = module_from_spec(spec)
+    spec.loader.exec_module(urls)
+    monkeypatch.setitem(sys.modules, spec.name, urls)
+    settings.ROOT_URLCONF = spec.name
+    addresses = [entry for entry in ADDRESSES if not entry[1] and entry[0] not in OAUTH_PAGES]
+    for role in (None, Role.MEMBER):
+        client = admin_visits.get_browser(role).client
+        for visit in visit_pages(client, admin_visits.ids, addresses):
+            assert visit.status_code in (200, 204, 302, 403, 405), visit.name
+
+
+def test_each_field_of_a_form_has_a_value_for_people_who_only_view_it() -> None:
+    """Django shows "-" for a field that neither the model nor the admin has."""
+    missing = []
+    for model, model_admin in site._registry.items():
+        if not isinstance(model_admin, ScopedAdmin) or model_admin.platform_only:
+            continue
+        views, changes = model_admin.needs_to_view, model_admin.needs_to_change
+        if changes is None or not list_roles(*views) - list_roles(changes):
+            continue
+        names = (
+            flatten_fieldsets(model_admin.fieldsets)
+            if model_admin.fieldsets
+            else model_admin.fields or ()
+        )
+        own_names = {field.name for field in model._meta.get_fields()}
+        missing += [
+            f"{model.__name__}.{name}"
+            for name in names
+            if name not in own_names and not hasattr(model_admin, name)
+        ]
+    assert not missing
+
+
+OAUTH_PAGES = ("authorized_clients", "oauth_clients")
+
+
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_a_page_is_closed_to_roles_that_rest_refuses(admin_visits: AdminVisits, role: Role) -> None:
     """The GET of each page, and a POST to each address that only has POST."""
@@ -300,10 +354,64 @@ def test_no_page_shows_a_secret(admin_visits: AdminVisits) -> None:
 
 @pytest.mark.parametrize("role", [role for role in VISITORS if role not in (None, Role.OWNER)])
 def test_no_shown_link_or_button_is_refused(admin_visits: AdminVisits, role: Role) -> None:
-    browser = admin_visits.get_browser(role)
+    visits = admin_visits.list_visits(role)
+    assert list_refused_targets(admin_visits.get_browser(role), visits) == {}
+
+
+def test_no_shown_link_or_button_is_refused_to_a_member_with_own_objects(
+    admin_visits: AdminVisits,
+) -> None:
+    browser = admin_visits.get_browser(Role.MEMBER)
+    person = {"kind": "user", "id": str(browser.user.pk)}
+    requester = {f"requested_by_{name}": value for name, value in person.items()}
+    starter = {f"started_by_{name}": value for name, value in person.items()}
+    with transaction.atomic():
+        Agent.objects.get(pk=admin_visits.ids["agents_agent"]).members.add(browser.user)
+        for model, owner in (
+            (Session, starter),
+            *((model, requester) for model in (Approval, AccessRequest, ElicitationRequest)),
+        ):
+            model.objects.filter(organization=admin_visits.organization).update(**owner)
+        visits = [
+            visit
+            for visit in visit_pages(browser.client, admin_visits.ids)
+            if visit.status_code == 200
+        ]
+        refused = list_refused_targets(browser, visits)
+        transaction.set_rollback(True)
+    opened = {visit.name for visit in visits}
+    assert opened >= {
+        "agents_agent_change",
+        "agents_session_change",
+        "agents_approval_change",
+        "agents_accessrequest_change",
+        "agents_elicitationrequest_change",
+        "agents_skill_change",
+        "agents_workflow_change",
+    }
+    assert refused == {}
+
+
+@pytest.mark.parametrize("role", sorted({Role.OWNER, *VISITORS} - {None}, key=ROLES.index))
+def test_no_shown_link_or_button_is_refused_in_an_empty_organization(
+    admin_visits: AdminVisits, role: Role
+) -> None:
+    addresses = [address for address in ADDRESSES if not address[1]]
+    with transaction.atomic():
+        browser = admin_client.sign_in(factories.create_organization("empty"), role)
+        visits = visit_pages(browser.client, admin_visits.ids, addresses)
+        refused = list_refused_targets(browser, visits)
+        transaction.set_rollback(True)
+    assert refused == {}
+
+
+def list_refused_targets(
+    browser: admin_client.AdminClient, visits: list[Visit]
+) -> dict[Target, str]:
+    """Return the links and buttons of pages that lead to a 403 or 500, with a page of each."""
     targets: dict[Target, tuple[str, str]] = {}  # an address and its page, for each kind of target
     refused: dict[Target, bool] = {}
-    for visit in admin_visits.list_visits(role):
+    for visit in visits:
         opened = Target("GET", normalize_path(visit.path))
         refused[opened] = visit.status_code in REFUSED
         if visit.status_code != 200 or visit.streaming:
@@ -317,8 +425,7 @@ def test_no_shown_link_or_button_is_refused(admin_visits: AdminVisits, role: Rol
         if target not in refused:
             refused[target] = is_refused(browser, replace(target, path=path))
     assert targets
-    shown = {target: source for target, source in targets.items() if refused[target]}
-    assert not shown, shown
+    return {target: source for target, (_path, source) in targets.items() if refused[target]}
 
 
 def normalize_path(path: str) -> str:
@@ -367,6 +474,8 @@ class LinkCollector(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Record links and submit buttons that aren't disabled."""
         attributes = dict(attrs)
+        if address := attributes.get("data-goes"):
+            self.targets.add(Target("GET", address))
         if tag == "a" and attributes.get("href"):
             method = "POST" if "data-post" in attributes else "GET"
             self.targets.add(Target(method, str(attributes["href"])))

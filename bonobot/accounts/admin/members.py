@@ -198,6 +198,11 @@ class MembershipAdmin(ServiceFormAdmin):
     search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
     change_list_template = "admin/members/list.html"
 
+    @display(description=_("Username"))
+    def username(self, member: Membership) -> str:
+        """Return the username, for people who may not change the role."""
+        return member.user.get_username()
+
     @display(description=_("member"), ordering="user__username")
     def person(self, member: Membership) -> str:
         return member.user.get_username()

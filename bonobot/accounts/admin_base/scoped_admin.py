@@ -36,7 +36,7 @@ from bonobot.accounts.admin_base.responses import add_deleted_message, add_probl
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.deletions import list_restorable_kinds
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import Action
+from bonobot.accounts.roles import ALLOWED_ROLES, PLATFORM_ONLY, Action
 from bonobot.accounts.templatetags.display import ago
 from bonobot.core.admin.theme import ModelAdmin, Select, checkbox, display
 from bonobot.core.db.object_version import VersionConflict
@@ -123,6 +123,12 @@ class ScopedAdmin(ModelAdmin):
     show_full_result_count = False
     compressed_fields = True
     actions_on_top = True
+
+    @property
+    def adding_roles(self) -> str:
+        """Return the roles that may add rows, for people who may not; blank if no role may."""
+        needed = self.needs_to_change
+        return "" if needed is None or needed in PLATFORM_ONLY else ALLOWED_ROLES[needed]
 
     def get_principal(self, request: HttpRequest) -> Principal:
         """Return the principal of the request in the active organization."""

@@ -160,7 +160,21 @@
     link.textContent = (settings().dataset.newRows ?? "#").replace("#", count);
   }
 
+  // A part of the page that is loaded again when its topic changes: data-refreshes, with an ID.
+  async function refreshParts(event) {
+    const parts = queryAll("[data-refreshes]").filter((part) => part.dataset.topic === event.detail.topic);
+    if (!parts.length || event.detail.first) return;
+    const answer = await fetch(location.href, { credentials: "same-origin" }).catch(() => null);
+    if (!answer?.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const part of parts) {
+      const replacement = fresh.getElementById(part.id);
+      if (replacement) part.replaceWith(replacement);
+    }
+  }
+
   document.addEventListener("bonobot:change", refreshList);
+  document.addEventListener("bonobot:change", refreshParts);
   // The chat has a stream of its own while the agent works.
   document.addEventListener("bonobot:session", (event) => {
     hasOtherStream = event.detail.open;

@@ -1,9 +1,12 @@
 """Access requests in the admin: a member asks, an operator answers."""
 
+import re
+
 import pytest
 
 from agents.models import AccessRequest, Agent
 from bonobot.accounts.roles import Role
+from mcp_servers.models import Preset
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -44,6 +47,15 @@ def test_a_member_requests_an_agent_and_sees_the_answer() -> None:
     operator.post("agents_accessrequest_approve", support.pk)
 
     assert Agent.objects.get(name="Support").members.count() == 1
+    page = member.get("agents_accessrequest_change", support.pk)
+    agent = Agent.objects.get(name="Support")
+    assert admin_client.find_links(page, admin_client.build_url("agents_agent_change", agent.pk))
+    requests = member.get("agents_agent_changelist").split('id="own-requests"', 1)[1]
+    text = admin_client.get_text(requests)
+    assert re.search(
+        r"Sales.*Use Support.*Denied.*Support.*Approved|Support.*Approved.*Sales", text
+    )
+    assert "own-requests" not in operator.get("agents_agent_changelist")
     page = member.get("agents_accessrequest_change", sales.pk)
     assert "Use Support." in page
     assert "Your answer" not in page
@@ -75,3 +87,39 @@ def test_several_requests_are_answered_at_once_and_a_requester_cancels_one() -> 
         "News": "denied",
         "Gone": "withdrawn",
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "obstacle"),
+    [
+        ("server", "nothing", "No server is named"),
+        ("server", "needs-token", "TOKEN"),
+        ("tool", "nothing", "No tool is named"),
+    ],
+)
+def test_a_request_that_cant_be_set_up_can_only_be_denied(
+    kind: str, target: str, obstacle: str
+) -> None:
+    acme = factories.create_organization()
+    helper = factories.create_agent(acme, "helper")
+    Preset.objects.create(
+        organization=acme,
+        slug="needs-token",
+        name="Needs token",
+        transport_type="http",
+        endpoint_config={"url": "https://example.com/mcp"},
+        auth_type="bearer_token",
+        auth_config={"token": "${TOKEN}"},
+        parameters=[{"name": "TOKEN", "label": "TOKEN", "secret": True, "required": True}],
+    )
+    access_request = factories.create_access_request(acme, kind=kind, target=target, agent=helper)
+    for role in (Role.REVIEWER, Role.OPERATOR):
+        admin = admin_client.sign_in(acme, role)
+        page = admin.get("agents_accessrequest_change", access_request.pk)
+        assert obstacle in admin_client.get_text(page)
+        assert "Approve request" not in page
+        assert "Deny request" in page
+        add_link = admin_client.find_links(
+            page, admin_client.build_url("mcp_servers_server_presets")
+        )
+        assert bool(add_link) == (role is Role.OPERATOR and kind == "server")

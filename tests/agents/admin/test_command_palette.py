@@ -69,3 +69,12 @@ def test_a_search_uses_few_queries(acme: Organization, django_assert_max_num_que
     owner = admin_client.sign_in(acme, Role.OWNER)
     with django_assert_max_num_queries(15):
         owner.get("palette", q="a")
+
+
+def test_actions_are_those_that_the_role_can_perform(acme: Organization) -> None:
+    owner = admin_client.sign_in(acme, Role.OWNER).get("palette")
+    assert admin_client.build_url("tenancy_invitation_add") in owner
+    assert admin_client.build_url("tenancy_membership_add") not in owner
+    member = admin_client.sign_in(acme, Role.MEMBER).get("palette")
+    assert admin_client.build_url("agents_accessrequest_add") in member
+    assert admin_client.build_url("agents_agent_add") not in member
