@@ -366,4 +366,4 @@ def _cut_excerpt(text: str, start: int, end: int) -> str:
     )
 
 
-RULES_VERSION: Final = 10
+RULES_VERSION: Final = 11
