@@ -57,6 +57,17 @@ else:
 FAILED = pytest.StashKey[bool]()
 PROCESSES = pytest.StashKey[list[Process]]()
 KEPT_LOG = 20_000  # characters of a process's log that a failure shows
+# Fixtures of pytest-django for marks and variables that no test has, and for the cache of an absent
+# app. They are set up for every test, which takes a quarter of the time of a small one.
+UNUSED = frozenset(
+    {
+        "_django_clear_site_cache",
+        "_django_isolate_apps",
+        "_django_set_urlconf",
+        "_fail_for_invalid_template_variable",
+        "_template_string_if_invalid_marker",
+    }
+)
 
 
 class QuickHasher(PBKDF2PasswordHasher):
@@ -65,69 +76,50 @@ class QuickHasher(PBKDF2PasswordHasher):
     iterations = 1
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _quick_passwords() -> Iterator[None]:
-    hashers = settings.PASSWORD_HASHERS
-    settings.PASSWORD_HASHERS = [f"{__name__}.QuickHasher", *hashers]
-    yield
-    settings.PASSWORD_HASHERS = hashers
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Leave out fixtures of pytest-django that no test here needs: see `UNUSED`."""
+    names = session._fixturemanager._node_autousenames[session]
+    names[:] = [name for name in names if name not in UNUSED]
 
 
-@pytest.fixture(scope="session")
-def django_db_setup(
-    django_test_environment: None, django_db_blocker: pytest_django.DjangoDbBlocker
-) -> Iterator[None]:
-    """Replace pytest-django's fixture: copy a migrated database instead of migrating one."""
-    with django_db_blocker.unblock():
-        database.create_database()
-    yield
-    with django_db_blocker.unblock():
-        connections.close_all()
-        database.drop_database()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Make the product quicker for all tests of a process, which closes its browser at the end.
+
+    A fixture for the whole session would be collected and looked up for each of the tests.
+    """
+    if session.config.getoption("numprocesses", None):
+        return (yield)  # others run the tests
+    with pytest.MonkeyPatch.context() as patch:
+        hashers = [f"{__name__}.QuickHasher", *settings.PASSWORD_HASHERS]
+        patch.setattr(settings, "PASSWORD_HASHERS", hashers)
+        # It is asynchronous only: with it, each request of a test client starts a thread and an
+        # event loop, which takes a tenth of its time.
+        middleware = [name for name in settings.MIDDLEWARE if "static_files" not in name]
+        patch.setattr(settings, "MIDDLEWARE", middleware)
+        _empty_tables_quickly(patch)
+        _keep_contexts_of_pages(patch)
+        _share_tls_context(patch)
+        try:
+            return (yield)
+        finally:
+            close_browser()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _quick_flush() -> Iterator[None]:
+def _empty_tables_quickly(patch: pytest.MonkeyPatch) -> None:
     """Empty tables with DELETE, except for rows of migrations: see `tests.database_flush`.
 
     SQLite's connection stays open: to open it again takes longer than to empty the tables.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            TransactionTestCase, "_fixture_teardown", lambda case: database_flush.empty_tables()
-        )
-        if connection.vendor == "sqlite":
-            patch.setattr(TransactionTestCase, "_should_reload_connections", lambda case: False)
-        yield
+    patch.setattr(
+        TransactionTestCase, "_fixture_teardown", lambda case: database_flush.empty_tables()
+    )
+    if connection.vendor == "sqlite":
+        patch.setattr(TransactionTestCase, "_should_reload_connections", lambda case: False)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_work_after_a_module(django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
-    """Stop what a module's tests left running, and delete what that wrote while it ended.
-
-    The language of its last request doesn't stay active either.
-    """
-    yield
-    translation.deactivate()
-    with django_db_blocker.unblock():
-        if background_work.stop_background_work() and database.is_in_use():
-            database_flush.empty_tables()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_static_files() -> Iterator[None]:
-    """Remove the static files middleware, which is asynchronous only.
-
-    With it, each request of a test client starts a thread and an event loop: a tenth of its time.
-    """
-    middleware = settings.MIDDLEWARE
-    settings.MIDDLEWARE = [name for name in middleware if "static_files" not in name]
-    yield
-    settings.MIDDLEWARE = middleware
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _contexts_of_pages_alone() -> Iterator[None]:
+def _keep_contexts_of_pages(patch: pytest.MonkeyPatch) -> None:
     """Keep Django's test client from copying the contexts of widgets and included templates.
 
     `response.context` is that of the page; copying all others takes a tenth of a page's time.
@@ -145,45 +137,43 @@ def _contexts_of_pages_alone() -> Iterator[None]:
         if isinstance(context, RequestContext) and context.template is template:
             store(storage, signal, sender, template, context, **extra)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(test_client, "store_rendered_templates", keep_page)
-        yield
+    patch.setattr(test_client, "store_rendered_templates", keep_page)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_tls_context() -> Iterator[None]:
+def _share_tls_context(patch: pytest.MonkeyPatch) -> None:
     """Read the certificate authorities once: clients of servers on the loopback use none.
 
     `httpx.get` and the like read all of them for each request, which takes longer than the request.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        for transports in ("httpx._transports.default", "httpx2._transports.default"):
-            module = importlib.import_module(transports)
-            patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
-        yield
+    for transports in ("httpx._transports.default", "httpx2._transports.default"):
+        module = importlib.import_module(transports)
+        patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
 
 
 @pytest.fixture(scope="session")
-def _django_set_urlconf() -> None:
-    """Replace fixtures of pytest-django for marks that no test has, and the cache of an absent app.
+def django_db_setup(
+    django_test_environment: None, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> Iterator[None]:
+    """Replace pytest-django's fixture: copy a migrated database instead of migrating one."""
+    with django_db_blocker.unblock():
+        database.create_database()
+    yield
+    with django_db_blocker.unblock():
+        connections.close_all()
+        database.drop_database()
 
-    To set them up takes a quarter of the time of a small test.
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_work_after_a_module(django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
+    """Stop what a module's tests left running, and delete what that wrote while it ended.
+
+    The language of its last request doesn't stay active either.
     """
-
-
-@pytest.fixture(scope="session")
-def _django_isolate_apps() -> None:
-    """See `_django_set_urlconf`."""
-
-
-@pytest.fixture(scope="session")
-def _template_string_if_invalid_marker() -> None:
-    """See `_django_set_urlconf`."""
-
-
-@pytest.fixture(scope="session")
-def _django_clear_site_cache() -> None:
-    """See `_django_set_urlconf`."""
+    yield
+    translation.deactivate()
+    with django_db_blocker.unblock():
+        if background_work.stop_background_work() and database.is_in_use():
+            database_flush.empty_tables()
 
 
 @pytest.fixture(scope="session")
@@ -351,12 +341,6 @@ def page(
         yield opened
         if request.node.stash.get(FAILED, False):
             save_page(opened, tmp_path)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_browser_after_the_run() -> Iterator[None]:
-    yield
-    close_browser()
 
 
 @pytest.fixture(scope="module")
