@@ -12,7 +12,12 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
+from agents.model_endpoints.services import (
+    BOUNDS,
+    ModelEndpointSpec,
+    delete_endpoint,
+    save_endpoint,
+)
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
 from bonobot.accounts.admin_base import ServiceFormAdmin, render_screen
@@ -62,7 +67,6 @@ KINDS_BY_FIELD = {
     "prompt_caching": (Kind.ANTHROPIC, Kind.BEDROCK),
     "thinking_summaries": (Kind.RESPONSES, Kind.ANTHROPIC, Kind.GOOGLE, Kind.VERTEX),
 }
-MAX_PRICE = 10**12  # micro-dollars per million tokens
 FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
 
 
@@ -95,17 +99,17 @@ class ModelEndpointForm(forms.ModelForm):
 
     input_price = DollarField(
         label=_("Input price"),
-        max_microusd=MAX_PRICE,
+        max_microusd=BOUNDS["input_price"][1],
         help_text=_("Dollars per million tokens. If empty, the bundled price list applies."),
     )
     output_price = DollarField(
         label=_("Output price"),
-        max_microusd=MAX_PRICE,
+        max_microusd=BOUNDS["output_price"][1],
         help_text=_("Dollars per million tokens. If empty, the bundled price list applies."),
     )
     cache_read_price = DollarField(
         label=_("Cache read price"),
-        max_microusd=MAX_PRICE,
+        max_microusd=BOUNDS["cache_read_price"][1],
         help_text=_(
             "Dollars per million input tokens read from the provider's cache. Used with the "
             "prices above. If empty, the input price applies."
@@ -113,7 +117,7 @@ class ModelEndpointForm(forms.ModelForm):
     )
     cache_write_price = DollarField(
         label=_("Cache write price"),
-        max_microusd=MAX_PRICE,
+        max_microusd=BOUNDS["cache_write_price"][1],
         help_text=_(
             "Dollars per million input tokens written to the provider's cache. Used with the "
             "prices above. If empty, 125% of the input price applies."

@@ -9,6 +9,7 @@ from rest_framework.response import Response
 
 from agents.llm.interface import ModelError
 from agents.model_endpoints.services import (
+    BOUNDS,
     ModelEndpointSpec,
     build_spec,
     delete_endpoint,
@@ -22,8 +23,6 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.text.masking import MASK
 
-MAX_PRICE = 2**53
-MAX_TOKENS = 10_000_000
 MAX_TOKENS_HELP = (
     "Maximum tokens of a response; null: the model's default, or 4096 if a budget applies."
 )
@@ -49,10 +48,15 @@ PROMPT_CACHING_HELP = (
 )
 
 
-def _build_price_field(help_text: str = PRICE_HELP) -> serializers.IntegerField:
+def _build_number_field(name: str, **options: Any) -> serializers.IntegerField:
+    smallest, largest = BOUNDS[name]
     return serializers.IntegerField(
-        required=False, allow_null=True, min_value=0, max_value=MAX_PRICE, help_text=help_text
+        required=False, min_value=smallest, max_value=largest, **options
     )
+
+
+def _build_nullable_field(name: str, help_text: str = PRICE_HELP) -> serializers.IntegerField:
+    return _build_number_field(name, allow_null=True, help_text=help_text)
 
 
 @extend_schema_serializer(
@@ -98,11 +102,11 @@ class ModelEndpointBody(VersionedBody):
         help_text=f"Unchanged if omitted or `{MASK}`; empty: deleted.",
     )
     allow_private = serializers.BooleanField(required=False)
-    timeout_s = serializers.IntegerField(required=False, min_value=1, max_value=3_600)
-    input_price = _build_price_field()
-    output_price = _build_price_field()
-    cache_read_price = _build_price_field(CACHE_READ_PRICE_HELP)
-    cache_write_price = _build_price_field(CACHE_WRITE_PRICE_HELP)
+    timeout_s = _build_number_field("timeout_s")
+    input_price = _build_nullable_field("input_price")
+    output_price = _build_nullable_field("output_price")
+    cache_read_price = _build_nullable_field("cache_read_price", CACHE_READ_PRICE_HELP)
+    cache_write_price = _build_nullable_field("cache_write_price", CACHE_WRITE_PRICE_HELP)
     region = serializers.CharField(
         required=False, allow_blank=True, max_length=64, help_text="For Bedrock and Vertex AI."
     )
@@ -115,20 +119,8 @@ class ModelEndpointBody(VersionedBody):
     api_version = serializers.CharField(
         required=False, allow_blank=True, max_length=32, help_text="For Azure; empty: the v1 API."
     )
-    max_tokens = serializers.IntegerField(
-        required=False,
-        allow_null=True,
-        min_value=1,
-        max_value=MAX_TOKENS,
-        help_text=MAX_TOKENS_HELP,
-    )
-    context_window = serializers.IntegerField(
-        required=False,
-        allow_null=True,
-        min_value=1,
-        max_value=MAX_TOKENS,
-        help_text=CONTEXT_WINDOW_HELP,
-    )
+    max_tokens = _build_nullable_field("max_tokens", MAX_TOKENS_HELP)
+    context_window = _build_nullable_field("context_window", CONTEXT_WINDOW_HELP)
     thinking = serializers.ChoiceField(
         ModelEndpoint.Thinking.choices, required=False, allow_blank=True
     )
@@ -139,7 +131,7 @@ class ModelEndpointBody(VersionedBody):
     image_input = serializers.BooleanField(required=False)
     pdf_input = serializers.BooleanField(required=False, help_text=PDF_INPUT_HELP)
     prompt_caching = serializers.BooleanField(required=False, help_text=PROMPT_CACHING_HELP)
-    retries = serializers.IntegerField(required=False, min_value=0, max_value=10)
+    retries = _build_number_field("retries")
     fallback = serializers.UUIDField(
         required=False,
         allow_null=True,

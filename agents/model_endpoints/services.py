@@ -31,6 +31,15 @@ Kind = ModelEndpoint.Kind
 # The region becomes part of a host name.
 REGION = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]{1,15}){0,4}")
 API_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?|latest|preview")
+# The smallest and largest values of numbers; prices are micro-dollars per million tokens.
+BOUNDS = {
+    "timeout_s": (1, 3_600),
+    "retries": (0, 10),
+    **dict.fromkeys(("max_tokens", "context_window"), (1, 10_000_000)),
+    **dict.fromkeys(
+        ("input_price", "output_price", "cache_read_price", "cache_write_price"), (0, 2**53)
+    ),
+}
 # Maximum length of a fallback chain, including the first endpoint.
 MAX_CHAIN_LENGTH = 4
 
@@ -131,6 +140,7 @@ def check_endpoint(
     """Raise `InvalidInput`, `Forbidden` or `EgressDenied` if the specification is invalid."""
     if spec.allow_private and not (row and row.allow_private):
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
+    _check_bounds(spec)
     _check_fallback(principal, spec, row)
     if spec.kind == Kind.OFFLINE:
         return
@@ -172,6 +182,21 @@ def build_fallback_chain(endpoint: Any) -> list[Any]:
         chain.append(endpoint)
         endpoint = endpoint.fallback
     return chain
+
+
+def _check_bounds(spec: ModelEndpointSpec) -> None:
+    for name, (smallest, largest) in BOUNDS.items():
+        value = getattr(spec, name)
+        if value is not None and not smallest <= value <= largest:
+            raise InvalidInput(
+                format_message("{value} is out of range.", value=value),
+                field=name,
+                remedy=format_message(
+                    "Use a whole number from {smallest} to {largest}.",
+                    smallest=smallest,
+                    largest=largest,
+                ),
+            )
 
 
 def _check_url(spec: ModelEndpointSpec) -> None:

@@ -289,6 +289,13 @@ INVALID_FILES = {
     "an unknown server": ("docs: {e", "dogs: {e", "not_found", "agents.helper.servers.dogs"),
     "an unknown rule": ("mcp_workshop_*", "mcp_nowhere_*", "rule_unknown_server", "agents.helper"),
     "a bad budget": ("period: day", "period: hour", "invalid", "agents.helper.budgets[0].period"),
+    "an empty unit": ("tokens, period: day", "'', period: day", "invalid", "agents.helper.budgets"),
+    "a long timeout": (
+        "context_window: 32000",
+        "timeout_s: 3601",
+        "invalid",
+        "model_endpoints.big.timeout_s",
+    ),
     "a bad url": ("https://docs", "ftp://docs", "bad_url", "servers.docs.url"),
     "a bad launcher": (sys.executable, "rm", "launcher_not_allowed", "servers.workshop"),
     "a bad mode": ("mode: allowlist", "mode: some", "unknown_mode", "agents.helper.mode"),

@@ -90,6 +90,10 @@ def test_each_kind_has_its_default_url(
         ({"base_url": "http://10.0.0.1"}, "base_url", "private_address"),
         ({"thinking": "deep"}, "thinking", "invalid"),
         ({"retries": 11}, "retries", "invalid"),
+        ({"timeout_s": 0}, "timeout_s", "invalid"),
+        ({"timeout_s": 3_601}, "timeout_s", "invalid"),
+        ({"max_tokens": 10_000_001}, "max_tokens", "invalid"),
+        ({"cache_write_price": 2**53 + 1}, "cache_write_price", "invalid"),
     ],
 )
 def test_invalid_settings_are_refused_at_their_field(
