@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.functional import Promise
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -26,6 +27,7 @@ from bonobot.accounts.admin_base import (
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import Checkbox, display
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
@@ -95,9 +97,11 @@ class AssignableAdmin(TabbedAdmin):
         """Offer no bulk actions: each row is deleted on its own page."""
         return {}
 
-    @display(description=_("enabled"), boolean=True, ordering="enabled")
-    def is_enabled(self, row: Any) -> bool:
-        return bool(row.enabled)
+    @display(description=_("enabled"), ordering="enabled")
+    def is_enabled(self, row: Any) -> SafeString:
+        if row.enabled:
+            return render_badge("ok", _t("enabled"))
+        return render_badge("off", _t("disabled"))
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -86,7 +86,7 @@ class SkillAdmin(AssignableAdmin):
     form_class = SkillForm
     add_template = "skills/add.html"
     titles = (_("Create skill"), _("The skill was created."))
-    list_display = ("skill", "short_description", "agent_slugs", "version", "is_enabled")
+    list_display = ("skill", "short_description", "agent_names", "version", "is_enabled")
     search_fields = ("name", "title", "description")
     delete_note = _("All its versions are also deleted, and it is detached from its agents.")
     empty_icon = "school"
@@ -117,11 +117,9 @@ class SkillAdmin(AssignableAdmin):
         return make_visible(skill.description, 120) or "–"
 
     @display(description=_("agents"))
-    def agent_slugs(self, skill: Skill) -> str:
-        return (
-            ", ".join(sorted(assignment.agent.slug for assignment in skill.assignments.all()))
-            or "–"
-        )
+    def agent_names(self, skill: Skill) -> str:
+        names = sorted(assignment.agent.name for assignment in skill.assignments.all())
+        return ", ".join(make_visible(name, 60) for name in names) or "–"
 
     def save(self, principal: Principal, form: Any, row: Any = None) -> Skill:
         """Create or update a skill; raises `Problem`."""

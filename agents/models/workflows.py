@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 from django.db.models import Q
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.agents import filter_by_visible_agents
@@ -17,6 +18,7 @@ from bonobot.accounts.models.abstract_models import (
 from bonobot.accounts.principals import Principal
 from bonobot.core.crypto.encrypted_fields import SealedTextField
 from bonobot.core.db.changed_fields import SavesChangedFields
+from bonobot.ledger.actor_names import get_actor_name
 
 MAX_SOURCE_LENGTH = 64 * 1024
 # For workflows without a time limit.
@@ -200,3 +202,12 @@ class WorkflowRun(OrganizationModel):
 
     def __str__(self) -> str:
         return f"{self.name} {self.created_at:%Y-%m-%d %H:%M}"
+
+    @property
+    def starter(self) -> str:
+        """Who started the run: a person or client, or a trigger in the reader's language."""
+        session = self.session
+        if self.via in Trigger.Kind.values:
+            name = session.started_by.removeprefix(f"{self.via} ")
+            return f"{capfirst(Trigger.Kind(self.via).label)}: {name}"
+        return get_actor_name(session.started_by_kind, session.started_by_id, session.started_by)

@@ -1,6 +1,7 @@
 """Workflows in REST and the admin."""
 
 import pytest
+from django.utils.translation import override
 
 from agents.models import Session, Workflow, WorkflowRun
 from bonobot.accounts.roles import Role
@@ -89,3 +90,33 @@ def test_the_admin_creates_and_shows_a_workflow_run(acme, helper):
     owner.post("agents_workflow_delete", workflow.pk, post="yes")
     assert not Workflow.objects.exists()
     assert Session.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("via", "kind", "started_by", "language", "starter"),
+    [
+        ("person", "user", "ann", "en", "ann"),
+        ("person", "cli", "cli:root", "en", "root"),
+        ("agent", "user", "ann", "en", "ann"),
+        ("schedule", "system", "schedule nightly", "en", "Schedule: nightly"),
+        ("schedule", "system", "schedule nightly", "de", "Zeitplan: nightly"),
+        ("webhook", "system", "webhook alerts", "de", "Webhook: alerts"),
+    ],
+)
+def test_a_run_names_who_started_it(
+    via: str, kind: str, started_by: str, language: str, starter: str
+) -> None:
+    session = Session(started_by_kind=kind, started_by_id="1", started_by=started_by)
+    with override(language):
+        assert WorkflowRun(session=session, via=via).starter == starter
+
+
+def test_skills_and_workflows_say_whether_they_are_enabled(acme, helper):
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    fields = {"name": "say", "source": SOURCE, "agents": ["helper"]}
+    owner.post("agents_workflow_add", **fields)
+    page = admin_client.get_text(owner.get("agents_workflow_changelist"))
+    assert "do_not_disturb_on disabled" in page
+    owner.post("agents_skill_add", name="greet", text="Hello", agents=["helper"], enabled="on")
+    page = admin_client.get_text(owner.get("agents_skill_changelist"))
+    assert f"{helper.name} 1 check_circle enabled" in page
