@@ -72,7 +72,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.amounts import MICROUSD_PER_USD, parse_number
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.models import Server
+from mcp_servers.models import Definition, Server
 
 # Members see only their own rows, as `visible_to` of each model defines.
 READERS = (Action.RUN_AGENTS, Action.VIEW)
@@ -299,7 +299,10 @@ def offer_servers(field: forms.Field, principal: Principal) -> list[UUID]:
     """Set the choices of a field to the enabled servers of the pool; return their ids."""
     pool = Server.objects.in_scope(principal.organization_id).filter(enabled=True).order_by("name")
     offered_ids = list(pool.values_list("pk", flat=True)[:MAX_OFFERED_SERVERS])
-    field.queryset = pool.filter(pk__in=offered_ids)  # type: ignore[attr-defined]
+    tools = Definition.objects.tools().filter(server=OuterRef("pk"), present=True).order_by()
+    field.queryset = pool.filter(pk__in=offered_ids).annotate(  # type: ignore[attr-defined]
+        tool_total=_build_count_subquery(tools, Count("pk"), of="server")
+    )
     return offered_ids
 
 
@@ -330,8 +333,8 @@ class NewAgentForm(AgentDetailsForm):
         return agent
 
 
-def _build_count_subquery(rows: QuerySet[Any], count: Any) -> Coalesce:
-    counts = rows.values("agent").annotate(n=count).values("n")
+def _build_count_subquery(rows: QuerySet[Any], count: Any, of: str = "agent") -> Coalesce:
+    counts = rows.values(of).annotate(n=count).values("n")
     return Coalesce(Subquery(counts, output_field=IntegerField()), 0)
 
 

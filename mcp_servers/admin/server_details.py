@@ -1,12 +1,16 @@
 """Pages of one server: overview, connection and sign-in."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
 from django.db.models import Count, Q
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -18,6 +22,9 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.admin.usage import build_time_filters
+from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, truncate_time
+from bonobot.ledger.usage.query_rollups import ReportSpan, open_reader, to_utc
 from mcp_servers.admin.review_new_servers import load_new_definitions, show_added_servers
 from mcp_servers.admin.servers import (
     POOL_DESTINATION,
@@ -62,7 +69,13 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab(
         "servers/overview.html",
         server=server,
-        counts=[(title, counts[kind], visit.url(tab)) for kind, title, tab in KIND_NAMES],
+        # Few servers have the other kinds: a zero of each would only hide the numbers.
+        counts=[
+            (title, counts[kind], visit.url(tab))
+            for kind, title, tab in KIND_NAMES
+            if counts[kind] or kind == Definition.Kind.TOOL
+        ],
+        usage=_load_last_day(visit) if visit.principal.may(Action.VIEW_AUDIT) else None,
         review_count=counts["pending_review"],
         refused=counts["refused"],
         endpoint=mask_endpoint_config(server),
@@ -73,6 +86,18 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
         notices=load_change_notification_status(server),
         panels=list(_build_panels(visit)),
     )
+
+
+def _load_last_day(visit: ObjectRequest) -> dict[str, Any]:
+    """Return the organization's calls of the last 24 hours, and where the audit log lists them."""
+    since = truncate_time(to_utc(timezone.now()), "hour") - timedelta(hours=23)
+    reader = open_reader(visit.principal.organization_id, ReportSpan(since, None, "hour"))
+    query = {"kind": "call", "server_id": visit.object.pk, **build_time_filters(since)}
+    return {
+        "line": reader.load_total(timed=True, server_id=visit.object.pk),
+        "url": f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(query)}",
+        "failed": urlencode({"outcome__in": ",".join(ERROR_OUTCOMES)}),
+    }
 
 
 def _build_panels(visit: ObjectRequest) -> Iterator[Panel]:

@@ -310,7 +310,7 @@ class ServerAdmin(TabbedAdmin):
         """Return the number of tools; a dash if the server was never discovered."""
         return thousands(server.tool_total) if server.discovered_at else "–"
 
-    @display(description=_("pending"), ordering="waiting_count")
+    @display(description=_("to review"), ordering="waiting_count")
     def pending_review(self, server: Any) -> str:
         """Return the number of definitions pending review, as a link."""
         if not server.waiting_count:

@@ -18,9 +18,7 @@ STATES: dict[State, str] = {
         "The server has no stream of change notifications. Checked again after the next discovery."
     ),
     "not_told": format_message("No change notifications."),
-    "while_running": format_message(
-        "Change notifications are received while a session uses the server."
-    ),
+    "while_running": format_message("Received while a session uses the server."),
     "unwatched": format_message(
         "No worker is listening. Either no worker is running, or all workers are at their limit."
     ),

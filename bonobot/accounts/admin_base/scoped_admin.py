@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Never, cast
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.sites import AdminSite
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
@@ -22,6 +23,7 @@ from django.urls import reverse
 from django.utils.html import escape
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
 from django.utils.translation import get_language
 from django.utils.translation import gettext_lazy as _
 
@@ -112,6 +114,14 @@ class ScopedAdmin(ModelAdmin):
     empty_text: ClassVar[Any] = ""
     # Columns that change rows, and the columns that users without permission see instead.
     change_columns: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, model: type[Model], admin_site: AdminSite) -> None:
+        """Name the rows in the placeholder of the search, unless the class says what it is."""
+        super().__init__(model, admin_site)
+        if not self.search_help_text:
+            rows = self.counted_as or model._meta.verbose_name_plural
+            self.search_help_text = format_lazy(_("Search {rows}"), rows=rows)
+
     # Rows that the pages of the list have, if fewer than `BoundedPaginator` counts.
     max_paged: ClassVar[int | None] = None
     # What deleting a row means, and what to do first if other rows need it.

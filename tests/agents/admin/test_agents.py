@@ -1,6 +1,7 @@
 """Agents in the admin: listed, created, configured, disabled, deleted."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from django.utils import timezone
 from agents.budgets.limits import BudgetLimit, build_budget_key
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import Agent, Budget
+from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow, BudgetCell
@@ -71,6 +73,29 @@ def test_a_new_agent_denies_every_tool(
     assert agent.tool_policy.mode == "none"
     assert [attached.server_id for attached in agent.agent_servers.all()] == [server.pk]
     assert "Choose which tools it can use." in page
+
+
+def test_the_form_of_a_new_agent_says_which_servers_work_and_how_many_tools_they_have(
+    acme: Organization, operator: admin_client.AdminClient
+) -> None:
+    crm = admin_client.create_web_server(acme, "crm")
+    for name in ("add", "find"):
+        admin_client.declare_tool(crm, name)
+    broken = admin_client.create_web_server(acme, "docs")
+    Server.objects.filter(pk=crm.pk).update(status="connected")
+    Server.objects.filter(pk=broken.pk).update(status="error")
+    page = admin_client.get_text(operator.get("agents_agent_add"))
+    assert re.search(r"crm 2 tools .*docs cancel failed", page)
+
+
+def test_an_agent_without_servers_leads_to_attaching_one(
+    helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    set_policy(factories.build_administrator(helper.organization), helper, PolicySpec("all"))
+    page = operator.get("agents_agent_change", helper.pk)
+    note = page.split("any server tools.", 1)[1].split("</a>", 1)[0]
+    assert admin_client.build_url("agents_agent_servers", helper.pk) in note
+    assert "Attach server" in note
 
 
 def test_a_duplicate_name_is_reported_in_the_form(

@@ -14,7 +14,8 @@ from agents.admin.navigation import (
     load_pending_counts,
 )
 from agents.models import Approval
-from tests import factories
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories
 from tests.parts import ROOT
 
 PAGE_PATH = re.compile(r"\*([A-Z][\w -]+(?: → [^*→]+)+)\*")
@@ -66,3 +67,18 @@ def test_each_organization_gets_its_own_counts_of_what_is_pending_now() -> None:
         assert (other_counts.calls, other_counts.access_requests, other_counts.inbox) == (0, 1, 1)
     Approval.objects.filter(pk=approval.pk).update(expires_at=timezone.now())
     assert load_pending_counts(acme.pk).inbox == 0
+
+
+@pytest.mark.django_db
+def test_the_page_of_the_settings_is_their_only_navigation() -> None:
+    browser = admin_client.sign_in(factories.create_organization(), Role.OWNER)
+    assert "bb-settings-navigation" not in browser.get("settings")
+    assert "bb-settings-navigation" in browser.get("agents_modelendpoint_changelist")
+
+
+@pytest.mark.django_db
+def test_the_search_of_a_list_names_its_rows() -> None:
+    acme = factories.create_organization()
+    factories.create_agent(acme)
+    page = admin_client.sign_in(acme, Role.OWNER).get("agents_agent_changelist")
+    assert 'placeholder="Search agents"' in page

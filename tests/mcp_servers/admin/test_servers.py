@@ -1,6 +1,7 @@
 """The server list and its bulk actions."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import admin_client, factories
+from tests.agents.admin.test_audit import create_call
 
 pytestmark = pytest.mark.django_db
 RESULT = DiscoveryResult(
@@ -310,6 +312,33 @@ def test_the_overview_shows_the_connection_without_secrets(
         page = browser.get(f"mcp_servers_server_{name}", server.pk)
         assert "X-Team" in page
         assert "geheim" not in page
+
+
+def test_the_overview_counts_the_calls_of_the_last_day_and_only_kinds_that_the_server_has(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "crm")
+    for outcome, minutes in (("ok", 5), ("error", 10), ("ok", 60 * 30)):
+        create_call(
+            acme,
+            server_id=server.pk,
+            outcome=outcome,
+            opened_at=timezone.now() - timedelta(minutes=minutes),
+        )
+    page = admin_client.get_text(browser.get("mcp_servers_server_change", server.pk))
+    assert "Calls, 24 hours 2 Failed, 24 hours 1" in page
+    assert "Resource templates" not in page
+    assert "Tools" in page
+
+
+def test_a_failing_server_leads_to_its_configuration(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "crm")
+    Server.objects.filter(pk=server.pk).update(status="error", status_code="server_unreachable")
+    page = browser.get("mcp_servers_server_change", server.pk)
+    note = page.split('role="alert"', 1)[1].split("<section", 1)[0]
+    assert admin_client.build_url("mcp_servers_server_configuration", server.pk) in note
 
 
 def test_testing_the_connection_returns_a_page_fragment(
