@@ -100,6 +100,7 @@ class ScopedAdmin(ModelAdmin):
     problem_fields: ClassVar[dict[str, str]] = {}
 
     empty_value_display = "–"
+    search_help_text: Any = ""
 
     # The name of the rows below the list, if not the model's.
     counted_as: ClassVar[Any] = ""
