@@ -377,6 +377,12 @@ def _add_attachment_messages(request: HttpRequest, server_import: ServerImport) 
             messages.success(request, _t("%(server)s was detached from %(agent)s.") % target)
 
 
+def _list_document_notices(rows: Sequence[ImportRow]) -> list[Any]:
+    """Return the notices that all servers have: they are about the whole text."""
+    first, *others = [row.shown["notices"] for row in rows] or [[]]
+    return [notice for notice in first if all(notice in notices for notices in others)]
+
+
 def _render_page(
     request: HttpRequest,
     destination: ServerDestination,
@@ -401,6 +407,7 @@ def _render_page(
         registry=request.POST.get("registry", ""),
         search=request.POST.get("search", ""),
         rows=rows,
+        document_notices=_list_document_notices(rows),
         states=count_import_states(rows),
         counts=count_selected_rows(rows),
         private=[row for row in rows if row.planned.private and not row.problems],

@@ -40,7 +40,11 @@ _KEY_HEADER = re.compile(
 # Fills a secret and reports missing values for the field; returns None if some are missing.
 FillSecret = Callable[[str, str], str | None]
 # Sections that only the configuration file's reader loads.
-APPLIED_KEYS = ("agents", "builtin")
+# Sections of a configuration file, which only `bonobot mcp apply` reads.
+APPLIED_KEYS = (
+    *("agents", "builtin", "model_endpoints", "skills", "workflows"),
+    *("policy", "policy_draft", "budgets"),
+)
 API_FIELDS = frozenset(("declared", "document", "document_url", "operations"))
 Transport = Literal["stdio", "http", "openapi", ""]
 ServerFields = dict[str, SourceNode]

@@ -371,3 +371,17 @@ def test_servers_of_a_registry_are_shown_before_they_are_added(
     page = paste(seat, "", registry="https://registry.example.com", do="add")
     assert "parameter-WEATHER_X_TOKEN" in page
     assert not Server.objects.exists()
+
+
+def test_sections_that_arent_servers_are_named_once(seat: admin_client.AdminClient) -> None:
+    config = {
+        "servers": {
+            "weather": {"url": "https://mcp.example.com/mcp"},
+            "news": {"url": "https://news.example.com/mcp", "color": "red"},
+        },
+        "skills": {"greet": {"text": "Hello"}},
+    }
+    page = admin_client.get_text(paste(seat, config, do="preview"))
+    assert page.count("Ignored entries outside the servers: skills .") == 1
+    assert page.count("To load skills as well, use bonobot mcp apply FILE .") == 1
+    assert page.count("Ignored: color .") == 1
