@@ -126,7 +126,7 @@ class BonobotScheduler(DatabaseScheduler):
 
     def _take_over(self) -> None:
         """Load the rows as the last leader left them."""
-        logger.info("beat leads")
+        logger.info("This scheduler is active")
         self._initial_read = self._heap_invalidated = True
         self._heap: list[Any] = []
         self._dirty.clear()

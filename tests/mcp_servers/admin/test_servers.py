@@ -331,6 +331,17 @@ def test_the_overview_counts_the_calls_of_the_last_day_and_only_kinds_that_the_s
     assert "Tools" in page
 
 
+def test_the_latest_calls_show_the_code_of_a_call_only_if_it_did_not_succeed(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "crm")
+    create_call(acme, server_id=server.pk, outcome="ok", code="approval_required")
+    create_call(acme, server_id=server.pk, outcome="refused", code="rate_limited")
+    page = admin_client.get_text(browser.get("mcp_servers_server_calls", server.pk))
+    assert "rate_limited" in page
+    assert "approval_required" not in page
+
+
 def test_a_failing_server_leads_to_its_configuration(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:

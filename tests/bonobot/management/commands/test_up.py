@@ -167,7 +167,8 @@ def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> N
     assert b"csrfmiddlewaretoken" in prepared_runner.get("/admin/login/")
     assert prepared_runner.get("/static/unfold/css/styles.css")
     eventually(lambda: re.search(r"^worker │ .*ready", process.log(), re.MULTILINE))
-    eventually(lambda: re.search(r"^worker │ .*beat leads", process.log(), re.MULTILINE))
+    is_active = r"^worker │ .*This scheduler is active"
+    eventually(lambda: re.search(is_active, process.log(), re.MULTILINE))
     # There is an organization already: no demo is created and no password is shown.
     assert "password" not in process.log()
     assert "Creating a demo" not in process.log()
