@@ -113,6 +113,18 @@ def test_calls_that_move_to_another_page_stay_selectable(olga: Page, acme: Organ
     items.first.get_by_role("checkbox").check()
 
 
+def test_the_message_about_an_answered_call_begins_with_its_name(
+    olga: Page, acme: Organization
+) -> None:
+    agent = factories.create_agent(acme)
+    for n in range(2):
+        factories.create_approval(agent, own_name=f"call{n}")
+    olga.goto("/admin/agents/approval/")
+    olga.keyboard.press("a")
+    expect(olga.locator("[data-toasts]")).to_contain_text("call0: Approved for this call only.")
+    expect(olga.locator("[data-inbox-item]")).to_have_count(1)
+
+
 def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> None:
     agent = factories.create_agent(acme)
     users = User.objects.bulk_create(User(username=f"person{n:04}") for n in range(1_000))

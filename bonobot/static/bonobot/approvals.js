@@ -58,7 +58,7 @@
       if (!answer) return delete answerForm.dataset.sent;
       const fragment = parseHtml(await answer.text());
       const text = fragment.querySelector("[data-answered]")?.dataset.answered;
-      if (text && item && items().length > 1) return settle(item, `${text} ${link(item).textContent.trim()}`);
+      if (text && item && items().length > 1) return settle(item, `${link(item).textContent.trim()}: ${text}`);
       if (text) item?.remove();
       details.replaceChildren(fragment);
       if (!answer.ok) details.setAttribute("role", "alert");
