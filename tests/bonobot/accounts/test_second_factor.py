@@ -70,6 +70,14 @@ def set_up_codes(client: Client) -> str:
     return match[1]
 
 
+def test_the_page_that_asks_for_the_password_again_is_informal_in_german(anna: User) -> None:
+    client = sign_in()
+    again = client.get(reverse("mfa_activate_totp"))["Location"]
+    page = client.get(again, headers={"Accept-Language": "de"}).content.decode()
+    assert "Gib dein Passwort ein" in page
+    assert not re.search(r"\b(Sie|Ihr|Ihre)\b", page)
+
+
 def test_authenticator_codes_are_set_up_and_required(anna: User) -> None:
     secret = set_up_codes(sign_in())
     assert has_second_factor(anna)
