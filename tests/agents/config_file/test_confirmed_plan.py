@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
-from agents.models import Agent, Skill
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import Agent, ModelEndpoint, Skill, Workflow
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from agents.services import AgentSpec, update_agent
 from agents.skills import SkillSpec, save_skill
+from agents.workflows.services import WorkflowSpec, save_workflow
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.cli.command_group import CommandContext
+from mcp_servers.models import Server
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import create_server, update_server
 from tests import factories
 from tests.command_line import Bonobot, acme, bonobot
 
@@ -24,6 +30,12 @@ agents:
   helper:
     name: Helper
     policy: {mode: all, deny: [read_result]}
+"""
+
+WORKFLOW = """
+agent: helper
+steps:
+  - {id: ask, agent: helper, message: Hello}
 """
 
 
@@ -50,6 +62,41 @@ def add_skill(administrator: Principal) -> None:
     save_skill(administrator, SkillSpec(name="release", text="Hello", agents=["helper"]))
 
 
+def change_removed_skill(administrator: Principal) -> None:
+    skill = Skill.objects.get(name="old")
+    save_skill(administrator, SkillSpec(name="old", text="Rewritten", agents=["helper"]), skill)
+
+
+def change_removed_agent(administrator: Principal) -> None:
+    agent = Agent.objects.get(slug="spare")
+    update_agent(administrator, agent, AgentSpec(name="Spare", slug="spare", instructions="New"))
+
+
+def build_unused_endpoint(api_key: str) -> ModelEndpointSpec:
+    return ModelEndpointSpec(
+        name="Unused", base_url="https://models.example/v1", model="large", api_key=api_key
+    )
+
+
+def change_removed_endpoint(administrator: Principal) -> None:
+    row = ModelEndpoint.objects.get(slug="unused")
+    save_endpoint(administrator, build_unused_endpoint("new"), row)
+
+
+def change_removed_workflow(administrator: Principal) -> None:
+    row = Workflow.objects.get(name="daily")
+    save_workflow(administrator, WorkflowSpec(name="daily", enabled=False), row)
+
+
+def build_server_spec(url: str) -> ServerSpec:
+    return ServerSpec(name="files", transport_type="http", endpoint_config={"url": url})
+
+
+def change_removed_server(administrator: Principal) -> None:
+    server = Server.objects.get(name="files")
+    update_server(administrator, server, build_server_spec("https://files.example/new"))
+
+
 def change_nothing(administrator: Principal) -> None:
     pass
 
@@ -59,7 +106,13 @@ def change_nothing(administrator: Principal) -> None:
     [
         (deny_another_tool, (), False),
         (add_skill, ("--prune",), False),
+        (change_removed_skill, ("--prune",), False),
+        (change_removed_agent, ("--prune",), False),
+        (change_removed_endpoint, ("--prune",), False),
+        (change_removed_workflow, ("--prune",), False),
+        (change_removed_server, ("--prune",), False),
         (change_nothing, (), True),
+        (change_nothing, ("--prune",), True),
     ],
 )
 def test_a_plan_that_changed_after_its_confirmation_isnt_applied(
@@ -71,8 +124,17 @@ def test_a_plan_that_changed_after_its_confirmation_isnt_applied(
     arguments: tuple[str, ...],
     applied: bool,
 ) -> None:
+    organization = Organization.objects.get(pk=administrator.organization_id)
+    helper = Agent.objects.get(slug="helper")
+    save_skill(administrator, SkillSpec(name="old", text="Old", agents=["helper"]))
+    factories.create_agent(organization, "spare")
+    save_endpoint(administrator, build_unused_endpoint("old"))
+    save_workflow(administrator, WorkflowSpec(name="daily", source=WORKFLOW))
+    create_server(administrator, build_server_spec("https://files.example/old"))
     path = tmp_path / "bonobot.yaml"
-    path.write_text(FILE + ("skills: {}\n" if arguments else ""))
+    endpoints = f"model_endpoints: {{{helper.model_endpoint.slug}: {{}}}}\n"
+    empty_sections = "skills: {}\nworkflows: {}\nservers: {}\n"
+    path.write_text(FILE + (empty_sections + endpoints if arguments else ""))
 
     def change_and_confirm(_self: Any, question: str, **_options: Any) -> bool:
         change(administrator)
