@@ -366,4 +366,4 @@ def _cut_excerpt(text: str, start: int, end: int) -> str:
     )
 
 
-RULES_VERSION: Final = 11
+RULES_VERSION: Final = 12
