@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agents.gateway import direct_requests, transports
 from agents.gateway.direct_requests import DirectResponder
 from agents.models import Agent
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
@@ -106,7 +107,9 @@ def direct_server(acme: Organization, helper: Agent) -> Iterator[DirectServer]:
     listening = server.http.listening()
     get_runtime().call(listening.__aenter__)
     row = factories.create_http_server(acme, server.http.url, "direct")
-    factories.approve_server(acme, row, helper)
+    factories.approve_server(acme, row)
+    administrator = factories.build_administrator(acme)
+    attach_server(administrator, helper, row, allowed_resources=["test://text"])
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=MANY)
     yield server
     get_runtime().call(get_connection_pool().forget_server, row.pk)
@@ -128,6 +131,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     _call("mcp_direct_missing", {}),
     {"method": "tools/list", "params": {}},
     {"method": "tools/list", "params": {"cursor": "x"}},
+    {"method": "resources/read", "params": {"uri": "direct+test://text"}},
     {"method": "resources/read", "params": {"uri": "test://text"}},
     {"method": "resources/read", "params": {"uri": "test://missing"}},
 )
