@@ -14,7 +14,6 @@ budget of tokens, one of calls and a policy with a condition. `BENCH_SESSIONS` o
 """
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -23,7 +22,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -34,12 +32,12 @@ from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session
 from agents.policies.services import PolicySpec, RuleSpec, set_policy
 from agents.sessions.services import start_session
+from benchmarks.session_peers import serve_tool, stream_reply
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.effective_labels import set_labels
 from tests import factories, processes
-from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp, RecordedRequest
 from tests.wait import eventually
 
@@ -47,17 +45,6 @@ SESSIONS = int(os.environ.get("BENCH_SESSIONS", "200"))
 MODEL_S = 1.0
 BAR_S, BAR_MB, BAR_MS = 4.0, 300, 40
 NEVER = 10**9  # a limit that isn't reached
-WORDS = "It is warm in Ulm today. " * 8
-TICKET = {
-    "name": "look_up",
-    "description": "Look something up.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {"text": {"type": "string"}, "limit": {"type": "integer", "minimum": 1}},
-        "required": ["text"],
-    },
-}
-
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -196,55 +183,6 @@ def create_agent(model_port: int, server_url: str) -> Agent:
     lines = [BudgetLine("tokens", "month", NEVER), BudgetLine("calls", "month", NEVER)]
     set_budgets(administrator, agent, lines)
     return agent
-
-
-def serve_tool(asked: RecordedRequest) -> bytes:
-    if asked.method == "server/discover":
-        return raw_http_server.discovery(asked)
-    if asked.method == "tools/list":
-        return raw_http_server.result(asked, {"tools": [TICKET]})
-    return raw_http_server.text(asked, WORDS)
-
-
-def stream_reply(asked: RecordedRequest, turns_with_calls: int = 0) -> bytes:
-    """Return two calls for the first turns, and then an answer, as OpenAI streams them."""
-    answered = sum(item["role"] == "assistant" for item in asked.message["messages"])
-    if answered < turns_with_calls:
-        calls = [build_call(index, answered) for index in range(2)]
-        deltas: list[dict[str, Any]] = [{"tool_calls": [call]} for call in calls]
-        finish = "tool_calls"
-    else:
-        deltas, finish = (
-            [{"role": "assistant", "content": field} for field in WORDS.split()],
-            "stop",
-        )
-    usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}
-    chunks = [
-        *(build_chunk(delta) for delta in deltas),
-        build_chunk({}, finish),
-        build_chunk(None, usage=usage),
-    ]
-    return raw_http_server.response(
-        200, b"".join(chunks) + b"data: [DONE]\n\n", "text/event-stream"
-    )
-
-
-def build_call(index: int, turn: int) -> dict[str, Any]:
-    arguments = json.dumps({"text": f"weather of turn {turn}, place {index}", "limit": 5})
-    function = {"name": "mcp_web_look_up", "arguments": arguments}
-    return {"index": index, "id": f"call_{index}", "type": "function", "function": function}
-
-
-def build_chunk(
-    delta: dict[str, Any] | None, finish: str | None = None, usage: Any = None
-) -> bytes:
-    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
-    complete = {
-        **{"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "slow-1"},
-        "choices": choices,
-        "usage": usage,
-    }
-    return b"data: " + json.dumps(complete).encode() + b"\n\n"
 
 
 def measure_processor_s(pid: int) -> float:
