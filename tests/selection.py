@@ -5,7 +5,8 @@ and the one test in which a call goes through the whole product.
 
 Tests marked `whole` take long, and fail for few changes: builds, commands of the documentation,
 generated requests, pages with thousands of tools, programs of others, and the browser's tests of
-anything but the main path. `TEST_SUITE=whole` runs them, as CI does once in a run.
+anything but the main path. `TEST_SUITE=whole` runs them, as CI does once in a run. CI's other run,
+with PostgreSQL, has those marked `whole("postgres")`.
 With PostgreSQL, what doesn't depend on the database or the broker is left out (`is_for_postgres`).
 """
 
@@ -208,7 +209,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("quick"):
         _select(config, items, is_quick)
     if not WHOLE:
-        _select(config, items, lambda item: not item.get_closest_marker("whole"))
+        _select(config, items, is_in_part)
     if _is_on_postgres():
         _select(config, items, is_for_postgres)
     items.sort(key=lambda item: _place(item.path))
@@ -234,6 +235,12 @@ def _starts_with(path: Path, prefixes: tuple[str, ...]) -> bool:
     """Return whether a path in the tests' folder starts with one of the prefixes."""
     name, folder = str(path), f"{FOLDER}{os.sep}"  # paths themselves compare slowly
     return name.startswith(folder) and name.startswith(prefixes, len(folder))
+
+
+def is_in_part(item: pytest.Item) -> bool:
+    """Return whether a test also runs without `TEST_SUITE=whole`."""
+    mark = item.get_closest_marker("whole")
+    return mark is None or (_is_on_postgres() and "postgres" in mark.args)
 
 
 def is_quick(item: pytest.Item) -> bool:

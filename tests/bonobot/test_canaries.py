@@ -269,6 +269,7 @@ def test_an_error_page_contains_no_secret(
 
 
 @pytest.mark.worker
+@pytest.mark.whole
 def test_no_message_or_event_of_a_worker_contains_a_secret(acme, secret_servers, canaries, worker):
     needles = build_needles(canaries)
     events: list[str] = []

@@ -7,8 +7,6 @@ MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 SELECTION = (
     (MODERN, "sep-2322-client-request-state"),
     (MODERN, "auth/scope-step-up"),
-    (MODERN, "auth/authorization-server-migration"),
-    (HANDSHAKE, "auth/pre-registration"),
 )
 # Server scenarios of the tasks extension, which aren't required.
 TASKS = (

@@ -219,6 +219,7 @@ def test_a_session_continues_without_a_reload_and_a_turn_is_retried(
     expect(anna.locator("[data-kind=message]:visible").last).to_contain_text("1 / 2")
 
 
+@pytest.mark.whole("postgres")
 def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled(
     owner: Page,
     acme: Organization,
@@ -288,6 +289,7 @@ def create_running_session(acme: Organization) -> Session:
     return session
 
 
+@pytest.mark.whole("postgres")
 def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owner: Page) -> None:
     session = create_running_session(acme)
     owner.goto(f"/admin/agents/session/{session.pk}/change/")
@@ -300,6 +302,7 @@ def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owne
     expect(thinking).to_have_count(0)
 
 
+@pytest.mark.whole("postgres")
 def test_thinking_is_shown_collapsed_while_it_arrives(acme: Organization, owner: Page) -> None:
     session = create_running_session(acme)
 
@@ -326,6 +329,7 @@ def test_thinking_is_shown_collapsed_while_it_arrives(acme: Organization, owner:
 # The audit log.
 
 
+@pytest.mark.whole("postgres")
 def test_a_worker_verifies_the_chain_and_an_error_links_to_its_entry(
     owner: Page, acme: Organization, module_worker: Process
 ) -> None:
@@ -348,6 +352,7 @@ def test_a_worker_verifies_the_chain_and_an_error_links_to_its_entry(
     expect(owner).to_have_url(re.compile(str(altered.pk)))
 
 
+@pytest.mark.whole("postgres")
 def test_a_filter_is_saved_used_and_deleted(owner: Page) -> None:
     owner.goto(f"{AUDIT}?event_type__exact=change")
     saved = owner.locator("details.bb-saved")
@@ -416,6 +421,7 @@ def call_tool(page: Page, arguments: dict[str, object]) -> None:
     expect(page.locator("#result")).to_be_visible(timeout=PATIENCE_MS)
 
 
+@pytest.mark.whole("postgres")
 def test_an_operation_is_declared_previewed_approved_called_and_changed(
     anna: Page, shop: Shop
 ) -> None:
@@ -502,6 +508,7 @@ def set_consuming(module_worker: Process) -> Iterator[Callable[[bool], None]]:
     change(True)
 
 
+@pytest.mark.whole("postgres")
 def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     acme: Organization,
     owner: Page,

@@ -97,6 +97,7 @@ def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
     assert verify_whole_chain(acme.pk).ok
 
 
+@pytest.mark.whole("postgres")
 def test_a_call_is_denied_with_a_reason_that_the_model_reads(
     acme: Organization, waiting_session: Session, rita: Page, effects: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_call_is_denied_with_a_reason_that_the_model_reads(
     assert verify_whole_chain(acme.pk).ok
 
 
+@pytest.mark.whole("postgres")
 def test_an_approval_for_the_session_continues_it_on_the_open_page(
     waiting_session: Session, rita: Page, effects: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_the_live_tail_adds_calls_to_the_turn_that_is_listed(ada: Page, acme: Or
     assert ada.locator("[data-turn-head]").count() == 2
 
 
+@pytest.mark.whole
 def test_the_fields_of_the_filter_stay_inside_their_menu(ada: Page, acme: Organization) -> None:
     create_turn(acme, "buy")
     ada.goto(AUDIT)

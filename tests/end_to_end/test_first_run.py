@@ -73,6 +73,7 @@ def test_the_first_steps_lead_to_a_governed_call_in_five_clicks(
     expect(anna.get_by_role("heading", name="Most used tools")).to_be_visible()
 
 
+@pytest.mark.whole
 def test_an_answer_that_arrives_late_does_not_replace_a_newer_one(
     owner: Page, acme: Organization
 ) -> None:

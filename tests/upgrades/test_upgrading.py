@@ -17,6 +17,9 @@ from tests.processes import Web
 from tests.upgrades.commands import CommandResult
 from tests.upgrades.installation import VERSIONS, Installation, current, left_by
 
+# The migrations themselves are applied to a new database by each run that follows their change.
+pytestmark = pytest.mark.whole("postgres")
+
 COMMANDS = {
     "verify": "audit verify --json",
     "keys": "keys status --json",

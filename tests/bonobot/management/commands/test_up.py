@@ -188,6 +188,7 @@ def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> N
     assert {path.stat().st_mode & 0o777 for path in keys.iterdir()} == {0o600}
 
 
+@pytest.mark.whole("postgres")
 def test_a_process_that_dies_is_restarted_and_reported(prepared_runner: Up) -> None:
     process, pids = prepared_runner.start_until_loading()
     os.kill(pids["worker"], signal.SIGKILL)
@@ -204,6 +205,7 @@ def test_a_process_that_dies_is_restarted_and_reported(prepared_runner: Up) -> N
     assert read_statuses(prepared_runner.folder / "var") == []
 
 
+@pytest.mark.whole("postgres")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shares the port")
 def test_two_web_processes_share_the_port_and_one_serves_alone(prepared_runner: Up) -> None:
     process = prepared_runner.start_and_wait("--web", "2", "--no-worker")
@@ -257,6 +259,7 @@ def test_up_ends_when_all_processes_were_given_up() -> None:
         assert up.watch_processes(supervisor) == "All processes ended too often"
 
 
+@pytest.mark.whole("postgres")
 def test_the_processes_die_when_up_is_killed(prepared_runner: Up) -> None:
     process, pids = prepared_runner.start_until_loading()
     os.kill(process.pid, signal.SIGKILL)
