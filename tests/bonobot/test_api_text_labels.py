@@ -154,6 +154,7 @@ def write_and_check_labels(organization: LabeledOrganization, route: str, method
     return count
 
 
+@pytest.mark.whole
 @pytest.mark.django_db
 @pytest.mark.parametrize(("route", "method"), WRITES)
 def test_a_token_that_reads_a_labeled_name_in_a_response_to_a_write_holds_its_labels(

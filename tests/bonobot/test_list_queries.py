@@ -10,6 +10,7 @@ from agents.calls.snapshots import get_snapshot_cache
 from tests import large_organization
 
 
+@pytest.mark.whole("postgres")
 @pytest.mark.django_db
 def test_every_list_and_page_uses_the_same_queries_for_three_times_the_rows() -> None:
     organization = large_organization.create_large_organization(servers=52, each=3, calls=20)

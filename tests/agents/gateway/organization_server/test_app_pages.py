@@ -208,6 +208,7 @@ def open_app(page: Any, host_script: Path, client: AppClient, name: str, **argum
 
 @pytest.mark.npm
 @pytest.mark.browser
+@pytest.mark.whole
 @pytest.mark.parametrize("era", ERAS)
 def test_a_person_answers_on_the_pages_in_a_host(
     gateway_client: GatewayClient,

@@ -23,6 +23,7 @@ CLIENT = {
 FIRST_METHODS = ("tools/list", "resources/templates/list", "prompts/list", "resources/list") * 3
 
 
+@pytest.mark.whole("postgres")
 def test_all_requests_that_a_client_sends_at_once_are_answered(
     acme: Organization, helper: Agent
 ) -> None:

@@ -14,6 +14,7 @@ from tests.processes import Process, Web
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.whole("postgres")
 def test_a_chat_is_streamed_while_a_worker_runs_it(
     acme: Organization, helper: Agent, live_web: Web, worker: Process
 ) -> None:
