@@ -260,7 +260,8 @@ def _summarize(
     parts = []
     if connecting := len(rows["connecting"]):
         parts.append(_t("%(unknown)s connecting") % {"unknown": connecting})
-    parts.append(_t("%(n)s added") % {"n": len(rows["added"])})
+    if rows["added"] or not connecting:
+        parts.append(_t("%(n)s added") % {"n": len(rows["added"])})
     if attention := len(rows["attention"]) + failure_count:
         text = ngettext("%(n)s needs attention", "%(n)s need attention", attention)
         parts.append(text % {"n": attention})

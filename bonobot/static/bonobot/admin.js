@@ -299,7 +299,10 @@
     }
     // Checkboxes of a form elsewhere on the page, whose button shows how many are selected.
     if (container.querySelector("input[form]")) updateCounts(document);
-    for (const bar of queryAll("progress[data-checks]")) bar.value += 1;
+    for (const bar of queryAll("progress[data-checks]")) {
+      bar.value += 1;
+      document.querySelector("[data-check-count]").textContent = bar.value;
+    }
     const next = container.querySelector("[data-then]")?.dataset.then;
     if (next) location.assign(next);
   }

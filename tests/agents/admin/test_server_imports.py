@@ -106,7 +106,7 @@ def test_a_server_that_cant_be_added_doesnt_stop_the_others(seat: admin_client.A
     for _reload in range(2):
         page = seat.open(result_address)
         text = admin_client.get_text(page)
-        assert "1 connecting, 0 added, 1 needs attention" in text
+        assert "1 connecting, 1 needs attention" in text
         assert "bad_url" in page
         assert "line 1 · url" in text
     Server.objects.update(discovered_at=timezone.now(), status="connected")
