@@ -197,7 +197,7 @@ SETTINGS_AREA: Groups = (
                 icon="domain",
                 url_name="tenancy_organization_changelist",
                 required_action=Action.MANAGE_ORGANIZATION,
-                description=_("Name, time zone, and retention"),
+                description=_("Name, approval and sign-in rules, and retention"),
             ),
             NavigationEntry(
                 _("Members"),
