@@ -353,6 +353,8 @@ def build_name_pattern(names: frozenset[str]) -> LinearPattern | None:
     return LinearPattern("|".join(map(re.escape, long_names)), LARGE_MEMORY) if long_names else None
 
 
+# Each definition of a server is compared with the names of all others.
+@lru_cache(maxsize=20_000)
 def reduce_to_letters(name: str) -> str:
     """Return the letters of a short text as a string."""
     return "".join(filter(str.isalpha, fold_text(name).translate(_LOOKALIKES)))
