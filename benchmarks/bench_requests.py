@@ -1,13 +1,12 @@
-"""Measure other requests of the gateway: `resources/read`, and `find_tools` among 10,000 tools.
+"""Measure `resources/read` at the gateway, and a call of a tool beside it.
 
     make bench            (this among others)
     .venv/bin/python -m pytest -n0 -s -q benchmarks/bench_requests.py
 
 Requests go from ASGI to the response in this process, on the database of `DATABASE_URL`, else on
 SQLite. Processor time is that of all threads of the process, and includes the server, which answers
-on the same loop: a call of a tool is measured beside them. The table has the best and the median
-round, because other load on the machine makes rounds slower. The first search also reads the
-agent's snapshot and builds the index.
+on the same loop. The table has the best and the median round, because other load on the machine
+makes rounds slower.
 """
 
 import asyncio
@@ -15,8 +14,7 @@ import itertools
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -28,7 +26,6 @@ from rich.table import Table
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent
 from agents.services import attach_server
-from benchmarks.bench_tool_search import build_synthetic_tasks, build_synthetic_tools
 from benchmarks.governed_call import NEVER, measure_calls
 from benchmarks.upstream_server import META, SAID, SCHEMA, arguments
 from bonobot.accounts.roles import Role
@@ -43,9 +40,6 @@ from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 CONCURRENCY = (1, 8)
 CALLS, ROUNDS = 100, 8
-SEARCHES = 40
-SEARCH_BAR_MS = 20.0
-SERVERS = 10  # each with 1,000 tools
 URI = "test://text"
 RESOURCE = {"contents": [{"uri": URI, "mimeType": "text/plain", "text": "It is warm. " * 40}]}
 
@@ -56,14 +50,14 @@ Call = Callable[[], Awaitable[Any]]
 
 def test_the_cost_of_resources_read() -> None:
     table = _build_table("request", "at once")
-    with _open_gateway(_answer_as_server) as (agent, token):
+    with _open_gateway() as (agent, token):
         numbers = itertools.count()
         calls: dict[str, Call] = {
             "tools/call": lambda: send_request(
-                agent, token, "tools/call", name="mcp_web0_echo", arguments=arguments(next(numbers))
+                agent, token, "tools/call", name="mcp_web_echo", arguments=arguments(next(numbers))
             ),
             "resources/read": lambda: send_request(
-                agent, token, "resources/read", uri=f"web0+{URI}"
+                agent, token, "resources/read", uri=f"web+{URI}"
             ),
         }
         for concurrency in CONCURRENCY:
@@ -78,72 +72,28 @@ def test_the_cost_of_resources_read() -> None:
     Console(width=100).print(table)
 
 
-def test_find_tools_among_10000_tools() -> None:
-    tools = iter(build_synthetic_tools(copies=SERVERS))
-    lists = [list(itertools.islice(tools, 1000)) for _ in range(SERVERS)]
-
-    def answer(server: int, asked: RecordedRequest) -> bytes:
-        if asked.method == "server/discover":
-            return raw_http_server.discovery(asked)
-        listed = [
-            {
-                "name": tool.name.removeprefix("mcp_"),
-                "description": tool.description,
-                "inputSchema": tool.parameters,
-            }
-            for tool in lists[server]
-        ]
-        return raw_http_server.result(asked, {"tools": listed})
-
-    tasks = itertools.cycle([task for task, _ in build_synthetic_tasks()])
-    with _open_gateway(answer, servers=SERVERS) as (agent, token):
-
-        async def search() -> Any:
-            query = {"query": next(tasks)}
-            result = await send_request(
-                agent, token, "tools/call", view="search", name="find_tools", arguments=query
-            )
-            assert len(result["structuredContent"]["tools"]) > 1, result
-            return result
-
-        costs = [_measure(search, calls=1, at_once=1) for _ in range(SEARCHES + 1)]
-    first, *later = costs
-    table = _build_table("find_tools")
-    table.add_row("the first", *_format_costs([first]))
-    table.add_row("later ones", *_format_costs(later))
-    Console(width=100).print(table)
-    assert min(later) <= SEARCH_BAR_MS
-
-
 @contextmanager
-def _open_gateway(
-    answer: Callable[[int, RecordedRequest], bytes], servers: int = 1
-) -> Iterator[tuple[Agent, str]]:
-    """Start servers, and create an agent that may use them and a token for its endpoint."""
+def _open_gateway() -> Iterator[tuple[Agent, str]]:
+    """Start a server, and create an agent that may use it and a token for its endpoint."""
     acme = factories.create_organization()
     administrator = factories.build_administrator(acme)
     agent = factories.create_agent(acme, calls_per_minute=NEVER)
-    with ExitStack() as stack:
-        for number in range(servers):
-            http = RawHttp(partial(answer, number))
-            listening = http.listening()
-            get_runtime().call(listening.__aenter__)
-            stack.callback(get_runtime().call, listening.__aexit__, None, None, None)
-            server = factories.create_http_server(acme, http.url, f"web{number}")
-            factories.approve_server(acme, server)
-            attach_server(administrator, agent, server, allowed_resources=[URI])
-            # Without labels, a call after the first one needs an approval.
-            set_labels(
-                administrator, server, list(server.definitions.all()), [FlowLabel.PRIVATE_DATA]
-            )
-        _, token = create_token(
-            administrator, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER
-        )
+    http = RawHttp(_answer)
+    listening = http.listening()
+    get_runtime().call(listening.__aenter__)
+    server = factories.approve_server(acme, factories.create_http_server(acme, http.url))
+    attach_server(administrator, agent, server, allowed_resources=[URI])
+    # Without labels, a call after the first one needs an approval.
+    set_labels(administrator, server, list(server.definitions.all()), [FlowLabel.PRIVATE_DATA])
+    _, token = create_token(administrator, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
+    try:
         yield agent, token
+    finally:
+        get_runtime().call(listening.__aexit__, None, None, None)
         get_writer().close()
 
 
-def _answer_as_server(_: int, asked: RecordedRequest) -> bytes:
+def _answer(asked: RecordedRequest) -> bytes:
     results: dict[str, Any] = {
         "server/discover": {
             "supportedVersions": [raw_http_server.MODERN],
@@ -159,9 +109,7 @@ def _answer_as_server(_: int, asked: RecordedRequest) -> bytes:
 _gateways: dict[str, GatewayApplication] = {}
 
 
-async def send_request(
-    agent: Agent, token: str, method: str, *, view: str = "", **params: Any
-) -> dict[str, Any]:
+async def send_request(agent: Agent, token: str, method: str, **params: Any) -> dict[str, Any]:
     """Send a modern request to the gateway's ASGI application; return its result."""
     gateway = _gateways.setdefault(agent.slug, GatewayApplication())
     meta = {
@@ -194,7 +142,7 @@ async def send_request(
         "type": "http",
         "method": "POST",
         "path": f"/mcp/agents/{agent.slug}",
-        "query_string": f"view={view}".encode() if view else b"",
+        "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "client": ("127.0.0.1", 1),
     }
