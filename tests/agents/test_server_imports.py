@@ -21,6 +21,7 @@ from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Secret, Server
 from tests import factories, rest
 from tests.rest import RestClient
+from tests.selection import WHOLE
 
 pytestmark = pytest.mark.django_db
 
@@ -134,7 +135,7 @@ TEXTS = st.one_of(
     ),
 )
 # A run repeats the same texts; `make fuzz` searches among many more.
-EXAMPLES = 2_000 if os.environ.get("TEST_FUZZING") == "whole" else 200
+EXAMPLES = 2_000 if os.environ.get("TEST_FUZZING") == "whole" else 200 if WHOLE else 60
 FUZZ = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -178,6 +178,7 @@ def is_queue_empty() -> bool:
     return not any(backlog.messages for backlog in broker.list_queue_backlogs())
 
 
+@pytest.mark.whole("postgres")
 def test_slow_discoveries_and_checks_dont_block_sessions(
     acme: Organization,
     helper: Agent,

@@ -20,7 +20,7 @@ from tests.agents.crash_scenarios import (
     run_until_rest,
 )
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.whole("postgres")]
 
 PLAN = '/mcp_counting_charge {"key": "one"}\n/mcp_counting_get_balance {"key": "two"}'
 

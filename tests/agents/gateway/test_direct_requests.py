@@ -24,13 +24,14 @@ from mcp_servers.client.pool import get_connection_pool
 from tests import factories
 from tests.agents.gateway.conftest import META, MODERN, GatewayClient, Stream, token_of
 from tests.agents.gateway.test_malformed_requests import NAMES, VALUES, json_values
+from tests.selection import WHOLE
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp, RecordedRequest
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EXAMPLES = 2_000 if os.environ.get("TEST_FUZZING") == "whole" else 150
+EXAMPLES = 2_000 if os.environ.get("TEST_FUZZING") == "whole" else 150 if WHOLE else 60
 MANY = 1_000_000  # calls per minute: no limit is reached
 PATH = "/mcp/agents/helper"
 ECHO, REGION, FAIL = "mcp_direct_echo", "mcp_direct_region", "mcp_direct_fail"

@@ -16,11 +16,12 @@ from bonobot.core.runtime import get_runtime
 from tests.agents.gateway.conftest import META, MODERN, GatewayClient
 from tests.approved_server import create_approved_server
 from tests.conformance_server import serve_everything
+from tests.selection import WHOLE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 # Each run draws different requests.
-EXAMPLES = 1_000 if os.environ.get("TEST_FUZZING") == "whole" else 250
+EXAMPLES = 1_000 if os.environ.get("TEST_FUZZING") == "whole" else 250 if WHOLE else 60
 LONGEST_S = 20
 SESSION, LIVE = "Mcp-Session-Id", "a session that is open"
 SERVED = ("/mcp/servers/everything", "/mcp/agents/helper", "/mcp")

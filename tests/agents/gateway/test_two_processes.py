@@ -44,7 +44,7 @@ from tests.processes import Web
 from tests.resource_updates import PAPER, edition_url
 
 __all__ = ["acme", "edition_url", "helper", "news", "people"]
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.whole("postgres")]
 
 AGENT = "/mcp/agents/helper"
 SUBSCRIPTIONS = {"toolsListChanged": True}

@@ -86,6 +86,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_no_charge(
     assert killed >= len(KILLS) - 2
 
 
+@pytest.mark.whole("postgres")
 def test_a_paused_worker_does_nothing_after_its_lease_expired(
     acme, helper, call_log, start_crash_process
 ):

@@ -26,7 +26,7 @@ from tests.agents.crash_scenarios import (
 )
 from tests.wait import eventually
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.whole("postgres")]
 
 CHILD_CALL = '/mcp_counting_charge {"key": "asked"}'
 PLAN = f'/ask_second {json.dumps({"message": CHILD_CALL})}\n/mcp_counting_charge {{"key": "own"}}'

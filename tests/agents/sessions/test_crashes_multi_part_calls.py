@@ -20,7 +20,7 @@ from tests import factories
 from tests.agents.crash_scenarios import assert_in_order, kill_at_each_moment, list_calls
 from tests.processes import serve
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.whole("postgres")]
 
 URI = "parts://book"
 TOOLS = '/mcp_parts_provision {"key": "one"}\n/mcp_parts_build {"key": "two"}'
