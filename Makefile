@@ -108,7 +108,7 @@ coverage: $(INSTALLED) ## Run the suite and measure the branches of the core; fa
 lint: $(INSTALLED) ## Check style, types, migrations and the system checks
 	"$(PY)" -m ruff check .
 	"$(PY)" -m ruff format --check .
-	"$(PY)" -m djlint templates --check --quiet
+	"$(PY)" -m djlint templates --check --quiet || "$(PY)" -m djlint templates --check
 	"$(PY)" -m mypy
 	@$(IN_SCRATCH) "$(PY)" -m bonobot makemigrations --check --dry-run
 	@$(IN_SCRATCH) "$(PY)" -m bonobot check --fail-level WARNING
