@@ -94,8 +94,9 @@ def learn_honest(sample: Sample) -> LearnedSample:
     """Return all windows of an honest definition, also with its neighbors' names marked."""
     prose = read_definition_text(sample.payload).text
     rows = build_rows(prose, None, DEFINITION_SIGNALS, WINDOW)
-    names = build_other_names_pattern(sample.payload["name"], sample.own)
-    if names and names.search(extract_letters(fold_text(prose)).raw):
+    letters = extract_letters(fold_text(prose))
+    names = build_other_names_pattern(letters, sample.payload["name"], sample.own)
+    if names:
         rows += build_rows(prose, names, DEFINITION_SIGNALS, WINDOW)
     return LearnedSample(sample, rows)
 
@@ -111,8 +112,9 @@ def learn_attack(sample: Sample) -> LearnedSample:
     start = prose.index(sample.body)
     body = (start, start + len(sample.body))
     rows = build_rows(prose, None, DEFINITION_SIGNALS, WINDOW, body)
-    names = build_other_names_pattern(sample.payload["name"], sample.own)
-    if names and names.search(extract_letters(fold_text(prose)).raw):
+    letters = extract_letters(fold_text(prose))
+    names = build_other_names_pattern(letters, sample.payload["name"], sample.own)
+    if names:
         rows += build_rows(prose, names, DEFINITION_SIGNALS, WINDOW, body)
     return LearnedSample(sample, rows)
 
@@ -182,7 +184,7 @@ def compute_scores(model: LinearModel, sample: Sample) -> tuple[float, float]:
     reading = definitions.prepare_definition(sample.payload)
     alone = reading.find_best_window(model)
     neighbors = reading.find_best_named_window(
-        model, build_other_names_pattern(sample.payload["name"], sample.own)
+        model, build_other_names_pattern(reading.letters, sample.payload["name"], sample.own)
     )
     return (alone.score if alone else -99.0, neighbors.score if neighbors else -99.0)
 

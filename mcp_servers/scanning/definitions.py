@@ -145,7 +145,7 @@ def find_attack_resemblance(
         yield _build_finding(prepared, model, prepared.letters, best_window)
         return
     names = (
-        build_other_names_pattern(payload.get("name"), own_names, peer_names)
+        build_other_names_pattern(prepared.letters, payload.get("name"), own_names, peer_names)
         if isinstance(payload, dict)
         else None
     )

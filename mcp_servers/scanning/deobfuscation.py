@@ -361,15 +361,23 @@ def reduce_to_letters(name: str) -> str:
 
 
 def build_other_names_pattern(
-    name: object, own_names: Collection[str], peer_names: Collection[str] = ()
+    letters: LetterSequence,
+    name: object,
+    own_names: Collection[str],
+    peer_names: Collection[str] = (),
 ) -> LinearPattern | None:
-    """Return a pattern of the other tools' names, except those with the letters of `name`."""
+    """Return a pattern of the other tools' names that are in `letters`; None if there are none.
+
+    A name with the letters of `name` isn't another name. A pattern of all names would be compiled
+    again for each definition of a server.
+    """
     own_letters = reduce_to_letters(str(name))
     return build_name_pattern(
         frozenset(
             other_name
             for other_name in (*own_names, *peer_names)
-            if other_name != name and reduce_to_letters(other_name) != own_letters
+            if (other_letters := reduce_to_letters(other_name)) != own_letters
+            and other_letters.encode() in letters.raw
         )
     )
 

@@ -177,7 +177,7 @@ def test_the_admin_shows_and_updates_the_sandbox(acme):
     browser.post("mcp_servers_server_add", **fields)
     server = Server.objects.get()
     assert get_sandbox(server) == ("bubblewrap", "none")
-    assert "bubblewrap" in admin_client.get_text(
+    assert "Bubblewrap" in admin_client.get_text(
         browser.get("mcp_servers_server_change", server.pk)
     )
     changed = {**fields, "sandbox": "namespaces", "network": "none"}

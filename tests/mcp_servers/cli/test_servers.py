@@ -126,7 +126,7 @@ def test_a_tool_is_called_through_the_call_pipeline(bonobot, workshop):
         ("nothing", "{}", "unknown_tool"),
         ("echo", "{}", "invalid_arguments"),
         ("echo", "{broken", "broken_json"),
-        ("echo", "[]", "invalid"),
+        ("echo", "[]", "invalid_arguments"),
     ],
 )
 def test_a_call_with_invalid_arguments_fails_with_its_code(
