@@ -16,8 +16,9 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from agents.models import Agent
+from agents.models import Agent, Approval
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.accounts.admin_base.svg_charts import (
     Chart,
@@ -34,6 +35,7 @@ from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine, truncate
 from bonobot.ledger.usage.query_rollups import ReportSpan, UsageReader
 
 MAX_ITEMS = 7
+MAX_PENDING = 200
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
@@ -60,39 +62,58 @@ class HeadlineTile:
 
 
 def build_tiles(
-    lines: Sequence[UsageLine], total: UsageLine, previous: UsageLine, urls: dict[str, Any]
+    lines: Sequence[UsageLine],
+    total: UsageLine,
+    previous: UsageLine,
+    urls: dict[str, Any],
+    pending: int = 0,
 ) -> list[HeadlineTile]:
     """Return the tiles for calls, failed calls, p95 duration, and cost.
 
-    `lines` are the steps of the period, `urls` the rows of each tile by its name.
+    `lines` are the steps of the period, `urls` the rows of each tile by its name. `pending` calls
+    wait for approval, so `total` doesn't have them yet.
     """
     return [
-        _build_calls_tile(lines, total, previous, urls["calls"]),
-        _build_failed_tile(lines, total, previous, urls["failed"]),
+        _build_calls_tile(lines, total, previous, urls["calls"], pending),
+        _build_failed_tile(lines, total, previous, urls["failed"], pending),
         _build_duration_tile(lines, total, previous, urls["duration"]),
         _build_cost_tile(lines, total, previous, urls["cost"]),
     ]
 
 
 def _build_calls_tile(
-    lines: Sequence[UsageLine], total: UsageLine, previous: UsageLine, url: str
+    lines: Sequence[UsageLine],
+    total: UsageLine,
+    previous: UsageLine,
+    url: str,
+    pending: int,
 ) -> HeadlineTile:
-    change = 100 * (total.calls - previous.calls) / previous.calls if previous.calls else None
+    calls = total.calls + pending
+    change = 100 * (calls - previous.calls) / previous.calls if previous.calls else None
     return HeadlineTile(
         _t("Calls"),
-        value=thousands(total.calls),
+        value=thousands(calls),
         url=url,
         change="" if change is None else _sign(change, format_percent(abs(change))),
         base=_describe_base(thousands(previous.calls) if previous.calls else ""),
+        note=ngettext("%(n)s pending approval", "%(n)s pending approvals", pending)
+        % {"n": thousands(pending)}
+        if pending
+        else "",
         spark=_build_line([line.calls for line in lines]),
     )
 
 
 def _build_failed_tile(
-    lines: Sequence[UsageLine], total: UsageLine, previous: UsageLine, url: str
+    lines: Sequence[UsageLine],
+    total: UsageLine,
+    previous: UsageLine,
+    url: str,
+    pending: int,
 ) -> HeadlineTile:
     change = total.errors - previous.errors
-    share = percent(100 * total.errors / total.calls) if total.calls else ""
+    calls = total.calls + pending
+    share = percent(100 * total.errors / calls) if calls else ""
     return HeadlineTile(
         _t("Failed calls"),
         value=thousands(total.errors),
@@ -194,11 +215,17 @@ class ActivityInterval:
     ends: datetime
     line: UsageLine
     url: str
+    pending: int = 0
 
     @property
     def succeeded(self) -> int:
         """Calls that neither failed nor were denied or canceled."""
         return self.line.ok
+
+    @property
+    def calls(self) -> int:
+        """All calls, including those that wait for approval."""
+        return self.line.calls + self.pending
 
     @property
     def chart_values(self) -> tuple[ChartValue, ...]:
@@ -207,6 +234,7 @@ class ActivityInterval:
             ChartValue(_("succeeded"), thousands(self.succeeded), "bar"),
             ChartValue(_("denied"), thousands(self.line.refused), "denied"),
             ChartValue(_("failed"), thousands(self.line.errors), "failed"),
+            ChartValue(_("pending approval"), thousands(self.pending), "pending"),
         )
 
     @property
@@ -232,7 +260,7 @@ class ActivityInterval:
 class CallActivity:
     """The calls of an organization, or of one of its agents, within a range.
 
-    At most 12 queries in all.
+    At most 13 queries in all.
     """
 
     def __init__(
@@ -265,10 +293,26 @@ class CallActivity:
         lines = {start: UsageLine() for start in starts}
         for (begins,), line in self.reader.load_lines("begins", timed=True, **self.filters).items():
             lines[min(starts[-1], self.since + (begins - self.since) // step * step)].add_line(line)
+        pending = dict.fromkeys(starts, 0)
+        for requested_at in list_pending_times(self.reader.organization_id, **self.filters):
+            if requested_at >= self.since:
+                index = min(len(starts) - 1, (requested_at - self.since) // step)
+                pending[starts[index]] += 1
         return [
-            ActivityInterval(start, start + step, line, self.build_audit_url(start, start + step))
+            ActivityInterval(
+                start,
+                start + step,
+                line,
+                self.build_audit_url(start, start + step),
+                pending[start],
+            )
             for start, line in lines.items()
         ]
+
+    @cached_property
+    def pending(self) -> int:
+        """The calls of the range that wait for approval."""
+        return sum(step.pending for step in self.steps)
 
     @cached_property
     def total(self) -> UsageLine:
@@ -310,14 +354,19 @@ class CallActivity:
         }
         # The current step would always end the sparklines with a fall.
         lines = [step.line for step in self.steps if step.ends <= self.now]
-        return build_tiles(lines, self.total, self.previous_total, urls)
+        return build_tiles(lines, self.total, self.previous_total, urls, self.pending)
 
     @property
     def chart(self) -> Chart:
         """Calls over time by outcome."""
-        axis = svg_charts.choose_axis(max(step.line.calls for step in self.steps))
+        axis = svg_charts.choose_axis(max(step.calls for step in self.steps))
         stacks = [
-            [("", step.succeeded), ("warn", step.line.refused), ("bad", step.line.errors)]
+            [
+                ("", step.succeeded),
+                ("warn", step.line.refused),
+                ("bad", step.line.errors),
+                ("pending", step.pending),
+            ]
             for step in self.steps
         ]
         bars = svg_charts.build_bars(stacks, axis[0])
@@ -410,6 +459,16 @@ class CallActivity:
             for name, outcome in outcomes.items()
         }
         return {"url": self.build_audit_url(**query), **urls}
+
+
+def list_pending_times(organization_id: UUID | None, **filters: Any) -> list[datetime]:
+    """Return when the calls that wait for approval were requested (one query).
+
+    `filters` are columns of approvals; of more than `MAX_PENDING` calls, the latest are returned.
+    """
+    pending = Approval.objects.filter(organization_id=organization_id, **filters).pending()
+    times = pending.order_by("-created_at").values_list("created_at", flat=True)
+    return list(times[:MAX_PENDING])
 
 
 def load_calls_by_tool(

@@ -26,7 +26,6 @@ from agents.admin.audit_filters import (
     FORM_PARAMETERS,
     LABEL_CHOICES,
     LIST_URL_NAME,
-    MAX_PENDING,
     PENDING,
     PLAIN_PARAMETERS,
     TIME_PARAMETER,
@@ -44,7 +43,7 @@ from agents.admin.audit_filters import (
     limit_search,
     parse_uuid,
 )
-from agents.models import Approval
+from agents.call_activity import list_pending_times
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
 from bonobot.accounts.principals import Principal
@@ -454,10 +453,8 @@ def _add_pending(
     if not set(filters) <= set(columns):
         return
     conditions = {columns[name]: value for name, value in filters.items()}
-    rows = Approval.objects.filter(organization_id=organization_id, **conditions)
     step = bars[0].ends - bars[0].begins
-    times = rows.pending().values_list("created_at", flat=True)[:MAX_PENDING]
-    for created_at in times:
+    for created_at in list_pending_times(organization_id, **conditions):
         index = (created_at - bars[0].begins) // step
         if 0 <= index < len(bars):
             bars[index].counts[PENDING] += 1

@@ -117,13 +117,13 @@ def _describe_entry(row: AuditRow, approval: Approval | str | None) -> ShownEntr
     if not is_approval_request(row.outcome, row.code):
         if approval == FOR_SESSION:
             return ShownEntry(row, row.outcome, str(_("for the session")))
-        approver = approval.decided_by if isinstance(approval, Approval) else ""
+        approver = approval.decider_name if isinstance(approval, Approval) else ""
         return ShownEntry(row, row.outcome, make_visible(approver, 60))
     if not isinstance(approval, Approval):
         return ShownEntry(row, "unknown")
     outcomes = {"waiting": PENDING, "approved": "ok", "withdrawn": "cancelled"}
     state = approval.get_state_at(timezone.now())
-    return ShownEntry(row, outcomes.get(state, "refused"), make_visible(approval.decided_by, 60))
+    return ShownEntry(row, outcomes.get(state, "refused"), make_visible(approval.decider_name, 60))
 
 
 @dataclass(frozen=True)

@@ -67,10 +67,10 @@ def describe_approvals(
     if not count or not pending:
         return
     if count == 1:
-        parts = [pending[0].own_name, str(pending[0].agent or pending[0].requested_by)]
+        parts = [pending[0].own_name, str(pending[0].agent or pending[0].requester_name)]
         expiry = _("expires in %(time)s")
     else:
-        parts = [_join_names(str(row.agent or row.requested_by) for row in pending)]
+        parts = [_join_names(str(row.agent or row.requester_name) for row in pending)]
         expiry = _("next expires in %(time)s")
     expiry %= {"time": timeuntil(pending[0].expires_at, depth=1)}
     yield AttentionItem(
@@ -110,7 +110,7 @@ def describe_access_requests(
         tone="warn",
         title=ngettext("%(n)s access request", "%(n)s access requests", count)
         % {"n": thousands(count)},
-        detail=_join_names(f"{row.target} ({row.requested_by})" for row in pending),
+        detail=_join_names(f"{row.target} ({row.requester_name})" for row in pending),
         url=reverse("admin:agents_accessrequest_changelist") + "?state=waiting",
         button=_("View requests"),
         since=pending[0].created_at,

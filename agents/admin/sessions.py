@@ -104,7 +104,7 @@ class SessionAdmin(TabbedAdmin):
 
     @display(description=_("by"), ordering="started_by")
     def started_by_name(self, session: Session) -> str:
-        return make_visible(session.started_by)
+        return make_visible(session.starter_name)
 
     @display(description=_("tokens"), ordering="input_tokens")
     def tokens(self, session: Session) -> str:

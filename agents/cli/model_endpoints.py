@@ -2,9 +2,10 @@
 
 import argparse
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
-from agents.model_endpoints.services import ModelEndpointSpec
+from agents.model_endpoints.services import BOUNDS, ModelEndpointSpec
 from agents.models import ModelEndpoint
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, expand_variables
 from bonobot.core.cli.text_table import build_table
@@ -18,6 +19,7 @@ _OPTION_FIELDS = tuple(
     if spec_field.name not in ("api_key", "fallback")
 )
 
+_parse_price = partial(parse_dollars, largest=BOUNDS["input_price"][1])
 
 _ENDPOINT_ARGUMENTS = (
     Argument("--model NAME", "Model name, as used by the provider"),
@@ -53,17 +55,17 @@ _ENDPOINT_ARGUMENTS = (
         "Whether to mark what the provider may cache, for Anthropic and Bedrock (default: on)",
     ),
     Argument("--[no-]selectable", "Whether members can choose it for their sessions"),
-    Argument("--input-price DOLLARS", "Price of a million input tokens", type=parse_dollars),
-    Argument("--output-price DOLLARS", "Price of a million output tokens", type=parse_dollars),
+    Argument("--input-price DOLLARS", "Price of a million input tokens", type=_parse_price),
+    Argument("--output-price DOLLARS", "Price of a million output tokens", type=_parse_price),
     Argument(
         "--cache-read-price DOLLARS",
         "Price of a million tokens read from the cache (default: the input price)",
-        type=parse_dollars,
+        type=_parse_price,
     ),
     Argument(
         "--cache-write-price DOLLARS",
         "Price of a million tokens written to the cache (default: 125%% of the input price)",
-        type=parse_dollars,
+        type=_parse_price,
     ),
 )
 

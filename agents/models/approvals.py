@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.models.agents import filter_readable_sessions
 from bonobot.accounts.models.abstract_models import GovernedModel, OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
+from bonobot.ledger.actor_names import get_actor_name
 
 # The states of an unanswered request, before and after it expires.
 WAITING = "waiting"
@@ -55,11 +56,19 @@ class PersonRequest(OrganizationModel):
 
     state: Any
     expires_at: "DateTimeField[Any, datetime]"
+    requested_by_kind: Any
+    requested_by_id: Any
+    requested_by: Any
 
     objects: ClassVar = PersonRequestQuerySet.as_manager()
 
     class Meta:
         abstract = True
+
+    @property
+    def requester_name(self) -> str:
+        """The requester as screens name actors; interfaces return `requested_by`."""
+        return get_actor_name(self.requested_by_kind, self.requested_by_id, self.requested_by)
 
     def is_answerable(self, now: datetime) -> bool:
         """Tell whether a person can still answer."""
@@ -143,6 +152,11 @@ class Approval(PersonRequest):
     def call_title(self) -> str:
         """The tool's own name and its server, as screens show them."""
         return f"{self.own_name} ({self.server_name})" if self.server_name else self.own_name
+
+    @property
+    def decider_name(self) -> str:
+        """Who decided as screens name actors; only the label is stored."""
+        return get_actor_name("cli", "", self.decided_by)
 
     @property
     def may_be_granted(self) -> bool:

@@ -11,6 +11,7 @@ from agents.models.sessions import Runner
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.ledger.actor_names import get_actor_name
 
 
 class RecordingQuerySet(ScopedQuerySet):
@@ -110,3 +111,8 @@ class Replay(OrganizationModel):
 
     def __str__(self) -> str:
         return f"{self.recording_id} {self.created_at:%Y-%m-%d %H:%M}"
+
+    @property
+    def starter_name(self) -> str:
+        """Who started it as screens name actors; interfaces return `started_by`."""
+        return get_actor_name(self.started_by_kind, self.started_by_id, self.started_by)

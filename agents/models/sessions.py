@@ -14,6 +14,7 @@ from agents.models.agents import filter_readable_sessions
 from agents.models.model_endpoints import ModelEndpoint
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
+from bonobot.ledger.actor_names import get_actor_name
 
 
 class Runner(models.Model):
@@ -118,6 +119,11 @@ class Session(OrganizationModel):
 
     def __str__(self) -> str:
         return self.title or str(self.pk)
+
+    @property
+    def starter_name(self) -> str:
+        """Who started it as screens name actors; interfaces return `started_by`."""
+        return get_actor_name(self.started_by_kind, self.started_by_id, self.started_by)
 
     @property
     def effective_endpoint(self) -> ModelEndpoint:

@@ -4,6 +4,7 @@ import argparse
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -32,7 +33,7 @@ from mcp_servers.extension_points import get_attached_agents
 from mcp_servers.models import HealthCheck, Preset, Server
 from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.server_config import ServerSpec, mask_endpoint_config
-from mcp_servers.server_prices import PRICE_FIELDS
+from mcp_servers.server_prices import MAX_PRICE, PRICE_FIELDS
 
 if TYPE_CHECKING:
     from mcp_servers.discovery import DiscoveryResult
@@ -115,9 +116,10 @@ def _read_file(path: str) -> str:
 
 def add_price_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for prices and the rate limit."""
+    parse_price = partial(parse_dollars, largest=MAX_PRICE)
     options: tuple[tuple[str, Callable[[str], int], str, str], ...] = (
-        ("--call-price", parse_dollars, "DOLLARS", "Price per call. Counts toward cost budgets"),
-        ("--second-price", parse_dollars, "DOLLARS", "Price per second of a call"),
+        ("--call-price", parse_price, "DOLLARS", "Price per call. Counts toward cost budgets"),
+        ("--second-price", parse_price, "DOLLARS", "Price per second of a call"),
         (
             "--calls-per-minute",
             int,

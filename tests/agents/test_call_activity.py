@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from agents.call_activity import MINUS, RANGES, CallActivity, build_tiles, load_calls_by_server
+from agents.models import Approval
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import TOOK, Rollup
@@ -86,7 +87,7 @@ def test_the_dashboard_uses_the_same_queries_for_any_number_of_calls() -> None:
     denial = {"outcome": "refused", "code": "denied", "took_8": 0}
     for number in range(100):
         create_rollup(acme, now, 1, rule=f"deny:{number}", agent_id=uuid4(), **denial)
-    assert count_queries(administrator, "24h") == expected <= 28
+    assert count_queries(administrator, "24h") == expected <= 29
     page = admin_client.get_text(administrator.get("index"))
     assert "1,000,110" in page
 
@@ -143,6 +144,27 @@ def test_numbers_are_compared_with_the_previous_range_up_to_the_same_time(range_
     if days == 1:
         assert (calls_tile.value, calls_tile.change) == ("530", "+2,550.0%")
     assert calls_tile.base == "from 20"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("range_slug", [row.slug for row in RANGES])
+def test_calls_that_wait_for_approval_are_counted_as_in_the_audit_log(range_slug: str) -> None:
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme)
+    create_rollup(acme, timezone.now().replace(minute=0, second=0, microsecond=0), 4)
+    waiting = factories.create_approval(agent)
+    factories.create_approval(agent, state="denied")
+    old = factories.create_approval(agent)
+    Approval.objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(days=100))
+    factories.create_approval(factories.create_agent(acme, "Other"))
+    activity = CallActivity(acme.pk, range_slug, agent_id=agent.pk)
+    assert activity.pending == activity.steps[-1].pending == 1
+    assert activity.steps[-1].begins <= waiting.created_at
+    assert CallActivity(acme.pk, range_slug).pending == 2
+    assert "pending" in [part.tone for part in activity.chart.columns[-1].bar.parts]
+    everyone = CallActivity(acme.pk, "24h")
+    assert (everyone.tiles[0].value, everyone.tiles[0].note) == ("6", "2 pending approvals")
+    assert admin_client.sign_in(acme, Role.OWNER).get("index").count('data-tone="pending"') > 1
 
 
 def test_tiles_say_what_got_better_or_worse() -> None:

@@ -246,7 +246,7 @@ class Drill:
             "calls out",
             "calls lost",
             "well after",
-            "beat leads",
+            "active scheduler",
         ):
             table.add_column(title)
         for one in self.lines:

@@ -25,8 +25,8 @@ def parse_number(text: str) -> Decimal:
     return number
 
 
-def parse_dollars(text: str) -> int:
-    """Parse an amount of dollars to micro-dollars, for argparse."""
+def parse_dollars(text: str, *, largest: int | None = None) -> int:
+    """Parse an amount of dollars to micro-dollars, for argparse; `largest` is in micro-dollars."""
     try:
         amount = parse_number(text.removeprefix("$")) * MICROUSD_PER_USD
         micro_dollars = int(amount)
@@ -34,6 +34,10 @@ def parse_dollars(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} isn't a valid amount in dollars") from None
     if micro_dollars < 0 or micro_dollars != amount:
         raise argparse.ArgumentTypeError(
-            f"{text!r} must be a whole number of micro-dollars, 0 or more"
+            f"{text!r} must be $0 or more, with at most six decimal places"
+        )
+    if largest is not None and micro_dollars > largest:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is more than the highest price, ${largest // MICROUSD_PER_USD:,}"
         )
     return micro_dollars

@@ -80,14 +80,16 @@
       for (const element of queryAll("[data-selection-none]", inbox)) element.hidden = count > 0;
       for (const button of queryAll("[data-selection-actions] button", inbox)) button.disabled = !count;
       inbox.toggleAttribute("data-selecting", count > 0);
+      if (!across) return;
+      const isWholePage = across.checked || (ticked > 0 && ticked === boxes.filter((box) => !box.disabled).length);
+      across.closest("label").hidden = !isWholePage;
+      inbox.querySelector("[data-across-hint]").hidden = isWholePage;
     }
 
     // All pages are selected only with all calls of this one.
     function changeSelection(event) {
       const across = inbox.querySelector("[data-tick-across]");
-      if (event.target === across) {
-        for (const box of queryAll("input[name=_selected_action]:enabled", inbox)) box.checked = across.checked;
-      } else if (across && !event.target.checked) across.checked = false;
+      if (across && event.target !== across && !event.target.checked) across.checked = false;
       setTimeout(updateSelection);
     }
 
@@ -126,7 +128,7 @@
       const across = inbox.querySelector("[data-tick-across]");
       if (!across || across.checked) return;
       const fresh = fragment.querySelector("[data-tick-across]");
-      if (fresh) across.parentElement.replaceWith(fresh.parentElement);
+      if (fresh) across.closest("[data-across]").replaceWith(fresh.closest("[data-across]"));
       else across.disabled = true;
     }
 

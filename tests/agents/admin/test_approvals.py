@@ -205,6 +205,17 @@ def test_the_details_name_who_may_approve(
     assert "Approvers Owner, reviewer, except who requested it" in text
 
 
+def test_actors_are_named_as_in_the_audit_log(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    requester = {"requested_by_kind": "cli", "requested_by_id": "root", "requested_by": "cli:root"}
+    approval = factories.create_approval(helper, None, **requester)
+    assert "called by Helper for root" in admin_client.get_text(reviewer.get(LIST))
+    resolve_approval(factories.build_administrator(helper.organization), approval, "deny")
+    assert "cli:" not in admin_client.get_text(reviewer.get(LIST, tab="answered"))
+    assert "cli:" not in admin_client.get_text(reviewer.get(PAGE, approval.pk))
+
+
 def test_what_led_to_a_call_is_shown_from_the_last_message(
     approval: Approval, reviewer: admin_client.AdminClient
 ) -> None:

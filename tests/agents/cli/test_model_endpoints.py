@@ -42,6 +42,15 @@ def test_invalid_values_are_refused_with_their_field(bonobot):
     assert (result.status, result.error["code"]) == (1, "not_found")
 
 
+def test_a_price_above_the_highest_is_refused_in_dollars(bonobot, capsys):
+    assert bonobot(*ADD, "--input-price", "9,007,199,255").status == 2
+    assert not ModelEndpoint.objects.exists()
+    message = "'9,007,199,255' is more than the highest price, $9,007,199,254"
+    assert message in capsys.readouterr().err
+    assert bonobot("mcp", "price", "docs", "--call-price", "1000001").status == 2
+    assert "'1000001' is more than the highest price, $1,000,000" in capsys.readouterr().err
+
+
 def test_an_unused_endpoint_is_deleted(bonobot):
     bonobot(*ADD)
     assert bonobot("models", "remove", "claude", "--json").json["slug"] == "claude"

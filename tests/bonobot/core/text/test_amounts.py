@@ -28,3 +28,11 @@ def test_an_ambiguous_or_endless_amount_is_refused(text: str) -> None:
         parse_dollars(text)
     with pytest.raises(InvalidInput):
         parse_amount(Budget.Unit.MONEY, text)
+
+
+def test_dollars_have_an_upper_bound_if_one_is_given() -> None:
+    assert parse_dollars("1,000", largest=10**9) == 10**9
+    with pytest.raises(argparse.ArgumentTypeError, match=r"highest price, \$1,000$"):
+        parse_dollars("1000.000001", largest=10**9)
+    with pytest.raises(argparse.ArgumentTypeError, match="at most six decimal places"):
+        parse_dollars("0.0000001")
