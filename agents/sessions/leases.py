@@ -40,6 +40,7 @@ class LeaseState:
     `is_canceled`: a request to cancel ends the run.
     `stopping`: set when this process hands the session over to another one.
     `cancels_live_requests`: what servers request on live connections is canceled.
+    `may_be_queued`: the session may be queued again once the run has ended.
     """
 
     def __init__(self, renewed_at: float | None = None) -> None:
@@ -49,6 +50,7 @@ class LeaseState:
         self.has_lapsed = False
         self.is_canceled = False
         self.cancels_live_requests = False
+        self.may_be_queued = True
         # The number of the session's last step, once loaded.
         self.last_seq: int | None = None
         self._renewed_at = monotonic() if renewed_at is None else renewed_at

@@ -425,6 +425,8 @@ def close_session(
             session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, processed_at=None
         ).exists()
         must_requeue = has_new_messages and status != Session.Status.CANCELLED
+        # Set before the commit: a later message queues the session and wakes its worker.
+        lease.state.may_be_queued = must_requeue
         now = timezone.now()
         Session.objects.filter(pk=lease.session_id, fence=lease.fence).update(
             status=Session.Status.QUEUED if must_requeue else status,

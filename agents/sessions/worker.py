@@ -95,7 +95,10 @@ class SessionRunner:
         if self.runner_id is None or monotonic() - self._renewed_at >= leases.HEARTBEAT_INTERVAL_S:
             await self.start()
         if session_id in self._tasks:
-            await self._cancel_requested_sessions()  # the wake-up may be for a cancellation
+            # The wake-up may be for a message that arrived while the run ended, or a cancellation.
+            if (lease_state := self._lease_states.get(session_id)) is not None:
+                lease_state.may_be_queued = True
+            await self._cancel_requested_sessions()
             return None
         if self._is_draining or self.runner_id is None:
             return None
@@ -141,7 +144,7 @@ class SessionRunner:
         must_retry = False
         try:
             await self._run_session(lease)
-            must_retry = True
+            must_retry = lease.state.may_be_queued
         except asyncio.CancelledError:
             if lease.session_id in self._cancelled_ids:
                 await loop.cancel_run(lease)

@@ -136,7 +136,44 @@ class Runtime:
         work = functools.partial(
             contextvars.copy_context().run, self._run_with_usable_connections, fn, *args, **kwargs
         )
-        return await self.loop.run_in_executor(threads, work)
+        future: DirectFuture[T] = DirectFuture(loop=self.loop)
+        outcome = self._submit(threads, work, functools.partial(_resume_with_outcome, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            outcome.cancel()  # without effect if it has started
+            raise
+
+    def submit_orm(
+        self,
+        fn: Callable[[], T],
+        on_done: Callable[[concurrent.futures.Future[T]], object],
+    ) -> None:
+        """Run database work in one of the ORM threads, then `on_done` as a callback of the loop.
+
+        Raises RuntimeError if the threads have stopped.
+        """
+        work = functools.partial(self._run_with_usable_connections, fn)
+        self._submit(self._orm_threads, work, on_done)
+
+    def _submit(
+        self,
+        threads: concurrent.futures.Executor,
+        work: Callable[[], T],
+        on_done: Callable[[concurrent.futures.Future[T]], object],
+    ) -> concurrent.futures.Future[T]:
+        """Run work in a thread; `run_in_executor` takes two more turns of the loop."""
+        outcome = threads.submit(work)
+        outcome.add_done_callback(functools.partial(self._call_on_loop, on_done))
+        return outcome
+
+    def _call_on_loop(
+        self,
+        on_done: Callable[[concurrent.futures.Future[T]], object],
+        outcome: concurrent.futures.Future[T],
+    ) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(on_done, outcome)
 
     def on_close(self, closer: Callable[[], Awaitable[object]]) -> None:
         """Register an async function to await when the runtime closes; last in, first out."""
@@ -350,6 +387,18 @@ class DirectFuture(asyncio.Future[T]):
         if self._wake_up is not None:
             super().add_done_callback(self._wake_up, context=self._context)
             self._wake_up = self._context = None
+
+
+def _resume_with_outcome(future: DirectFuture[T], outcome: concurrent.futures.Future[T]) -> None:
+    """Run the task that waits for the outcome of a thread."""
+    if future.done():
+        return
+    if outcome.cancelled():
+        future.cancel()
+    elif (error := outcome.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.resume_with(outcome.result())
 
 
 def find_runtime() -> Runtime | None:

@@ -16,6 +16,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
@@ -25,7 +26,7 @@ from django.db import Error as DatabaseFault
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from django.db.models import QuerySet
 
-from bonobot.core.runtime import Runtime, get_runtime
+from bonobot.core.runtime import DirectFuture, Runtime, get_runtime
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class _BatchedWork:
     """One item of a batch and the future of its result."""
 
     fn: Callable[[], Any]
-    future: "asyncio.Future[Any]"
+    future: DirectFuture[Any]
 
 
 class _BatchRolledBack(Exception):
@@ -67,36 +68,39 @@ class TransactionBatcher:
         The work may run twice if the first run was rolled back. A canceled caller stops waiting;
         the work itself runs to completion.
         """
-        future = asyncio.get_running_loop().create_future()
+        runtime = get_runtime()
+        future: DirectFuture[T] = DirectFuture(loop=runtime.loop)
         work = partial(contextvars.copy_context().run, fn, *args, **kwargs)
-        if not self._is_running:
-            get_runtime().spawn(self._run_batches(), name="rows together")
-            self._is_running = True
         self._pending.append(_BatchedWork(work, future))
-        return cast(T, await future)
+        if not self._is_running:
+            self._is_running = True
+            runtime.loop.call_soon(self._start_batch, runtime)
+        return await future
 
-    async def _run_batches(self) -> None:
-        batch: list[_BatchedWork] = []
-        try:
-            while self._pending:
-                batch, self._pending = (
-                    self._pending[:MAX_BATCH_SIZE],
-                    self._pending[MAX_BATCH_SIZE:],
-                )
-                for item, result in zip(batch, await _run_batch_in_thread(batch), strict=True):
-                    _set_result(item, result)
-        finally:
-            self._is_running = False
-            for item in (*batch, *self._pending):
+    def _start_batch(self, runtime: Runtime) -> None:
+        while self._pending:
+            batch, self._pending = self._pending[:MAX_BATCH_SIZE], self._pending[MAX_BATCH_SIZE:]
+            work = partial(_run_batch, [item.fn for item in batch])
+            try:
+                runtime.submit_orm(work, partial(self._finish_batch, runtime, batch))
+            except RuntimeError as error:  # the runtime is closed
+                _set_results(batch, [error] * len(batch))
+            else:
+                return
+        self._is_running = False
+
+    def _finish_batch(
+        self, runtime: Runtime, batch: list[_BatchedWork], outcome: "Future[list[Any]]"
+    ) -> None:
+        """Start the next batch, then run the callers of this one."""
+        self._start_batch(runtime)
+        if outcome.cancelled():
+            for item in batch:
                 item.future.cancel()
-            self._pending.clear()
-
-
-async def _run_batch_in_thread(batch: list[_BatchedWork]) -> list[Any]:
-    try:
-        return await get_runtime().run_orm(_run_batch, [item.fn for item in batch])
-    except Exception as error:  # noqa: BLE001  # every caller of the batch gets it
-        return [error] * len(batch)
+        elif (error := outcome.exception()) is not None:
+            _set_results(batch, [error] * len(batch))
+        else:
+            _set_results(batch, outcome.result())
 
 
 def _run_batch(batch: list[Callable[[], Any]]) -> list[Any]:
@@ -127,13 +131,14 @@ def _run_alone(work: Callable[[], Any]) -> Any:
         return error
 
 
-def _set_result(work: _BatchedWork, result: Any) -> None:
-    if work.future.done():
-        return
-    if isinstance(result, Exception):
-        work.future.set_exception(result)
-    else:
-        work.future.set_result(result)
+def _set_results(batch: list[_BatchedWork], results: list[Any]) -> None:
+    for item, result in zip(batch, results, strict=True):
+        if item.future.done():
+            continue
+        if isinstance(result, BaseException):
+            item.future.set_exception(result)
+        else:
+            item.future.resume_with(result)
 
 
 _batchers: WeakKeyDictionary[Runtime, TransactionBatcher] = WeakKeyDictionary()

@@ -128,6 +128,50 @@ def test_a_session_queued_while_its_run_still_ends_is_run_again(session, runner,
     assert session.status == Session.Status.DONE
 
 
+def test_an_ended_session_is_not_claimed_again(session, runner, monkeypatch):
+    claimed_ids, claim_session = [], leases.claim_session
+
+    def claim(session_id, runner_id):
+        claimed_ids.append(session_id)
+        return claim_session(session_id, runner_id)
+
+    async def run():
+        await (await runner.claim_and_run(session.pk))
+
+    monkeypatch.setattr(leases, "claim_session", claim)
+    get_runtime().call(run, timeout_s=30)
+    assert claimed_ids == [session.pk]
+
+
+@pytest.mark.parametrize("method", ["_execute_session", "close"])
+def test_a_message_that_arrives_while_the_run_ends_is_answered(
+    acme, session, runner, monkeypatch, method
+):
+    """Before the end is recorded, and while the connections are closed after that."""
+    owner = loop if method == "_execute_session" else loop.RunConnections
+    original, messages = getattr(owner, method), ["and this?"]
+
+    async def send_message_after(*args, **kwargs):
+        result = await original(*args, **kwargs)
+        if messages:
+            administrator = factories.build_administrator(acme)
+            orm, text = get_runtime().run_orm, messages.pop()
+            await orm(sessions.send_message, administrator, session, text)
+            await runner.claim_and_run(session.pk)  # as the broker's message does
+        return result
+
+    async def run():
+        await (await runner.claim_and_run(session.pk))
+        while task := runner._tasks.get(session.pk):
+            await task
+
+    monkeypatch.setattr(owner, method, send_message_after)
+    get_runtime().call(run, timeout_s=30)
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE
+    assert [step.kind for step in session.steps.order_by("seq")].count("end") == 2
+
+
 def test_a_worker_that_stops_leaves_messages_to_others(session, runner, monkeypatch):
     monkeypatch.setattr(tasks, "get_session_runner", lambda: runner)
     announced = []

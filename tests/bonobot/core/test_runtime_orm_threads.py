@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 
 from bonobot.core import runtime as module
+from bonobot.core.db.transactions import TransactionBatcher
 from bonobot.core.runtime import close_runtime, get_runtime
 
 WAIT_S = 5
@@ -108,3 +109,58 @@ def test_run_orm_outside_the_loop_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match="belongs to the runtime's loop"):
         asyncio.run(run())
+
+
+@pytest.fixture
+def occupied_threads() -> Iterator[threading.Event]:
+    """Occupy all ORM threads until the event is set."""
+    release, all_threads = threading.Event(), threading.Barrier(module.ORM_THREADS + 1)
+
+    def occupy() -> None:
+        all_threads.wait(WAIT_S)
+        release.wait(WAIT_S)
+
+    runtime = get_runtime()
+    for _ in range(module.ORM_THREADS):
+        runtime.spawn(runtime.run_orm(occupy), name="occupy")
+    all_threads.wait(WAIT_S)
+    yield release
+    release.set()
+
+
+def test_work_that_has_not_started_is_dropped_when_its_caller_is_canceled(
+    occupied_threads: threading.Event,
+) -> None:
+    executed: list[str] = []
+
+    async def cancel_before_start() -> None:
+        caller = asyncio.create_task(get_runtime().run_orm(executed.append, "canceled"))
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait({caller})
+        occupied_threads.set()
+        await get_runtime().run_orm(executed.append, "next")
+
+    get_runtime().call(cancel_before_start)
+    assert executed == ["next"]
+
+
+def test_callers_whose_work_has_not_started_are_canceled_when_the_runtime_closes(
+    occupied_threads: threading.Event,
+) -> None:
+    runtime, callers = get_runtime(), list[asyncio.Task[Any]]()
+
+    async def start_callers() -> None:
+        callers.append(asyncio.create_task(runtime.run_orm(int)))
+        callers.extend(asyncio.create_task(TransactionBatcher().run(int)) for _ in range(2))
+        await asyncio.sleep(0.01)
+
+    async def close_and_wait() -> None:
+        closing = asyncio.create_task(runtime.aclose(WAIT_S))
+        await asyncio.wait(callers, timeout=WAIT_S)
+        occupied_threads.set()
+        await closing
+
+    runtime.call(start_callers)
+    asyncio.run_coroutine_threadsafe(close_and_wait(), runtime.loop).result(2 * WAIT_S)
+    assert [caller.cancelled() for caller in callers] == [True, True, True]
