@@ -50,3 +50,4 @@ urlpatterns = [
 handler403 = "bonobot.core.http.error_pages.show_forbidden"
 handler404 = "bonobot.core.http.error_pages.show_not_found"
 handler500 = "bonobot.core.http.error_pages.show_server_error"
+handler429 = "bonobot.core.http.error_pages.show_too_many_requests"  # of allauth's pages

@@ -24,11 +24,11 @@ from tests.problem_texts import find_sentences, is_english_only
 PRESETS = ROOT / "mcp_servers" / "presets" / "catalog.json"
 LOCALES = ROOT / "bonobot" / "locale"
 GERMAN = LOCALES / "de" / "LC_MESSAGES" / "django.po"
-# Replacements for some texts of Django and of the theme.
+# Replacements for some texts of Django, allauth, and the theme.
 ENGLISH = LOCALES / "en" / "LC_MESSAGES" / "django.po"
 SINGLE = frozenset({"_", "_t", "_lazy", "gettext", "gettext_lazy", "gettext_noop"})
 PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
-# Texts of the theme that our pages show; the theme has no German translation.
+# Texts of the theme and of allauth that our pages show; the theme has no German translation.
 THEME = (
     "After you've created a user, you’ll be able to edit more user options.",
     "Apply Filters",
@@ -41,6 +41,7 @@ THEME = (
     "Date to",
     "Expand row",
     "Filters",
+    "Forgotten your password or username?",
     "From",
     "General",
     "Go back",
@@ -59,6 +60,7 @@ THEME = (
     "Select value",
     "Set password: %s",
     "System",
+    "TOTP Authenticator",
     "To",
     "Toggle password visibility",
     "Type to search",

@@ -11,6 +11,8 @@ from allauth.core import context
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.account_emails import (
     EmailContent,
@@ -33,6 +35,13 @@ SECRET_FIELDS = ("secret", "seed")  # keys of allauth's data that hold a secret
 class SecondFactorAdapter(DefaultMFAAdapter):
     """allauth's adapter for second factors."""
 
+    error_messages = {
+        **DefaultMFAAdapter.error_messages,
+        "incorrect_code": _("This code is incorrect, or was used before."),
+        "invalid_passkey": _("This passkey wasn't accepted. Try again, or use another method."),
+        "cannot_generate_recovery_codes": _("Set up an authenticator app or a passkey first."),
+    }
+
     def encrypt(self, text: str) -> str:
         """Encrypt a secret of the current user; return the id of its row."""
         user: Any = context.request.user
@@ -44,6 +53,11 @@ class SecondFactorAdapter(DefaultMFAAdapter):
 
     def get_totp_label(self, user: Any) -> str:
         return str(user.get_username())
+
+    def generate_authenticator_name(self, user: Any, type: Authenticator.Type) -> str:
+        """Return the name that a new passkey gets if the person enters none."""
+        count = Authenticator.objects.filter(user=user, type=type).count()
+        return _t("Passkey %(n)d") % {"n": count + 1} if count else _t("Passkey")
 
 
 class SecondFactorRequired(Forbidden):

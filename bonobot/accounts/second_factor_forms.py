@@ -1,5 +1,7 @@
 """Forms for second factors: each authenticator code is valid once, and cloned keys are refused.
 
+Their labels and errors replace allauth's.
+
 allauth remembers a used code for one step in the cache. With the tolerance, a code is valid for
 three, and without Redis each process has a cache of its own. It ignores the sign counts of passkeys
 and accepts a credential that another account has registered.
@@ -13,6 +15,7 @@ from allauth.core.internal.cryptokit import compare_user_code
 from allauth.mfa.adapter import get_adapter
 from allauth.mfa.base import forms
 from allauth.mfa.models import Authenticator
+from allauth.mfa.totp import forms as totp_forms
 from allauth.mfa.totp.internal.auth import (
     format_hotp_value,
     hotp_value,
@@ -20,7 +23,10 @@ from allauth.mfa.totp.internal.auth import (
 )
 from allauth.mfa.webauthn import forms as webauthn_forms
 from allauth.mfa.webauthn.internal.auth import parse_authentication_response
+from django import forms as django_forms
+from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils.translation import gettext_lazy as _
 
 from bonobot.core.db.transactions import lock_rows
 
@@ -38,10 +44,33 @@ def _refuse_removed_factor() -> Iterator[None]:
         raise get_adapter().validation_error("incorrect_code") from None
 
 
-class SingleUseCode:
+@contextmanager
+def _describe_passkey_error() -> Iterator[None]:
+    """Name the passkey in allauth's error, which is the same as for codes."""
+    try:
+        yield
+    except ValidationError as error:
+        if error.code != "incorrect_code":
+            raise
+        raise get_adapter().validation_error("invalid_passkey") from None
+
+
+def _build_code_field(label: Any) -> django_forms.CharField:
+    attributes = {"autocomplete": "one-time-code", "autofocus": True}
+    return django_forms.CharField(label=label, widget=django_forms.TextInput(attributes))
+
+
+class ActivateTotpForm(totp_forms.ActivateTOTPForm):
+    """The first code of a new authenticator app."""
+
+    code = _build_code_field(_("Code from the app"))
+
+
+class SingleUseCode(django_forms.Form):
     """A form that refuses authenticator codes of a used time step, or of an earlier one."""
 
     authenticator: Authenticator
+    code = _build_code_field(_("Code"))
 
     def clean_code(self) -> str:
         """Return the valid code; raises `ValidationError`."""
@@ -92,8 +121,8 @@ class IncreasingSignCount:
     def clean_credential(self) -> Authenticator:
         """Return the passkey of a valid assertion; raises `ValidationError`."""
         form: Any = super()
-        assertion = parse_authentication_response(self.cleaned_data["credential"])
-        with _refuse_removed_factor():
+        with _describe_passkey_error(), _refuse_removed_factor():
+            assertion = parse_authentication_response(self.cleaned_data["credential"])
             authenticator: Authenticator = form.clean_credential()
             if not _claim_sign_count(authenticator, assertion.response.authenticator_data.counter):
                 raise get_adapter().validation_error("incorrect_code")
@@ -111,14 +140,23 @@ class ReauthenticateWebAuthnForm(IncreasingSignCount, webauthn_forms.Reauthentic
 class AddWebAuthnForm(webauthn_forms.AddWebAuthnForm):
     """A new passkey; its credential may not belong to another account (WebAuthn, section 7.1)."""
 
+    name = django_forms.CharField(label=_("Name"), required=False)
+
     def clean(self) -> dict[str, Any]:
         """Check the registration; raises `ValidationError`."""
-        cleaned_data: dict[str, Any] = super().clean()
+        with _describe_passkey_error():
+            cleaned_data: dict[str, Any] = super().clean()
         credential_id = cleaned_data.get("credential", {}).get("id")
         passkeys = Authenticator.objects.filter(type=Authenticator.Type.WEBAUTHN)
         if passkeys.filter(data__credential__id=credential_id).exists():
-            raise get_adapter().validation_error("incorrect_code")
+            raise get_adapter().validation_error("invalid_passkey")
         return cleaned_data
+
+
+class RenamePasskeyForm(webauthn_forms.EditWebAuthnForm):
+    """Another name of a passkey."""
+
+    name = django_forms.CharField(label=_("Name"))
 
 
 def _claim_sign_count(authenticator: Authenticator, sign_count: int) -> bool:

@@ -19,14 +19,7 @@ AUTH_PASSWORD_VALIDATORS = [
 
 # --- Sign-in through django-allauth and our adapters ----------------------------------------------
 
-# allauth's passkey pages need humanize.
-PEOPLE_APPS = (
-    "allauth",
-    "allauth.account",
-    "allauth.mfa",
-    "allauth.usersessions",
-    "django.contrib.humanize",
-)
+PEOPLE_APPS = ("allauth", "allauth.account", "allauth.mfa", "allauth.usersessions")
 ACCOUNT_ADAPTER = "bonobot.accounts.views.login.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_EMAIL_VERIFICATION = "none"  # the invitation's link verifies an address
@@ -37,7 +30,9 @@ MFA_FORMS = {
     "reauthenticate": "bonobot.accounts.second_factor_forms.ReauthenticateForm",
     "authenticate_webauthn": "bonobot.accounts.second_factor_forms.AuthenticateWebAuthnForm",
     "reauthenticate_webauthn": "bonobot.accounts.second_factor_forms.ReauthenticateWebAuthnForm",
+    "activate_totp": "bonobot.accounts.second_factor_forms.ActivateTotpForm",
     "add_webauthn": "bonobot.accounts.second_factor_forms.AddWebAuthnForm",
+    "edit_webauthn": "bonobot.accounts.second_factor_forms.RenamePasskeyForm",
 }
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "Bonobot"

@@ -41,24 +41,69 @@ from bonobot.core.admin.theme import site
 from bonobot.core.i18n.localization import localize_problem
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
-# Messages of allauth that the pages make redundant.
-HIDDEN_MESSAGES = frozenset({"account/messages/logged_in.txt", "account/messages/logged_out.txt"})
-# URL name prefixes of allauth's pages.
-LIBRARY_URL_PREFIXES = ("mfa_", "account_reauthenticate")
+# What replaces allauth's messages, by their templates; None where the page says it.
+MESSAGES = {
+    "account/messages/logged_in.txt": None,
+    "account/messages/logged_out.txt": None,
+    "mfa/messages/recovery_codes_generated.txt": _("Recovery codes created."),
+    "mfa/messages/totp_activated.txt": _("Authenticator app set up."),
+    "mfa/messages/totp_deactivated.txt": _("Authenticator app removed."),
+    "mfa/messages/webauthn_added.txt": _("Passkey added."),
+    "mfa/messages/webauthn_removed.txt": _("Passkey removed."),
+}
+# The ways to confirm who one is before a change, by allauth's ids.
+CONFIRMATIONS = {
+    "reauthenticate": _("Use your password"),
+    "mfa_reauthenticate": _("Use a code"),
+    "mfa_reauthenticate:webauthn": _("Use a passkey"),
+}
+# The titles of the pages whose views are allauth's, by their URL names.
+PAGE_TITLES = {
+    **dict.fromkeys(
+        ("account_reauthenticate", "mfa_reauthenticate", "mfa_reauthenticate_webauthn"),
+        _("Confirm that it's you"),
+    ),
+    "mfa_index": _("Second factor"),
+    "mfa_authenticate": _("Confirm your sign-in"),
+    "mfa_activate_totp": _("Set up authenticator app"),
+    "mfa_deactivate_totp": _("Remove authenticator app"),
+    "mfa_list_webauthn": _("Passkeys"),
+    "mfa_add_webauthn": _("Add passkey"),
+    "mfa_edit_webauthn": _("Rename passkey"),
+    "mfa_remove_webauthn": _("Remove passkey"),
+    "mfa_view_recovery_codes": _("Recovery codes"),
+    "mfa_generate_recovery_codes": _("Create new recovery codes"),
+}
 
 
 class AccountAdapter(DefaultAccountAdapter):
     """allauth's account adapter, without sign-up."""
+
+    error_messages = {
+        **DefaultAccountAdapter.error_messages,
+        "incorrect_password": _("The password is incorrect."),
+        "rate_limited": _("Too many attempts. Wait a few minutes, then try again."),
+        "too_many_login_attempts": _("Too many attempts. Wait a few minutes, then try again."),
+    }
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         """Return False: users are invited."""
         return False
 
     def add_message(self, request: HttpRequest, level: int, *args: Any, **kwargs: Any) -> None:
-        """Skip redundant messages."""
+        """Replace allauth's messages with ours, and skip redundant ones."""
         template = args[0] if args else kwargs.get("message_template")
-        if template not in HIDDEN_MESSAGES:
+        if template not in MESSAGES:
             super().add_message(request, level, *args, **kwargs)
+        elif text := MESSAGES[template]:
+            super().add_message(request, level, message=str(text))
+
+    def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
+        """Return the ways to confirm who the user is."""
+        return [
+            method | {"description": CONFIRMATIONS[method["id"]]}
+            for method in super().get_reauthentication_methods(user)
+        ]
 
     def login(self, request: HttpRequest, user: Any) -> None:
         """Sign in the user unless their password changed since the first stage."""
@@ -162,10 +207,10 @@ def render_signed_out_page(
 
 
 def build_layout_context(request: HttpRequest) -> dict[str, Any]:
-    """Add the admin's layout context to allauth's pages (a context processor)."""
+    """Add the admin's layout context and a title to allauth's pages (a context processor)."""
     match = request.resolver_match
-    name = str(match.url_name or "") if match else ""
-    return site.each_context(request) if name.startswith(LIBRARY_URL_PREFIXES) else {}
+    title = PAGE_TITLES.get(str(match.url_name)) if match else None
+    return {**site.each_context(request), "title": title} if title else {}
 
 
 @login_not_required

@@ -1,4 +1,4 @@
-"""Error pages for browsers: 403, 404, 500, a failed CSRF check, and tracebacks with secrets masked.
+"""Error pages for browsers: 403, 404, 429, 500, a failed CSRF check, and tracebacks, masked.
 
 They are rendered without the request, so they need neither a session nor the database. Programs
 (REST, the OAuth endpoints, health checks) receive Django's plain answers.
@@ -66,6 +66,11 @@ def show_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBa
         _("Page not found"),
         _("The address is wrong, or the item was deleted or belongs to another organization."),
     )
+
+
+def show_too_many_requests(request: HttpRequest) -> HttpResponseBase:
+    """Respond 429."""
+    return _render_page(429, _("Too many attempts"), _("Wait a few minutes, then try again."))
 
 
 def show_server_error(request: HttpRequest) -> HttpResponseBase:
