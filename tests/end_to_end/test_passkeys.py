@@ -78,6 +78,28 @@ def add_passkey(page: Page) -> None:
     expect(page).to_have_url(re.compile("/recovery-codes/|/webauthn/$"))
 
 
+def test_recovery_codes_are_copied_and_a_passkey_that_the_browser_refuses_is_reported(
+    live_server: LiveServer, module_browser: Browser
+) -> None:
+    factories.create_member(factories.create_organization(), Role.OWNER, "anna")
+    with open_context(module_browser, live_server.url) as page:
+        enter_password(page)
+        Device(page)
+        add_passkey(page)
+        expect(page).to_have_url(re.compile("/recovery-codes/$"))
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy codes").click()
+        codes = page.evaluate("navigator.clipboard.readText()")
+        assert re.fullmatch(r"(\d{8}\n){10}", codes)
+
+        page.goto(f"{FACTORS}/webauthn/add/")
+        error = page.get_by_role("alert").filter(has_text="The passkey request failed")
+        expect(error).to_have_count(0)
+        page.locator("#mfa_webauthn_add").click()  # the device has one already
+        expect(error).to_be_visible()
+    get_writer().close()
+
+
 def post_assertion(page: Page, assertion: str) -> int:
     """Post an assertion from another browser, as the page's own script does; return the status."""
     with page.expect_response(WAITING) as response:

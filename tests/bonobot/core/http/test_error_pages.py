@@ -23,9 +23,10 @@ def test_error_pages_need_no_session_and_no_database() -> None:
         "permission": error_pages.show_forbidden(request, PermissionDenied()),
         "Page not found": error_pages.show_not_found(request, Http404()),
         "Something went wrong": error_pages.show_server_error(request),
+        "Too many attempts": error_pages.show_too_many_requests(request),
         "This form has expired": error_pages.show_csrf_failure(request, "reason"),
     }
-    assert [answer.status_code for answer in answers.values()] == [403, 404, 500, 403]
+    assert [answer.status_code for answer in answers.values()] == [403, 404, 500, 429, 403]
     for text, answer in answers.items():
         assert text in answer.text
         assert "<script" not in answer.text
