@@ -271,6 +271,7 @@ class CallActivity:
         *,
         agent_id: UUID | None = None,
     ) -> None:
+        self.organization_id = organization_id
         self.filters: dict[str, Any] = {"agent_id": agent_id} if agent_id else {}
         self.range = next(
             (candidate for candidate in RANGES if candidate.slug == range_slug), RANGES[0]
@@ -294,7 +295,7 @@ class CallActivity:
         for (begins,), line in self.reader.load_lines("begins", timed=True, **self.filters).items():
             lines[min(starts[-1], self.since + (begins - self.since) // step * step)].add_line(line)
         pending = dict.fromkeys(starts, 0)
-        for requested_at in list_pending_times(self.reader.organization_id, **self.filters):
+        for requested_at in list_pending_times(self.organization_id, **self.filters):
             if requested_at >= self.since:
                 index = min(len(starts) - 1, (requested_at - self.since) // step)
                 pending[starts[index]] += 1
@@ -461,7 +462,7 @@ class CallActivity:
         return {"url": self.build_audit_url(**query), **urls}
 
 
-def list_pending_times(organization_id: UUID | None, **filters: Any) -> list[datetime]:
+def list_pending_times(organization_id: UUID, **filters: Any) -> list[datetime]:
     """Return when the calls that wait for approval were requested (one query).
 
     `filters` are columns of approvals; of more than `MAX_PENDING` calls, the latest are returned.

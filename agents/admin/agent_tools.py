@@ -111,6 +111,7 @@ class DecisionCell:
     name: str
     state: str
     cause: Any = ""
+    by_mode: bool = False
     pattern: str = ""
     reason: str = ""
     needs_review: bool = False
@@ -316,6 +317,7 @@ def _build_cell(
         name=tool.name,
         state="off" if is_off else decision.verdict,
         cause=cause,
+        by_mode=decision.code == "denied_by_policy" and after.policy.mode == "none",
         pattern=pattern,
         reason=decision.reason,
         needs_review=decision.code in REVIEW_CODES,

@@ -23,6 +23,7 @@ from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.history import is_superseded
 from agents.sessions.partial_output import TEXT_FIELDS
 from bonobot.accounts.principals import Principal
+from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 
@@ -58,7 +59,10 @@ class StepRow:
 
     @property
     def payload(self) -> dict[str, Any]:
-        return dict(self.step.payload)
+        payload = dict(self.step.payload)
+        if payload.get("by"):  # only the label is stored
+            payload["by"] = get_actor_name("cli", "", payload["by"])
+        return payload
 
     @property
     def version(self) -> str:

@@ -54,6 +54,36 @@ class Guard:
             dialog.accept()
 
 
+@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
+def test_the_message_field_stays_when_a_session_starts(
+    olga: Page, acme: Organization, width: int
+) -> None:
+    agent = factories.create_agent(acme)
+    olga.set_viewport_size({"width": width, "height": 800})
+    olga.goto(f"/admin/agents/agent/{agent.pk}/change/")
+    composer = olga.locator(".bb-composer")
+    place = composer.bounding_box()
+    assert place
+    assert place["y"] + place["height"] > 700  # at the bottom
+    composer.get_by_role("textbox").fill("What time is it?")
+    composer.get_by_role("textbox").press("Enter")
+    expect(olga.locator("[data-steps]")).to_be_attached()
+    assert composer.bounding_box() == place
+
+
+def test_the_search_key_leads_to_the_search_field(olga: Page, acme: Organization) -> None:
+    server = admin_client.create_web_server(acme)
+    for path in (f"{server.pk}/definitions/", "add/preset/"):
+        olga.goto(f"/admin/mcp_servers/server/{path}")
+        olga.locator("h2, h3").first.click()
+        olga.keyboard.press("/")
+        search = olga.locator("main .bb-search input")
+        expect(search).to_be_focused()
+        expect(search).to_have_value("")
+        olga.keyboard.press("/")
+        expect(search).to_have_value("/")
+
+
 def leave_page(page: Page) -> None:
     """Click the link to the sessions without waiting, so that the page can show its dialog."""
     page.locator("#nav-sidebar").get_by_role("link", name="Sessions", exact=True).click(

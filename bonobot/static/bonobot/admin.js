@@ -605,6 +605,16 @@
     } else if (event.key === "x" && at >= 0) rows[at].querySelector("input[type=checkbox]")?.click();
   }
 
+  // The page's search field has the focus after "/".
+  function focusSearch(event) {
+    if (event.key !== "/" || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest(`:is(${TEXT_FIELDS}):not([type=radio], [type=checkbox])`)) return;
+    const search = queryAll("main .bb-search input").find((input) => input.offsetParent);
+    if (!search) return;
+    event.preventDefault();
+    search.focus();
+  }
+
   // A menu closes with a click elsewhere, or with Escape.
   function closeMenus(event) {
     for (const menu of queryAll("details.bb-menu[open]")) {
@@ -626,6 +636,7 @@
   document.addEventListener("click", closeMenus);
   document.addEventListener("keydown", closeMenus);
   document.addEventListener("keydown", moveInList);
+  document.addEventListener("keydown", focusSearch);
   document.addEventListener("click", (event) => {
     submitPostLink(event);
     editPairs(event);

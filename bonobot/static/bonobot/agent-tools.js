@@ -223,11 +223,7 @@
     if (search.matches("[data-find]")) event.preventDefault(); // all rows are here
   });
   document.addEventListener("keydown", (event) => {
-    const isTyping = event.target.closest("input:not([type=radio], [type=checkbox]), textarea, select");
-    if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey) {
-      event.preventDefault();
-      search.focus();
-    } else if (event.key === "s" && (event.ctrlKey || event.metaKey) && saveBar && !saveBar.hasAttribute("data-idle")) {
+    if (event.key === "s" && (event.ctrlKey || event.metaKey) && saveBar && !saveBar.hasAttribute("data-idle")) {
       event.preventDefault();
       form.requestSubmit(saveBar.querySelector("[name=do]"));
     }

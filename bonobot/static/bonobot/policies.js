@@ -29,13 +29,6 @@
   search.addEventListener("keydown", (event) => {
     if (event.key === "Enter") event.preventDefault();
   });
-  document.addEventListener("keydown", (event) => {
-    const isTyping = event.target.closest("input:not([type=radio], [type=checkbox]), textarea, select, dialog");
-    if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey) {
-      event.preventDefault();
-      search.focus();
-    }
-  });
   applySearch();
 
   const store = form.querySelector("[data-rule-store]");

@@ -63,7 +63,7 @@ def test_a_new_session_can_begin_with_a_suggested_message(
     operator: admin_client.AdminClient, helper: Agent
 ) -> None:
     page = operator.get("agents_agent_change", helper.pk)
-    suggested = re.findall(r'class="bb-chip" name="text" value="([^"]+)"', page)
+    suggested = re.findall(r'form="new-session"\s+name="text"\s+value="([^"]+)"', page)
     assert suggested[0] == "What can you do?"
     # The button follows the empty field of the form.
     operator.post("agents_agent_start", helper.pk, text=["", suggested[0]])
