@@ -14,6 +14,9 @@ from typing import Any
 
 from tests.parts import NODE, ROOT
 
+# Empty: a selection of scenarios. "pairs": all scenarios, each in few combinations of revision,
+# server, and labels, for CI. "whole": in all combinations, for `make conformance`.
+CONFORMANCE = os.environ.get("TEST_CONFORMANCE", "")
 LONGEST_S = 240
 _FOLDER = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 

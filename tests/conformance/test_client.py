@@ -1,6 +1,5 @@
 """The official conformance suite tests Bonobot in the role of the client."""
 
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -19,14 +18,13 @@ from tests.conformance.scenarios import (
     SELECTION,
     UNSUPPORTED,
 )
-from tests.conformance.suite import LONGEST_S, conformance, required
+from tests.conformance.suite import CONFORMANCE, LONGEST_S, conformance, required
 from tests.parts import ROOT
 
 pytestmark = [pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 
 CLIENT = f"{sys.executable} -m tests.conformance.client"
 PAGE = ROOT / "docs" / "conformance.md"
-WHOLE = bool(os.environ.get("TEST_CONFORMANCE"))
 
 
 @pytest.fixture
@@ -37,6 +35,7 @@ def port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[int]:
         yield relay_port
 
 
+@pytest.mark.skipif(bool(CONFORMANCE), reason="all scenarios include these")
 @pytest.mark.parametrize(("revision", "scenario"), SELECTION)
 def test_the_client_conforms(revision: str, scenario: str, port: int, tmp_path: Path):
     completed = conformance(
@@ -47,7 +46,7 @@ def test_the_client_conforms(revision: str, scenario: str, port: int, tmp_path: 
     assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
-@pytest.mark.skipif(not WHOLE, reason="`make conformance` runs all scenarios")
+@pytest.mark.skipif(not CONFORMANCE, reason="`make conformance` runs all scenarios")
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
 def test_all_scenarios_pass_except_unsupported_ones(revision: str, port: int, tmp_path: Path):
     completed = conformance(
@@ -63,7 +62,7 @@ def test_all_scenarios_pass_except_unsupported_ones(revision: str, port: int, tm
     assert {name for name, mark in marks.items() if mark == "✗"} == set(UNSUPPORTED)
 
 
-@pytest.mark.skipif(not WHOLE, reason="`make conformance` runs all scenarios")
+@pytest.mark.skipif(not CONFORMANCE, reason="`make conformance` runs all scenarios")
 def test_servers_of_2025_03_26_are_supported(port: int, tmp_path: Path):
     completed = conformance(
         *("client", "--command", CLIENT, "--suite", "backcompat"),
@@ -76,7 +75,7 @@ def test_servers_of_2025_03_26_are_supported(port: int, tmp_path: Path):
     assert completed.returncode == 0, output
 
 
-@pytest.mark.skipif(not WHOLE, reason="`make conformance` runs all scenarios")
+@pytest.mark.skipif(not CONFORMANCE, reason="`make conformance` runs all scenarios")
 @pytest.mark.parametrize("scenario", CLIENT_SKILLS)
 def test_skills_are_verified(scenario: str, port: int, tmp_path: Path):
     completed = conformance(
@@ -88,7 +87,7 @@ def test_skills_are_verified(scenario: str, port: int, tmp_path: Path):
     assert "1/1, 0 failed, 0 warnings" in completed.stdout + completed.stderr
 
 
-@pytest.mark.skipif(not WHOLE, reason="`make conformance` asks the suite")
+@pytest.mark.skipif(not CONFORMANCE, reason="`make conformance` asks the suite")
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
 def test_the_conformance_page_lists_every_required_scenario(revision: str):
     page = PAGE.read_text(encoding="utf-8")
@@ -96,7 +95,7 @@ def test_the_conformance_page_lists_every_required_scenario(revision: str):
     assert re.findall(r"^\| `(\S+)` \|", table, re.MULTILINE) == required("Client", revision)
 
 
-@pytest.mark.skipif(not WHOLE, reason="`make conformance` asks the suite")
+@pytest.mark.skipif(not CONFORMANCE, reason="`make conformance` asks the suite")
 def test_the_conformance_page_lists_every_scenario_of_the_suite(tmp_path: Path):
     output = conformance("list", cwd=tmp_path).stdout
     scenarios = re.findall(r"^\s+- (\S+) \[", output, re.MULTILINE)
