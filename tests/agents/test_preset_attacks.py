@@ -126,17 +126,15 @@ def test_a_program_of_a_written_kubeconfig_runs_in_the_sandbox(
     assert stolen.read_text() == "ran\n"
 
 
-@pytest.mark.parametrize("link", [False, True])
 def test_files_outside_the_workspace_cant_be_read(
-    start: Start, call: Callable[..., CallOutcome], workspace: Path, secrets: list[Path], link: bool
+    start: Start, call: Callable[..., CallOutcome], workspace: Path, secrets: list[Path]
 ) -> None:
     start("filesystem", FOLDER=str(workspace))
     for number, secret in enumerate(secrets):
-        path = secret
-        if link:
-            path = workspace / f"link{number}"
-            path.symlink_to(secret)
-        assert CANARY not in call("mcp_filesystem_read_text_file", {"path": str(path)}).text
+        link = workspace / f"link{number}"
+        link.symlink_to(secret)
+        for path in (secret, link):
+            assert CANARY not in call("mcp_filesystem_read_text_file", {"path": str(path)}).text
     (workspace / "note").write_text("own")
     own_file = call("mcp_filesystem_read_text_file", {"path": str(workspace / "note")})
     assert own_file.text == "own"

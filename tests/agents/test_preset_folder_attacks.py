@@ -154,48 +154,33 @@ def test_no_program_of_a_sandbox_sets_a_set_user_id_bit(
     assert stat.S_IMODE(data_folder.stat().st_mode) == 0o700
 
 
-# A folder or file below the repository, the preset that gets it, and a call that would read the
-# canary if the link that replaces it led to the other organization's folder.
-REPLACED: dict[str, tuple[str, str, str, Callable[[Path], tuple[str, dict[str, object]]]]] = {
+# A parameter of each preset, the folder or file below the repository that it gets, and calls that
+# would read the canary if the link that replaces it led to the folder of the other organization.
+REPLACED: dict[str, tuple[str, str, dict[str, Callable[[Path], dict[str, object]]]]] = {
     "filesystem": (
-        "filesystem",
         "FOLDER",
         "part",
-        lambda path: ("read_text_file", {"path": str(path / "canary")}),
+        {
+            "read_text_file": lambda path: {"path": str(path / "canary")},
+            "list_directory": lambda path: {"path": str(path)},
+        },
     ),
-    "filesystem, by the folder of others": (
-        "filesystem",
-        "FOLDER",
-        "part",
-        lambda path: ("list_directory", {"path": str(path)}),
-    ),
-    "git": (
-        "git",
-        "REPOSITORY",
-        "part",
-        lambda path: ("git_log", {"repo_path": str(path)}),
-    ),
+    "git": ("REPOSITORY", "part", {"git_log": lambda path: {"repo_path": str(path)}}),
     "sqlite": (
-        "sqlite",
         "DATABASE",
         "part/canary",
-        lambda path: ("read_query", {"query": "SELECT * FROM sqlite_master"}),
+        {"read_query": lambda path: {"query": "SELECT * FROM sqlite_master"}},
     ),
-    "memory": ("memory", "MEMORY_FILE", "part/canary", lambda path: ("read_graph", {})),
-    "kubernetes": (
-        "kubernetes",
-        "KUBECONFIG",
-        "part/canary",
-        lambda path: ("configuration_view", {}),
-    ),
+    "memory": ("MEMORY_FILE", "part/canary", {"read_graph": lambda path: {}}),
+    "kubernetes": ("KUBECONFIG", "part/canary", {"configuration_view": lambda path: {}}),
 }
 
 
-@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("slug", REPLACED)
 def test_a_link_that_replaces_a_folder_after_the_server_was_added_leads_nowhere(
-    start: Start, call: Call, repository: Path, secrets: list[Path], name: str
+    start: Start, call: Call, repository: Path, secrets: list[Path], slug: str
 ) -> None:
-    slug, parameter, path, build_call = REPLACED[name]
+    parameter, path, calls = REPLACED[slug]
     part, target = repository / "part", secrets[1].parent
     part.mkdir()
     if slug == "kubernetes":
@@ -204,13 +189,13 @@ def test_a_link_that_replaces_a_folder_after_the_server_was_added_leads_nowhere(
         create_repository(part)
     server = start(slug, **{parameter: str(repository / path)})
     replace_by_link(repository, part, target)
-    tool, arguments = build_call(repository / path)
     outputs = []
     for _ in range(2):  # in the running server, and after its next start
-        try:
-            outputs.append(call(f"mcp_{slug}_{tool}", arguments).text)
-        except (Problem, UpstreamError) as problem:
-            outputs.append(str(problem))
+        for tool, build_arguments in calls.items():
+            try:
+                outputs.append(call(f"mcp_{slug}_{tool}", build_arguments(repository / path)).text)
+            except (Problem, UpstreamError) as problem:
+                outputs.append(str(problem))
         get_runtime().call(get_connection_pool().forget_server, server.pk)
     assert CANARY not in "".join(outputs)
     assert not has_new_files(target)

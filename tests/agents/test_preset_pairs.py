@@ -192,59 +192,99 @@ FILE_SETTINGS = {
     "order of files": "[diff]\norderFile = {secret}\n",
 }
 REDIRECTIONS = ("gitdir", "commondir", "alternates", "worktree", "include", "head", *FILE_SETTINGS)
+# They redirect the repository itself: a server may also be started with one.
+REDIRECTED_REPOSITORIES = ("gitdir", "commondir", "worktree")
+Write = Callable[[Path, str], None]
 
 
-@pytest.mark.parametrize("name", REDIRECTIONS)
+@pytest.fixture
+def write(start: Start, call: Call, workspace: Path, helper: Agent) -> Write:
+    """Return a function that writes a file of the workspace with the preset `filesystem`."""
+    Agent.objects.filter(pk=helper.pk).update(calls_per_minute=1_000)
+    start("filesystem", FOLDER=str(workspace))
+
+    def write_file(path: Path, text: str) -> None:
+        call("mcp_filesystem_write_file", {"path": str(path), "content": text})
+        assert path.read_text() == text
+
+    return write_file
+
+
+def redirect(name: str, repository: Path, other_git: Path, secret: Path, write: Write) -> None:
+    """Redirect a working copy to files of another organization."""
+    git = repository / ".git"
+    config = git / "config"
+    if name == "gitdir":
+        subprocess.run(["rm", "-r", str(git)], check=True)
+        write(git, f"gitdir: {other_git}\n")
+    elif name == "commondir":
+        write(git / "commondir", f"{other_git}\n")
+    elif name == "alternates":
+        write(git / "objects" / "info" / "alternates", f"{other_git}/objects\n")
+    elif name == "worktree":
+        write(config, config.read_text() + f"[core]\nworktree = {secret.parent}\n")
+    elif name == "head":
+        write(git / "HEAD", f"ref: refs/heads/../../../../..{secret}\n")
+    elif name in FILE_SETTINGS:
+        write(config, config.read_text() + FILE_SETTINGS[name].format(secret=secret))
+    else:
+        write(config, config.read_text() + f"[include]\npath = {secret}\n")
+
+
+def use_repository(call: Call, repository: Path, other_head: str) -> str:
+    """Call what shows or commits files and commits; return all results."""
+    calls: tuple[tuple[str, dict[str, object]], ...] = (
+        ("log", {}),
+        ("show", {"revision": other_head}),
+        ("add", {"files": ["canary"]}),
+        ("diff_staged", {}),
+        ("commit", {"message": "x"}),
+        ("status", {}),
+    )
+    where = {"repo_path": str(repository)}
+    return "".join(call(f"mcp_git_git_{tool}", where | more).text for tool, more in calls)
+
+
 def test_git_cant_be_redirected_to_files_of_others(
     start: Start,
     call: Call,
-    workspace: Path,
+    write: Write,
+    repository: Path,
+    other_repository: Path,
+    secrets: list[Path],
+) -> None:
+    """Both servers start once: each redirection has its own repository below the server's."""
+    other_git = other_repository / ".git"
+    head = run_git("-C", str(other_repository), "rev-parse", "HEAD").strip()
+    start("git", REPOSITORY=str(repository))
+    own_results = use_repository(call, create_repository(repository / "own"), head)
+    assert "First" in own_results
+    leaks = {}
+    for name in REDIRECTIONS:
+        redirected = create_repository(repository / name)
+        redirect(name, redirected, other_git, secrets[0], write)
+        if CANARY in (results := use_repository(call, redirected, head)):
+            leaks[name] = results
+    assert leaks == {}
+
+
+@pytest.mark.parametrize("name", REDIRECTED_REPOSITORIES)
+def test_git_cant_be_started_with_a_repository_of_others(
+    start: Start,
+    call: Call,
+    write: Write,
     repository: Path,
     other_repository: Path,
     secrets: list[Path],
     name: str,
 ) -> None:
-    other_git, head = (
-        other_repository / ".git",
-        run_git("-C", str(other_repository), "rev-parse", "HEAD"),
-    )
-    start("filesystem", FOLDER=str(workspace))
-
-    def write(path: Path, text: str) -> None:
-        call("mcp_filesystem_write_file", {"path": str(path), "content": text})
-
-    config = repository / ".git" / "config"
-    if name == "gitdir":
-        run_git("init", "--quiet", str(workspace / "empty"))
-        subprocess.run(["rm", "-r", str(workspace / "empty" / ".git")], check=True)
-        repository = workspace / "empty"
-        write(repository / ".git", f"gitdir: {other_git}\n")
-    elif name == "commondir":
-        write(repository / ".git" / "commondir", f"{other_git}\n")
-    elif name == "alternates":
-        write(repository / ".git" / "objects" / "info" / "alternates", f"{other_git}/objects\n")
-    elif name == "worktree":
-        write(config, config.read_text() + f"[core]\nworktree = {secrets[0].parent}\n")
-    elif name == "head":
-        write(repository / ".git" / "HEAD", f"ref: refs/heads/../../../../..{secrets[0]}\n")
-    elif name in FILE_SETTINGS:
-        write(config, config.read_text() + FILE_SETTINGS[name].format(secret=secrets[0]))
-    else:
-        write(config, config.read_text() + f"[include]\npath = {secrets[0]}\n")
+    redirect(name, repository, other_repository / ".git", secrets[0], write)
+    head = run_git("-C", str(other_repository), "rev-parse", "HEAD").strip()
     try:
         start("git", REPOSITORY=str(repository))
     except Problem:
         return  # refused at the start
-    where = {"repo_path": str(repository)}
-    outputs = [
-        call("mcp_git_git_log", where).text,
-        call("mcp_git_git_show", {**where, "revision": head.strip()}).text,
-        call("mcp_git_git_add", {**where, "files": ["canary"]}).text,
-        call("mcp_git_git_diff_staged", where).text,
-        call("mcp_git_git_commit", {**where, "message": "x"}).text,
-        call("mcp_git_git_status", where).text,
-    ]
-    assert CANARY not in "".join(outputs)
+    assert CANARY not in use_repository(call, repository, head)
 
 
 def test_a_link_in_a_checkout_leads_nowhere(
@@ -353,8 +393,7 @@ def test_a_kubeconfig_cant_name_files_of_the_host(
 ) -> None:
     head = KUBECONFIG.format(script="x").partition("  user:\n")[0]
     text = head + KUBERNETES_FILES[name].format(secret=secrets[0])
-    start("filesystem", FOLDER=str(workspace))
-    call("mcp_filesystem_write_file", {"path": str(workspace / "kubeconfig"), "content": text})
+    (workspace / "kubeconfig").write_text(text)
     outputs = []
     try:
         start("kubernetes", KUBECONFIG=str(workspace / "kubeconfig"))
