@@ -96,9 +96,9 @@ def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{port}"
         assert fetch(f"{url}/healthz") == (200, '{"status": "ok"}')
         assert "bb-line" in fetch(f"{url}/static/bonobot/admin.css")[1]
-        assert "Sign in | Bonobot" in " ".join(fetch(f"{url}/admin/login/")[1].split())
+        assert "Sign in · Bonobot" in " ".join(fetch(f"{url}/admin/login/")[1].split())
         in_german = httpx.get(f"{url}/admin/login/", headers={"Accept-Language": "de"}, timeout=20)
-        assert "Anmelden | Bonobot" in " ".join(in_german.text.split())
+        assert "Anmelden · Bonobot" in " ".join(in_german.text.split())
         assert (
             json.loads(fetch(f"{url}/api/schema?format=json")[1])["info"]["version"] == __version__
         )
