@@ -18,7 +18,7 @@ from uuid import UUID
 from django.db.models import Count, Max
 
 from agents.admin.navigation import load_pending_counts
-from agents.models import AccessRequest, Approval, ElicitationRequest, Session
+from agents.models import AccessRequest, Agent, Approval, ElicitationRequest, Session
 from agents.wakeups import build_pages_topic
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -77,6 +77,17 @@ def _read_servers(organization_id: UUID) -> str:
     )
 
 
+def _read_agents(organization_id: UUID) -> str:
+    agents = Agent.objects.for_organization(organization_id)
+    members = Agent.members.through.objects.filter(agent__organization_id=organization_id)
+    return _hash_rows(
+        [
+            agents.aggregate(agents=Count("pk"), updated=Max("updated_at")),
+            members.aggregate(members=Count("pk"), latest=Max("pk")),
+        ]
+    )
+
+
 def _read_sessions(organization_id: UUID) -> str:
     rows = Session.objects.for_organization(organization_id).order_by("-pk")
     return _hash_rows(rows.values_list("pk", "status")[:MAX_ROWS])
@@ -117,6 +128,7 @@ TOPICS: Mapping[str, LiveTopic] = {
     "access_requests": LiveTopic(_read_access_requests, Action.RUN_AGENTS),
     "audit": LiveTopic(_read_audit, Action.VIEW_AUDIT, AUDIT_POLL_S),
     "servers": LiveTopic(_read_servers, Action.RUN_AGENTS),
+    "agents": LiveTopic(_read_agents, Action.RUN_AGENTS),
     "sessions": LiveTopic(_read_sessions, Action.RUN_AGENTS),
     "bulk_jobs": LiveTopic(_read_bulk_jobs),
     "verification": LiveTopic(_read_verification, Action.VIEW_AUDIT),

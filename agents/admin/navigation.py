@@ -14,6 +14,7 @@ from django.urls import get_script_prefix, reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from agents.access_requests import ANSWER_PERMISSIONS
 from agents.models import AccessRequest, Approval, ElicitationRequest, Session
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
@@ -419,25 +420,46 @@ def _build_items(
     for entry in entries:
         if can_open(principal, entry):
             link = _reverse(entry.url_name)
+            live_count = _choose_live_count(principal, entry.live_count)
             yield NavigationItem(
                 entry.title,
                 icon=entry.icon,
                 link=link,
                 description=entry.description,
-                live_count=entry.live_count,
-                badge=_format_badge(pending, entry.live_count),
+                live_count=live_count,
+                badge=_format_badge(pending, live_count),
                 children=tuple(_build_items(principal, entry.children, pending)),
                 views=tuple(
                     NavigationItem(
                         view.title,
                         icon="",
                         link=link + view.query,
-                        live_count=view.live_count,
-                        badge=_format_badge(pending, view.live_count),
+                        live_count=view_count,
+                        badge=_format_badge(pending, view_count),
                     )
                     for view in entry.views
+                    for view_count in (_choose_live_count(principal, view.live_count),)
                 ),
             )
+
+
+# What a person has to be able to do for a number of pending items to be theirs.
+_ANSWERING_ACTIONS = {
+    "definitions": (Action.APPROVE_DEFINITIONS,),
+    "calls": (Action.APPROVE_CALLS,),
+    "questions": (Action.APPROVE_CALLS, Action.RUN_AGENTS),
+    "access_requests": ANSWER_PERMISSIONS,
+    "inbox": (Action.APPROVE_CALLS,),
+}
+
+
+def _choose_live_count(principal: Principal, live_count: str) -> str:
+    """Return the number that the principal sees: of items that they can answer, blank for none."""
+    names = (live_count, "access_requests") if live_count == "inbox" else (live_count,)
+    for name in names:
+        if any(map(principal.may, _ANSWERING_ACTIONS.get(name, ()))):
+            return name
+    return ""
 
 
 def _format_badge(pending: PendingCounts, live_count: str) -> str:

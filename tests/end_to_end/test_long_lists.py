@@ -150,3 +150,18 @@ def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> N
     with olga.expect_navigation():
         save.click()
     assert [user.username for user in Agent.objects.get().members.all()] == ["person0777"]
+
+
+def test_the_first_agent_replaces_an_empty_list_and_others_are_counted(
+    olga: Page, acme: Organization
+) -> None:
+    changed_agents = CHANGED_APPROVALS.replace('"approvals"', '"agents"')
+    olga.goto("/admin/agents/agent/")
+    expect(olga.get_by_text("No agents yet")).to_be_visible()
+    factories.create_agent(acme)
+    with olga.expect_navigation():
+        olga.evaluate(changed_agents)
+    expect(olga.get_by_role("link", name="Helper").first).to_be_visible()
+    factories.create_agent(acme, "other")
+    olga.evaluate(changed_agents)
+    expect(olga.get_by_role("status").get_by_text("1 new")).to_be_visible()

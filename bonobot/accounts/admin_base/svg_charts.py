@@ -75,6 +75,7 @@ class Chart:
     """Bars over time, with the labels of both axes; see `admin/parts/chart.html`.
 
     `limit_at` is how far from the top a line for a limit is, in percent; None without a limit.
+    `legend` has the tone and title of each part of stacked bars.
     """
 
     title: Any
@@ -83,6 +84,7 @@ class Chart:
     labels: list[ChartLabel]
     limit_at: float | None = None
     limit_text: str = ""
+    legend: tuple[tuple[str, Any], ...] = ()
 
 
 def choose_axis(highest: int) -> list[int]:

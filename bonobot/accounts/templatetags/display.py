@@ -622,6 +622,8 @@ def field_text(field: Any) -> str:
     if isinstance(value, bool):
         return _("Yes") if value else _("No")
     choices = {str(key): str(title) for key, title in getattr(field.field, "choices", ())}
+    if isinstance(value, list | tuple):
+        return ", ".join(choices.get(str(item), str(item)) for item in value)
     text = choices.get(str(value), value)
     return format_number(text) if isinstance(text, int) else str(text if text is not None else "")
 

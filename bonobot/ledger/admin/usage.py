@@ -41,6 +41,7 @@ MAX_DAYS_DRAWN = 120
 UNNAMED_TITLES = {"agent": _("Without an agent"), "server": _("Without a server")}
 FILTERS = ("since", "until", "agent", "server", "tool", "model")
 AUDIT_FILTERS = {"agent": "agent_id", "server": "server_id"}
+CALLS_LEGEND = (("bar", _("succeeded")), ("denied", _("denied")), ("failed", _("failed")))
 INPUT_ATTRS = {"class": "bb-input"}
 
 
@@ -140,7 +141,9 @@ def _list_groups(request: HttpRequest, principal: Principal, by: str) -> list[di
 
 
 def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
-    """Return the days of a report as bars, of costs if there are any, otherwise of calls.
+    """Return the days of a report as bars: of costs, calls by outcome, or model turns.
+
+    It is the first of these that the report has.
 
     None for a report of several organizations, or of a single day.
     """
@@ -155,37 +158,62 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     steps = [(day, lines.get(day.isoformat()) or UsageLine()) for day in days[-MAX_DAYS_DRAWN:]]
     has_costs = any(line.cost_microusd for _day, line in steps)
-    numbers = [line.cost_microusd if has_costs else line.calls + line.turns for _day, line in steps]
-    axis = svg_charts.choose_axis(max(numbers))
-    kind = "model" if has_costs else "call"
-    bars = svg_charts.build_bars([[("", number)] for number in numbers], axis[0])
+    has_calls = not has_costs and any(line.calls for _day, line in steps)
+    if has_calls:
+        title, kind = _("Calls"), "call"
+        stacks = [
+            [("", line.ok), ("warn", line.refused), ("bad", line.errors)] for _day, line in steps
+        ]
+        highest = max(line.calls for _day, line in steps)
+    else:
+        title, kind = _("Cost") if has_costs else _("Model turns"), "model"
+        numbers = [line.cost_microusd if has_costs else line.turns for _day, line in steps]
+        stacks = [[("", number)] for number in numbers]
+        highest = max(numbers)
+    axis = svg_charts.choose_axis(highest)
+    bars = svg_charts.build_bars(stacks, axis[0])
     return Chart(
-        title=_("Cost") if has_costs else _("Calls and model turns"),
+        title=title,
         axis=[dollars(label) if has_costs else thousands(label) for label in axis],
         columns=[
             ChartColumn(
                 bar,
                 format_day(day),
                 _build_audit_url(report, *_get_day_span(day), kind=kind),
-                _build_values(line),
+                _build_call_values(line) if has_calls else _build_values(line, has_costs=has_costs),
             )
             for bar, (day, line) in zip(bars, steps, strict=True)
         ],
         labels=svg_charts.place_labels([format_day(day) for day, _line in steps]),
+        legend=CALLS_LEGEND if has_calls else (),
     )
 
 
-def _build_values(line: UsageLine) -> tuple[ChartValue, ...]:
+def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]:
     return (
-        ChartValue(_("Cost"), dollars(line.cost_microusd), "bar"),
+        ChartValue(_("Cost"), dollars(line.cost_microusd), "bar" if has_costs else "none"),
         ChartValue(_("Calls"), thousands(line.calls), "none"),
-        ChartValue(_("Model turns"), thousands(line.turns)),
-        ChartValue(_("Tokens"), thousands(line.tokens)),
+        ChartValue(_("Model turns"), thousands(line.turns), "none" if has_costs else "bar"),
+        ChartValue(_("Tokens"), thousands(line.tokens), "none"),
+    )
+
+
+def _build_call_values(line: UsageLine) -> tuple[ChartValue, ...]:
+    numbers = (line.ok, line.refused, line.errors)
+    return (
+        *(
+            ChartValue(title, thousands(number), tone)
+            for (tone, title), number in zip(CALLS_LEGEND, numbers, strict=True)
+        ),
+        ChartValue(_("Model turns"), thousands(line.turns), "none"),
+        ChartValue(_("Tokens"), thousands(line.tokens), "none"),
     )
 
 
 def _build_rows(report: UsageReport) -> list[dict[str, Any]]:
-    parts = [entry.line.calls + entry.line.turns for entry in report.entries]
+    parts = [entry.line.calls for entry in report.entries]
+    if not any(parts):
+        parts = [entry.line.turns for entry in report.entries]
     highest = max(parts, default=0)
     return [
         {"entry": entry, "line": entry.line, "url": _build_row_url(report, entry), "part": part}

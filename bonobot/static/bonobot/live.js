@@ -9,6 +9,7 @@
   const NOTIFY_KEY = "bonobot-notify";
   // Lists of the admin that change without their own script, by the class of the page's body.
   const LIST_TOPICS = {
+    "model-agent": "agents",
     "model-server": "servers",
     "model-session": "sessions",
     "model-elicitationrequest": "elicitations",
@@ -121,11 +122,16 @@
   // A list of the admin: known rows are updated in place; new ones are only counted, because they
   // would move the others.
   async function refreshList(event) {
+    if (event.detail.first || event.detail.topic !== findListTopic()) return;
     const list = document.getElementById("result_list");
-    if (!list || event.detail.first || event.detail.topic !== findListTopic()) return;
     const answer = await fetch(location.href, { credentials: "same-origin" }).catch(() => null);
     if (!answer?.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!list) {
+      // The first object replaces the text of an empty list.
+      if (fresh.getElementById("result_list")) location.reload();
+      return;
+    }
     const readKey = (row) => row.querySelector("th a, td a")?.getAttribute("href") ?? "";
     const rows = new Map(queryAll("tbody tr", list).map((row) => [readKey(row), row]));
     let newCount = 0;
@@ -146,7 +152,7 @@
   }
 
   function showNewRows(list, count) {
-    let link = document.querySelector("[data-new-rows]");
+    let link = document.querySelector("a[data-new-rows]");
     if (!link && count) {
       link = document.createElement("a");
       link.href = location.href;

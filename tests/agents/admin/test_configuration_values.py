@@ -4,6 +4,7 @@ import pytest
 
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.services import AgentSpec, update_agent
+from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.roles import Role
 from tests import admin_client, factories
 
@@ -43,6 +44,27 @@ def test_the_configuration_is_shown_as_values(auditor, helper):
     text = admin_client.get_text(page)
     for value in ("Answer politely.", "0 of 1,500 used", "3,600", "Model Offline"):
         assert value in text
+
+
+def test_skills_and_servers_are_shown_as_values(auditor, helper, acme):
+    administrator = factories.build_administrator(acme)
+    skill = save_skill(
+        administrator, SkillSpec(name="triage", text="Sort them.", agents=["helper"])
+    )
+    server = admin_client.create_web_server(acme)
+    pages = (
+        (auditor.get("agents_skill_edit", skill.pk), ("triage", "Sort them.", "Agents Helper")),
+        (
+            auditor.get("mcp_servers_server_configuration", server.pk),
+            ("Name web", "http://127.0.0.1:9/mcp", "Sign-in none", "Enabled Yes"),
+        ),
+    )
+    for page, values in pages:
+        content = get_content(page).partition("</main>")[0]
+        for control in ("<input", "<textarea", "<select", "<fieldset"):
+            assert control not in content
+        for value in values:
+            assert value in admin_client.get_text(content)
 
 
 def test_the_header_says_that_an_agent_is_disabled(auditor, helper, acme):

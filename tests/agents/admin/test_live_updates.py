@@ -48,6 +48,21 @@ def test_a_version_changes_only_when_its_rows_change(acme: Organization, helper:
 
 
 @pytest.mark.django_db
+def test_a_new_agent_and_a_new_member_change_the_list_of_agents(
+    acme: Organization, helper: Agent
+) -> None:
+    versions = [live_updates.read_versions(acme.pk, ["agents"])]
+    factories.create_agent(acme, "other")
+    versions.append(live_updates.read_versions(acme.pk, ["agents"]))
+    membership = factories.create_member(acme, Role.MEMBER)
+    helper.members.add(membership.id)
+    versions.append(live_updates.read_versions(acme.pk, ["agents"]))
+    factories.create_agent(factories.create_organization("else"))
+    assert live_updates.read_versions(acme.pk, ["agents"]) == versions[-1]
+    assert len({version["agents"] for version in versions}) == 3
+
+
+@pytest.mark.django_db
 def test_the_answer_to_an_access_request_changes_its_list(
     acme: Organization, helper: Agent
 ) -> None:

@@ -51,6 +51,26 @@ def test_the_documentation_names_pages_as_the_navigation_does() -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("role", "shown"),
+    [
+        (Role.OWNER, {"inbox": "2", "calls": "1", "access_requests": "1", "definitions": "1"}),
+        (Role.OPERATOR, {"access_requests": "1"}),
+        (Role.REVIEWER, {"inbox": "2", "calls": "1", "access_requests": "1", "definitions": "1"}),
+        (Role.AUDITOR, {}),
+    ],
+)
+def test_badges_count_what_the_person_can_answer(role: Role, shown: dict[str, str]) -> None:
+    acme = factories.create_organization()
+    factories.create_approval(factories.create_agent(acme))
+    factories.create_access_request(acme)
+    admin_client.declare_tool(admin_client.create_web_server(acme))
+    page = admin_client.sign_in(acme, role).get("agents_approval_changelist")
+    badges = re.findall(r'data-live-count="(\w+)"\s*>(\d+)<', page)
+    assert dict(badges) == shown
+
+
+@pytest.mark.django_db
 def test_each_organization_gets_its_own_counts_of_what_is_pending_now() -> None:
     acme, other_organization = (
         factories.create_organization("acme"),

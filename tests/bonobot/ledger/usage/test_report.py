@@ -16,7 +16,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.admin import usage as admin_usage
-from bonobot.ledger.models import TOOK, Rollup, RollupCursor
+from bonobot.ledger.models import TOOK, Rollup, RollupCursor, Summary
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.report import GROUPS, UsageQuery, load_usage_report
 from tests import admin_client, factories, large_organization, rest
@@ -187,6 +187,25 @@ def test_the_days_of_a_report_are_drawn_with_its_filters(acme: Organization) -> 
     assert all("resource_id=%3Dgpt" in link for link in days)
     today = admin.get("usage", since=timezone.localdate().isoformat())
     assert "<rect" not in today
+
+
+def test_without_costs_calls_are_drawn_by_outcome_and_turns_of_models_apart(
+    acme: Organization,
+) -> None:
+    admin = admin_client.sign_in(acme, Role.AUDITOR)
+    for table in (Rollup, Summary):
+        table.objects.update(cost_microusd=0)
+    page = admin.get("usage", by="agent")
+    text = admin_client.get_text(page)
+    assert "Calls per day succeeded denied failed" in text
+    total = int(re.findall(r"Calls ([0-9]+) Failed", text)[0])
+    heights = [float(height) for height in re.findall(r'<rect[^>]+height="([0-9.]+)"', page)]
+    assert len(heights) > 1
+    top = int(re.findall(r'bb-graph-axis"[^>]*>\s*<span>([0-9]+)<', page)[0])
+    assert sum(heights) * top / 100 <= total + 0.5  # without the turns
+    models = admin.get("usage", by="agent", model="=gpt")
+    assert "Model turns per day" in admin_client.get_text(models)
+    assert models.count("<rect") == 1
 
 
 def test_the_period_and_the_group_of_a_report_are_marked(acme: Organization) -> None:
