@@ -6,10 +6,12 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.db import transaction
+from django.db.models import UUIDField
 from django.utils import timezone
 
 from agents.models import Session
 from bonobot.core import celery_tasks, message_bus
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.message_bus import wake_listeners
 from bonobot.core.runtime import Runtime, get_runtime
@@ -106,7 +108,14 @@ def wake_pages(organization_id: UUID) -> None:
     wake_listeners(build_pages_topic(organization_id))
 
 
+_PARENT = PreparedQuery(
+    lambda: Session.objects.filter(
+        children=QueryParameter("session", output_field=UUIDField())
+    ).values_list("pk")
+)
+
+
 def wake_parent(session_id: UUID) -> None:
     """Wake the session that waits for this one, if any; call it in the transaction that ends it."""
-    for parent_id in Session.objects.filter(children=session_id).values_list("pk", flat=True):
+    for (parent_id,) in _PARENT.fetch(session=session_id):
         wake_session(parent_id)

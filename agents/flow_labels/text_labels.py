@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import UUIDField
 
 from agents.flow_labels.call_effects import build_flow_keys
 from agents.flow_labels.services import list_current_labels
@@ -48,6 +49,7 @@ from agents.models import (
 )
 from bonobot.accounts.models import Deletion, Invitation, Issuer, Organization, Provider, Token
 from bonobot.accounts.principals import Principal
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.ledger.audit.admin_changes import AdminChange
 from bonobot.ledger.audit.export import ExportedAuditLog
 from bonobot.ledger.models import AuditRow, FlowCell
@@ -171,13 +173,22 @@ def label_session_with_texts(actor: Actor, session: Session, *rows: TextRow | No
     add_session_labels(actor, session, _load_text_labels(session.organization_id, text_ids))
 
 
+_AGENT = QueryParameter("agent", output_field=UUIDField())
+_ASSIGNED_TEXTS = PreparedQuery(
+    lambda: AgentAssignment.objects.filter(agent=_AGENT).values_list(
+        "skill_id", "workflow_id", "callable_agent_id"
+    )
+)
+_SERVERS = PreparedQuery(
+    lambda: AgentServer.objects.filter(agent=_AGENT).order_by().values_list("server_id")
+)
+
+
 def _list_agent_text_ids(agent_id: UUID) -> set[UUID]:
     """Return the IDs of the texts that the model and the clients of an agent read (2 queries)."""
-    columns = ("skill_id", "workflow_id", "callable_agent_id")
-    assignments = AgentAssignment.objects.filter(agent=agent_id).values_list(*columns)
+    assignments = _ASSIGNED_TEXTS.fetch(agent=agent_id)
     text_ids = {text_id for assignment in assignments for text_id in assignment if text_id}
-    servers = AgentServer.objects.filter(agent=agent_id)
-    return text_ids | {agent_id, *servers.values_list("server_id", flat=True)}
+    return text_ids | {agent_id, *(server_id for (server_id,) in _SERVERS.fetch(agent=agent_id))}
 
 
 def label_endpoint_reader(principal: Principal, *, agent_id: UUID) -> None:

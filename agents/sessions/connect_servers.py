@@ -9,15 +9,17 @@ Servers that people connect or disconnect between two turns are reported to the 
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
+from django.db.models import CharField, UUIDField
 from django.utils import timezone
 
 from agents.calls.connections import connect_server, release_connections, set_connection_owner
@@ -27,6 +29,7 @@ from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.models import Agent, Inbox, Session
 from agents.sessions.leases import SessionLease
 from agents.sessions.tool_calls import build_holder_key
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
@@ -139,15 +142,7 @@ def load_server_state(
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     callable_tools = snapshot.list_callable_tools()
     server_ids = [UUID(server_id) for server_id in list_connected_servers(snapshot)]
-    servers = (
-        list(
-            Server.objects.filter(pk__in=server_ids)
-            .select_related("change_subscription")
-            .order_by("name")
-        )
-        if server_ids
-        else []
-    )
+    servers = _load_servers(server_ids) if server_ids else []
     in_use = {tool.facts.server_id for tool in callable_tools}
     endpoints = [snapshot.servers[server.pk].endpoint for server in servers]
     return ServerState(
@@ -166,6 +161,19 @@ def load_server_state(
             for endpoint in endpoints
         ),
     )
+
+
+def _load_servers(server_ids: Sequence[UUID]) -> list[Server]:
+    ids = {f"id_{index}": server_id for index, server_id in enumerate(server_ids)}
+    return _prepare_server_query(len(ids)).fetch(**ids)
+
+
+@lru_cache(maxsize=32)
+def _prepare_server_query(count: int) -> PreparedQuery:
+    """Return the query for a number of servers."""
+    ids: Any = [QueryParameter(f"id_{index}", output_field=UUIDField()) for index in range(count)]
+    servers = Server.objects.select_related("change_subscription").order_by("name")
+    return PreparedQuery(lambda: servers.filter(pk__in=ids))
 
 
 def _needs_connection(server: Server) -> bool:
@@ -269,14 +277,27 @@ class RunConnections:
             self._failures[server.id] = problem.code
 
 
+_MESSAGE_OF_OTHERS = PreparedQuery(
+    lambda: (
+        Inbox.objects.filter(
+            session=QueryParameter("session", output_field=UUIDField()), kind=Inbox.Kind.MESSAGE
+        )
+        .exclude(
+            actor_kind=QueryParameter("actor_kind", output_field=CharField()),
+            actor_id=QueryParameter("actor_id", output_field=CharField()),
+        )
+        .values_list("pk")[:1]
+    )
+)
+
+
 def find_connection_owner(session: Session) -> str:
     """Return the agent and the person or token whose MCP sessions this session may reuse.
 
     Empty if someone else wrote to the session: their data must not reach others by a server.
     """
     starter = {"actor_kind": session.started_by_kind, "actor_id": session.started_by_id}
-    messages = Inbox.objects.filter(session=session, kind=Inbox.Kind.MESSAGE)
-    if messages.exclude(**starter).exists():
+    if _MESSAGE_OF_OTHERS.fetch(session=session.pk, **starter):
         return ""
     parts = (session.organization_id, session.agent_id, *starter.values(), session.token_id)
     return ":".join(map(str, parts))

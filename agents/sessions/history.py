@@ -10,11 +10,14 @@ from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
+from django.db.models import IntegerField, UUIDField
+
 from agents.builtin_tools.toolsets.find_tools import MAX_FOUND_TOOLS
 from agents.llm import interface as llm_interface
 from agents.models import Step
 from agents.sessions.compaction import CompactionMarks, HistoryEntry, compact_messages
 from agents.sessions.model_retries_and_fallback import TurnFailure
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 
 # The error code for a conversation that is too long for its model.
 CONTEXT_EXCEEDED_CODE = "model_context_exceeded"
@@ -74,13 +77,21 @@ class SessionHistory:
     settled_steps: tuple[Step, ...] = ()
 
 
+_NEW_STEPS = PreparedQuery(
+    lambda: Step.objects.filter(
+        session=QueryParameter("session", output_field=UUIDField()),
+        seq__gt=QueryParameter("after_seq", output_field=IntegerField()),
+    ).order_by("seq")
+)
+
+
 def load_history(session_id: UUID, settled_steps: Sequence[Step] = ()) -> SessionHistory:
     """Load a session's history (one query); `settled_steps` aren't loaded again.
 
     Only the lease's holder may pass settled steps: no other process writes during the lease.
     """
     after_seq = settled_steps[-1].seq if settled_steps else 0
-    new_steps = Step.objects.filter(session_id=session_id, seq__gt=after_seq).order_by("seq")
+    new_steps = _NEW_STEPS.fetch(session=session_id, after_seq=after_seq)
     return build_history([*settled_steps, *new_steps])
 
 

@@ -18,13 +18,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import DurationField, F, Q, QuerySet, Value
+from django.db.models import DurationField, F, Q, QuerySet, UUIDField, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from agents.models import Runner, Session
 from agents.wakeups import notify_worker
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.process_identity import identify_this_process
 
 logger = logging.getLogger(__name__)
@@ -189,16 +190,25 @@ def _must_wait_for_suspect(session_id: UUID) -> bool:
     )
 
 
+_CLAIMABLE_SESSION = PreparedQuery(
+    lambda: Session.objects.filter(
+        Q(status=Session.Status.QUEUED) | _build_abandoned_filter(),
+        pk=QueryParameter("session", output_field=UUIDField()),
+    ).values_list("fence", "crashes")
+)
+
+
 def claim_session(session_id: UUID, runner_id: UUID) -> SessionLease | None:
     """Claim a queued or abandoned session; None if it is neither, or a suspect has to wait.
 
     Of several sessions that may have crashed their worker twice, one runs at a time.
     """
-    is_claimable = Q(status=Session.Status.QUEUED) | _build_abandoned_filter()
-    session = Session.objects.filter(is_claimable, pk=session_id).only("fence", "crashes").first()
-    if session is None or (session.crashes > 1 and _must_wait_for_suspect(session_id)):
+    claimable_session = _CLAIMABLE_SESSION.fetch_first(session=session_id)
+    if claimable_session is None:
         return None
-    fence = session.fence
+    fence, crashes = claimable_session
+    if crashes > 1 and _must_wait_for_suspect(session_id):
+        return None
     # The fence in the condition lets only one of two concurrent claims succeed.
     claimed_count = Session.objects.filter(pk=session_id, fence=fence).update(
         runner_id=runner_id,

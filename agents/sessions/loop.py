@@ -21,7 +21,7 @@ from agents.calls import pending_calls, pipeline
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.elicitations import services as elicitations
 from agents.llm import interface as llm_interface
-from agents.models import Agent, Approval, Inbox, Session, Step
+from agents.models import Agent, Approval, Session, Step
 from agents.sessions import step_store
 from agents.sessions.answer_notices import build_answer_notice
 from agents.sessions.child_sessions import cancel_children
@@ -421,9 +421,7 @@ def close_session(
     with transaction.atomic():
         update_leased_session(lease)  # lock the session's row before reading the inbox
         insert_steps(lease, end_steps)
-        has_new_messages = Inbox.objects.filter(
-            session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, processed_at=None
-        ).exists()
+        has_new_messages = step_store.has_new_messages(lease)
         must_requeue = has_new_messages and status != Session.Status.CANCELLED
         # Set before the commit: a later message queues the session and wakes its worker.
         lease.state.may_be_queued = must_requeue

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.db.models import UUIDField
+
 from agents.calls.explain import NoToolsReason
 from agents.calls.root_limits import RootSession
 from agents.llm import interface as llm_interface
@@ -21,6 +23,7 @@ from agents.sessions.mcp_host import SessionHost
 from agents.sessions.model_retries_and_fallback import NextRequest, find_next_request
 from agents.sessions.services import build_principal, load_token_rate
 from bonobot.accounts.principals import Principal
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,20 @@ class RunContext:
         return next_request.endpoint if next_request else self.endpoints[0]
 
 
+_SESSION = PreparedQuery(
+    lambda: Session.objects.filter(
+        pk=QueryParameter("session", output_field=UUIDField())
+    ).select_related("agent__model_endpoint", "model_endpoint", "workflow_run")
+)
+
+
 def load_run_context(lease: SessionLease) -> RunContext | None:
     """Load the context of a run; None if the session's cancellation was requested."""
     if step_store.is_cancel_requested(lease):
         return None
-    sessions = Session.objects.select_related(
-        "agent__model_endpoint", "model_endpoint", "workflow_run"
-    )
-    session = sessions.get(pk=lease.session_id)
+    session: Session | None = _SESSION.fetch_first(session=lease.session_id)
+    if session is None:
+        raise Session.DoesNotExist
     session.token_calls_per_minute = load_token_rate(session)
     agent, run = session.agent, getattr(session, "workflow_run", None)
     state, root = load_server_state(agent), _find_root(session)

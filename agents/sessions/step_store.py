@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Max
+from django.db.models import UUIDField
 from django.utils import timezone
 
 from agents.approvals.services import withdraw_approvals
@@ -17,7 +17,19 @@ from agents.models import Inbox, Session, Step
 from agents.sessions.leases import LeaseLost, SessionLease
 from agents.wakeups import notify_watchers
 from bonobot.core.db.fields import generate_uuid7
+from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
 from bonobot.core.text.untrusted_text import make_storable
+
+_SESSION = QueryParameter("session", output_field=UUIDField())
+_CANCEL_REQUEST = PreparedQuery(
+    lambda: Inbox.objects.filter(
+        session=_SESSION, kind=Inbox.Kind.CANCEL, processed_at=None
+    ).values_list("pk")[:1]
+)
+_PENDING_MESSAGES = PreparedQuery(lambda: Inbox.objects.filter(session=_SESSION, processed_at=None))
+_LAST_SEQ = PreparedQuery(
+    lambda: Step.objects.filter(session=_SESSION).order_by("-seq").values_list("seq")[:1]
+)
 
 
 class SessionStopped(Exception):
@@ -176,9 +188,7 @@ def save_pending_call_id(
 
 def is_cancel_requested(lease: SessionLease) -> bool:
     """Tell whether this session's cancellation was requested."""
-    return Inbox.objects.filter(
-        session_id=lease.session_id, kind=Inbox.Kind.CANCEL, processed_at=None
-    ).exists()
+    return bool(_CANCEL_REQUEST.fetch(session=lease.session_id))
 
 
 def check_not_stopped(lease: SessionLease) -> None:
@@ -193,20 +203,25 @@ def take_messages(lease: SessionLease) -> bool:
 
     Raises `SessionStopped` if the session's cancellation was requested.
     """
-    pending_messages = Inbox.objects.filter(session_id=lease.session_id, processed_at=None)
     with transaction.atomic():
         update_leased_session(lease)
-        messages = list(pending_messages)
+        messages: list[Inbox] = _PENDING_MESSAGES.fetch(session=lease.session_id)
         if any(item.kind == Inbox.Kind.CANCEL for item in messages):
             lease.state.is_canceled = True
             raise SessionStopped
         if messages:
             payloads = [item.payload | {"by": item.actor} for item in messages]
             insert_steps(lease, [build_step(Step.Kind.MESSAGE, payload) for payload in payloads])
-            pending_messages.filter(pk__in=[message.pk for message in messages]).update(
+            Inbox.objects.filter(pk__in=[message.pk for message in messages]).update(
                 processed_at=timezone.now()
             )
     return bool(messages)
+
+
+def has_new_messages(lease: SessionLease) -> bool:
+    """Tell whether messages arrived that aren't in steps yet."""
+    messages = _PENDING_MESSAGES.fetch(session=lease.session_id)
+    return any(message.kind == Inbox.Kind.MESSAGE for message in messages)
 
 
 def list_cancel_requests(runner_id: UUID) -> set[UUID]:
@@ -256,8 +271,7 @@ def insert_steps(lease: SessionLease, steps: Sequence[Step]) -> None:
         return
     state = lease.state
     if state.last_seq is None:
-        session_steps = Step.objects.filter(session_id=lease.session_id)
-        state.last_seq = session_steps.aggregate(last=Max("seq"))["last"] or 0
+        (state.last_seq,) = _LAST_SEQ.fetch_first(session=lease.session_id) or (0,)
     for step in steps:
         state.last_seq += 1
         step.session_id, step.seq, step.fence = lease.session_id, state.last_seq, lease.fence

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import connection
 from django.db.models import Field, QuerySet, Value
+from django.db.models import query as model_query
 
 
 class QueryParameter(Value):
@@ -36,7 +37,8 @@ def _prepare(field: "Field[Any, Any]", value: Any) -> Any:
 class PreparedQuery:
     """A query with parameters, for rows of one model or for tuples of their values.
 
-    It has neither related rows nor annotations. `build` is called once for each connection.
+    It has no annotations; related rows are those of `select_related`. `build` is called once for
+    each connection.
     """
 
     def __init__(self, build: Callable[[], QuerySet[Any, Any]]) -> None:
@@ -63,11 +65,16 @@ class _CompiledQuery:
     def __init__(self, rows: QuerySet[Any, Any]) -> None:
         self._compiler: Any = rows.query.get_compiler(connection=connection)
         self._sql, self._parameters = self._compiler.as_sql()
-        selected = [selection[0] for selection in self._compiler.select]
-        self._converters = self._compiler.get_converters(selected)
-        self._model, self._names = None, [column.target.attname for column in selected]
-        if self._compiler.klass_info and rows.query.default_cols:
+        columns = [selection[0] for selection in self._compiler.select]
+        self._converters = self._compiler.get_converters(columns)
+        self._model, self._names, self._related = None, [], []
+        model_info = self._compiler.klass_info
+        if model_info and rows.query.default_cols:
             self._model = rows.model
+            self._names = [columns[index].target.attname for index in model_info["select_fields"]]
+            # `Any`: the type stubs are those of a later Django.
+            build_populators: Any = model_query.get_related_populators
+            self._related = build_populators(model_info, self._compiler.select, connection.alias)
 
     def fetch(self, values: dict[str, Any]) -> list[Any]:
         """Execute the query and convert its rows."""
@@ -80,4 +87,13 @@ class _CompiledQuery:
             rows = self._compiler.apply_converters(rows, self._converters)
         if self._model is None:
             return [tuple(row) for row in rows]
-        return [self._model.from_db(connection.alias, self._names, row) for row in rows]
+        return [self._build_object(self._model, row) for row in rows]
+
+    def _build_object(self, model: Any, row: Any) -> Any:
+        if not self._related:
+            return model.from_db(connection.alias, self._names, row)
+        # As `ModelIterable` does; the model's own columns are the first ones.
+        built = model.from_db(connection.alias, self._names, row[: len(self._names)])
+        for populator in self._related:
+            populator.populate(row, built)
+        return built

@@ -9,7 +9,7 @@ from django.db.models import CharField, DateTimeField, UUIDField
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from agents.models import Agent
+from agents.models import Agent, Session, WorkflowRun
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
@@ -79,3 +79,38 @@ def test_a_time_is_that_of_the_call() -> None:
     query = PreparedQuery(lambda: Token.objects.usable_issued(moment))
     assert [token.name for token in query.fetch(moment=now)] == ["t"]
     assert query.fetch(moment=now + timedelta(hours=2)) == []
+
+
+def test_related_rows_are_joined() -> None:
+    """Those of a foreign key, of one behind it, and of a reverse relation, also if missing."""
+    acme = factories.create_organization()
+    helper = factories.create_agent(acme, "helper")
+    endpoint = helper.model_endpoint
+    sessions = [
+        Session.objects.create(organization=acme, agent=helper, model_endpoint=chosen)
+        for chosen in (endpoint, None)
+    ]
+    run = WorkflowRun.objects.create(
+        organization=acme,
+        session=sessions[0],
+        workflow=factories.create_workflow(helper),
+        version=1,
+        definition={},
+    )
+    query = PreparedQuery(
+        lambda: (
+            Session.objects.filter(organization=ORGANIZATION)
+            .select_related("agent__model_endpoint", "model_endpoint", "workflow_run")
+            .order_by("created_at")
+        )
+    )
+    for _ in range(2):
+        first, second = query.fetch(organization=acme.pk)
+        with CaptureQueriesContext(connection) as caught:
+            assert (first, second) == tuple(sessions)
+            assert [row.agent for row in (first, second)] == [helper, helper]
+            assert [row.agent.model_endpoint for row in (first, second)] == [endpoint, endpoint]
+            assert [row.model_endpoint for row in (first, second)] == [endpoint, None]
+            assert first.workflow_run == run
+            assert not hasattr(second, "workflow_run")
+        assert not caught.captured_queries
