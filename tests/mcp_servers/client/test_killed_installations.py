@@ -3,11 +3,11 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -20,57 +20,14 @@ from tests.mcp_servers.client.test_package_installation import (
     packages,
     registry,
 )
-from tests.parts import ROOT
+from tests.processes import Process, start_process
 from tests.servers.npm_registry import Registry
 from tests.wait import eventually
 
 pytestmark = [pytest.mark.npm, pytest.mark.whole]
 __all__ = ["packages", "registry"]
 
-# A worker that installs, and kills itself at a step: before or after the call of a function.
-WORKER = """
-import asyncio, os, signal, sys
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
-import django
-django.setup()
-from pathlib import Path
-from dataclasses import replace
-from mcp_servers.client import package_installation
-from tests.mcp_servers.client.test_package_installation import build_npx_endpoint
-from tests.servers.npm_registry import Registry
-
-url, packages, when, owner, name, number, reinstall = sys.argv[1:]
-calls = 0
-
-def kill_self():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-if name:
-    holder = Path if owner == "Path" else package_installation
-    holder = package_installation.PackageLocation if owner == "PackageLocation" else holder
-    function = getattr(holder, name)
-
-    async def function_that_kills_when_awaited(*args, **kwargs):
-        await function(*args, **kwargs)
-        kill_self()
-
-    def function_that_kills(*args, **kwargs):
-        global calls
-        is_ours = owner != "Path" or str(args[0]).startswith(packages)
-        calls += is_ours
-        if is_ours and calls == int(number) and when == "before":
-            kill_self()
-        result = function(*args, **kwargs)
-        if is_ours and calls == int(number) and when == "after":
-            kill_self()
-        return result
-
-    is_async = asyncio.iscoroutinefunction(function)
-    setattr(holder, name, function_that_kills_when_awaited if is_async else function_that_kills)
-
-endpoint = build_npx_endpoint(Registry(url=url), Path(packages), install_wait_s=60)
-asyncio.run(package_installation.install_package(endpoint, reinstall=reinstall == "reinstall"))
-"""
+WORKER = "tests.mcp_servers.client.killed_worker"
 # Before or after the nth call of a function.
 STEPS = {
     "before the folder": ("before", "PackageLocation", "create_folder", 1),
@@ -87,16 +44,24 @@ STEPS = {
 @contextmanager
 def start_worker(
     registry: Registry, packages: Path, *step: object, reinstall: bool = False
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[Process]:
+    """Start a worker that installs the package, and kills itself at a step."""
     when, owner, name, number = map(str, step or ("", "", "", 0))
-    command = [sys.executable, "-c", WORKER, registry.url, str(packages)]
+    command = [sys.executable, "-m", WORKER, registry.url, str(packages)]
     command += [when, owner, name, number, "reinstall" if reinstall else ""]
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ, stderr=subprocess.PIPE)
+    process = start_process(
+        f"worker-{uuid4().hex[:8]}", command, folder=packages.parent, env=os.environ
+    )
     try:
         yield process
     finally:
         process.kill()
-        process.communicate()
+
+
+def kill_worker(worker: Process) -> None:
+    """Kill the worker alone, not its group."""
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.popen.wait(10)
 
 
 def list_names(packages: Path) -> list[str]:
@@ -122,7 +87,7 @@ async def test_a_server_starts_after_its_installation_was_killed(
     connections: ConnectionPool, registry: Registry, packages: Path, step: str
 ) -> None:
     with start_worker(registry, packages, *STEPS[step]) as process:
-        assert await asyncio.to_thread(process.wait, 60) == -signal.SIGKILL, process.stderr
+        assert await asyncio.to_thread(process.popen.wait, 60) == -signal.SIGKILL, process.log()
     endpoint = build_npx_endpoint(registry, packages)
     installation = find_installation(endpoint)
     assert installation
@@ -142,7 +107,7 @@ async def test_the_installed_package_is_used_after_a_reinstallation_was_killed(
     before = (await install_package(endpoint)).command
     when, owner, name, number = STEPS[step]
     with start_worker(registry, packages, when, owner, name, number, reinstall=True) as process:
-        assert await asyncio.to_thread(process.wait, 60) == -signal.SIGKILL
+        assert await asyncio.to_thread(process.popen.wait, 60) == -signal.SIGKILL
     after = (await install_package(endpoint)).command
     assert (after == before) is (step != "after the exchange of links")
     assert Path(before).exists()
@@ -160,8 +125,8 @@ async def test_workers_that_start_at_once_install_once(
         start_worker(registry, packages) as first,
         start_worker(registry, packages) as second,
     ):
-        assert await asyncio.to_thread(first.wait, 60) == 0
-        assert await asyncio.to_thread(second.wait, 60) == 0
+        assert await asyncio.to_thread(first.popen.wait, 60) == 0, first.log()
+        assert await asyncio.to_thread(second.popen.wait, 60) == 0, second.log()
     assert sum(path.endswith(".tgz") for path in registry.asked) == 1
     await check_installation(connections, registry, packages)
     assert len(list_folders(packages)) == 1
@@ -174,10 +139,9 @@ async def test_a_waiting_worker_installs_after_the_first_one_was_killed(
     with start_worker(registry, packages) as first:
         assert await asyncio.to_thread(registry.packed.wait, 60)
         with start_worker(registry, packages) as second:
-            first.kill()
-            first.wait()
+            kill_worker(first)
             registry.sends.set()
-            assert await asyncio.to_thread(second.wait, 60) == 0
+            assert await asyncio.to_thread(second.popen.wait, 60) == 0, second.log()
     await check_installation(connections, registry, packages)
     assert len(list_folders(packages)) == 1
 
@@ -187,8 +151,7 @@ async def test_the_installer_ends_with_its_worker(registry: Registry, packages: 
     with start_worker(registry, packages) as worker:
         assert await asyncio.to_thread(registry.packed.wait, 60)
         assert list_installers(packages)
-        worker.kill()
-        worker.wait()
+        kill_worker(worker)
         eventually(lambda: not list_installers(packages), within=10, what="the installer's end")
 
 
