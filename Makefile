@@ -85,8 +85,11 @@ quick: TEST_PROCESSES = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 quick: $(INSTALLED) ## Check a change before a commit, in at most 90 s: lint, types, the tests without processes
 	@"$(PY)" -m ruff check --quiet --force-exclude $(CHANGED)
 	@"$(PY)" -m ruff format --check --quiet --force-exclude $(CHANGED)
-	@"$(PY)" -m mypy --no-error-summary
-	@$(PYTEST) --quick $(ARGS)
+	@# mypy uses one processor, so the tests run meanwhile.
+	@log=$$(mktemp); "$(PY)" -m mypy --no-error-summary >"$$log" 2>&1 & types=$$!; \
+	trap 'kill $$types 2>/dev/null || :; rm -f "$$log"' EXIT; \
+	$(PYTEST) --quick $(ARGS); status=$$?; \
+	wait $$types || status=1; cat "$$log"; exit $$status
 
 test: $(INSTALLED) ## Run the suite; ARGS="-n0 -k words" narrows it, in one process; TEST_SUITE=whole adds builds
 	@$(PYTEST) $(ARGS)
