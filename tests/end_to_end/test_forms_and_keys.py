@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 from django.conf import settings
@@ -295,20 +296,18 @@ COVERED_BY_TOASTS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
-@pytest.mark.parametrize("page_name", ["servers", "change", "configuration"])
-def test_messages_cover_neither_tabs_nor_primary_buttons(
-    olga: Page, acme: Organization, page_name: str, width: int
-) -> None:
+def test_messages_cover_neither_tabs_nor_primary_buttons(olga: Page, acme: Organization) -> None:
     agent = factories.create_agent(acme)
-    olga.set_viewport_size({"width": width, "height": 800})
-    olga.goto(f"/admin/agents/agent/{agent.pk}/{page_name}/")
-    for text in ("The server was attached.", "A long text " * 12):
-        olga.evaluate(
-            "text => document.dispatchEvent(new CustomEvent('bonobot:toast', {detail: text}))", text
-        )
-        expect(olga.locator("[data-toasts] .bb-notice").last).to_be_in_viewport()
-        assert olga.evaluate(COVERED_BY_TOASTS) == []
+    for width, page_name in product((1440, 375), ("servers", "change", "configuration")):
+        olga.set_viewport_size({"width": width, "height": 800})
+        olga.goto(f"/admin/agents/agent/{agent.pk}/{page_name}/")
+        for text in ("The server was attached.", "A long text " * 12):
+            olga.evaluate(
+                "text => document.dispatchEvent(new CustomEvent('bonobot:toast', {detail: text}))",
+                text,
+            )
+            expect(olga.locator("[data-toasts] .bb-notice").last).to_be_in_viewport()
+            assert olga.evaluate(COVERED_BY_TOASTS) == [], (page_name, width)
 
 
 @pytest.mark.parametrize(

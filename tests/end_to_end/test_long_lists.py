@@ -17,6 +17,7 @@ from tests.end_to_end.accounts import create_member, sign_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.whole]
 
+WIDTHS = (1440, 375)
 # What the stream of live updates announces.
 CHANGED_APPROVALS = """document.dispatchEvent(
   new CustomEvent("bonobot:change", { detail: { topic: "approvals", first: false } })
@@ -37,46 +38,57 @@ def olga(acme: Organization, live_server: LiveServer, module_browser: Browser) -
     get_writer().close()
 
 
-@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
 def test_300_tools_are_reviewed_and_set_without_scrolling_back(
-    olga: Page, acme: Organization, width: int
+    olga: Page, acme: Organization
 ) -> None:
     agent = factories.create_agent(acme)
     server = admin_client.create_web_server(acme)
     large_organization.declare_tools([server], 300)
     large_organization.attach_servers(agent, [server])
-    olga.set_viewport_size({"width": width, "height": 800})
-    olga.goto(f"/admin/mcp_servers/server/{server.pk}/definitions/?state=waiting")
-    olga.locator("input[name=seen]").last.check()
-    approve = olga.get_by_role("button", name="Approve selected")
-    expect(approve).to_be_in_viewport()
-    approve.click(trial=True)  # nothing covers it
-    olga.goto(f"/admin/agents/agent/{agent.pk}/servers/")
-    olga.locator("tr[data-find-item] input.bb-tick").nth(250).check()
-    allow = olga.locator("[data-matrix-bar] .bb-bulk button:visible").first
-    expect(allow).to_be_in_viewport()
-    allow.click(trial=True)
+    for width in WIDTHS:
+        olga.set_viewport_size({"width": width, "height": 800})
+        olga.goto(f"/admin/mcp_servers/server/{server.pk}/definitions/?state=waiting")
+        olga.locator("input[name=seen]").last.check()
+        approve = olga.get_by_role("button", name="Approve selected")
+        expect(approve).to_be_in_viewport()
+        approve.click(trial=True)  # nothing covers it
+        olga.goto(f"/admin/agents/agent/{agent.pk}/servers/")
+        olga.locator("tr[data-find-item] input.bb-tick").nth(250).check()
+        allow = olga.locator("[data-matrix-bar] .bb-bulk button:visible").first
+        expect(allow).to_be_in_viewport()
+        allow.click(trial=True)
 
 
-@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
-def test_120_calls_of_three_pages_are_approved_at_once(
-    olga: Page, acme: Organization, width: int
-) -> None:
+def test_120_calls_of_three_pages_are_approved_at_once(olga: Page, acme: Organization) -> None:
     agent = factories.create_agent(acme)
     for n in range(120):
         factories.create_approval(agent, own_name=f"call{n}")
-    olga.set_viewport_size({"width": width, "height": 800})
-    olga.goto("/admin/agents/approval/")
-    row = olga.locator("[data-inbox-item]").nth(3)
+    for width in WIDTHS:
+        olga.set_viewport_size({"width": width, "height": 800})
+        olga.goto("/admin/agents/approval/")
+        check_selection(olga)
+        with olga.expect_navigation():
+            olga.locator("[data-selection-actions]").get_by_role("button", name="Approve").click()
+        confirm = olga.get_by_role("button", name="Approve all 120 calls")
+        expect(confirm).to_be_in_viewport()
+    with olga.expect_navigation():
+        confirm.click()
+    expect(olga.locator("[data-toasts]")).to_contain_text("Calls approved: 120.")
+    assert not Approval.objects.pending().exists()
+
+
+def check_selection(page: Page) -> None:
+    """Select calls of the shown page and of all pages, and leave all selected."""
+    row = page.locator("[data-inbox-item]").nth(3)
     place = row.bounding_box()
-    head = olga.locator(".bb-pane-list .bb-pane-head")
-    every = olga.get_by_label("Select all shown")
-    across = olga.get_by_label("Select 70 calls on other pages, too")
+    head = page.locator(".bb-pane-list .bb-pane-head")
+    every = page.get_by_label("Select all shown")
+    across = page.get_by_label("Select 70 calls on other pages, too")
     expect(across).to_be_hidden()
-    expect(olga.get_by_text("70 more calls on other pages")).to_be_visible()
+    expect(page.get_by_text("70 more calls on other pages")).to_be_visible()
     every.check()
     across.check()
-    approve = olga.locator("[data-selection-actions]").get_by_role("button", name="Approve")
+    approve = page.locator("[data-selection-actions]").get_by_role("button", name="Approve")
     expect(approve).to_contain_text("120")
     row.get_by_role("checkbox").uncheck()
     expect(across).not_to_be_checked()
@@ -91,14 +103,6 @@ def test_120_calls_of_three_pages_are_approved_at_once(
         assert box
         assert frame
         assert frame["y"] <= box["y"] < box["y"] + box["height"] <= frame["y"] + frame["height"]
-    with olga.expect_navigation():
-        approve.click()
-    confirm = olga.get_by_role("button", name="Approve all 120 calls")
-    expect(confirm).to_be_in_viewport()
-    with olga.expect_navigation():
-        confirm.click()
-    expect(olga.locator("[data-toasts]")).to_contain_text("Calls approved: 120.")
-    assert not Approval.objects.pending().exists()
 
 
 def test_calls_that_move_to_another_page_stay_selectable(olga: Page, acme: Organization) -> None:
