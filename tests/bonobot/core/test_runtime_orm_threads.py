@@ -153,7 +153,7 @@ def test_callers_whose_work_has_not_started_are_canceled_when_the_runtime_closes
     async def start_callers() -> None:
         callers.append(asyncio.create_task(runtime.run_orm(int)))
         callers.extend(asyncio.create_task(TransactionBatcher().run(int)) for _ in range(2))
-        await asyncio.sleep(0)
+        await asyncio.wait(callers, timeout=0)  # until they have started
 
     async def close_and_wait() -> None:
         closing = asyncio.create_task(runtime.aclose(WAIT_S))
