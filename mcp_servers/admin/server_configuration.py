@@ -132,6 +132,8 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
     if not server.speaks_mcp:
         return show_api_configuration(visit)
     posted = visit.request.POST if visit.request.method == "POST" else None
+    if posted is not None:
+        visit.principal.require(Action.MANAGE_SERVERS)
     form = ServerForm(visit.principal, posted, initial=build_initial(server))
     if posted is not None and form.is_valid():
         try:

@@ -269,10 +269,12 @@ def test_an_auditor_cant_change_a_configuration(
     acme: Organization, server_with_secrets: Server
 ) -> None:
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
-    page = auditor.post(
-        "mcp_servers_server_configuration", server_with_secrets.pk, **(HTTP | {"name": "mine"})
+    auditor.post(
+        "mcp_servers_server_configuration",
+        server_with_secrets.pk,
+        status=403,
+        **(HTTP | {"name": "mine"}),
     )
-    assert "forbidden" in page
     server_with_secrets.refresh_from_db()
     assert server_with_secrets.name == "weather"
 
