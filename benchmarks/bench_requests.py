@@ -9,12 +9,12 @@ on the same loop. The table has the best and the median round, because other loa
 makes rounds slower.
 """
 
-import asyncio
 import itertools
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -26,8 +26,8 @@ from rich.table import Table
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent
 from agents.services import attach_server
-from benchmarks.governed_call import NEVER, measure_calls
-from benchmarks.upstream_server import META, SAID, SCHEMA, arguments
+from benchmarks.governed_call import NEVER, measure_calls, send_to_gateway
+from benchmarks.upstream_server import SAID, SCHEMA, arguments, build_modern_request
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
@@ -52,13 +52,12 @@ def test_the_cost_of_resources_read() -> None:
     table = _build_table("request", "at once")
     with _open_gateway() as (agent, token):
         numbers = itertools.count()
+        request = partial(send_request, GatewayApplication(), agent, token)
         calls: dict[str, Call] = {
-            "tools/call": lambda: send_request(
-                agent, token, "tools/call", name="mcp_web_echo", arguments=arguments(next(numbers))
+            "tools/call": lambda: request(
+                "tools/call", name="mcp_web_echo", arguments=arguments(next(numbers))
             ),
-            "resources/read": lambda: send_request(
-                agent, token, "resources/read", uri=f"web+{URI}"
-            ),
+            "resources/read": lambda: request("resources/read", uri=f"web+{URI}"),
         }
         for concurrency in CONCURRENCY:
             rounds: dict[str, list[float]] = {name: [] for name in calls}
@@ -106,52 +105,15 @@ def _answer(asked: RecordedRequest) -> bytes:
     return raw_http_server.result(asked, results.get(asked.method, SAID))
 
 
-_gateways: dict[str, GatewayApplication] = {}
-
-
-async def send_request(agent: Agent, token: str, method: str, **params: Any) -> dict[str, Any]:
-    """Send a modern request to the gateway's ASGI application; return its result."""
-    gateway = _gateways.setdefault(agent.slug, GatewayApplication())
-    meta = {
-        f"{META}protocolVersion": raw_http_server.MODERN,
-        f"{META}clientInfo": {"name": "bench", "version": "1"},
-        f"{META}clientCapabilities": {},
-    }
-    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-    body = json.dumps(message).encode()
-    headers = {
-        "host": "127.0.0.1",
-        "accept": "application/json, text/event-stream",
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        "mcp-protocol-version": raw_http_server.MODERN,
-        "mcp-method": method,
-        "mcp-name": params.get("name") or params["uri"],
-        "authorization": f"Bearer {token}",
-    }
-    incoming = [{"type": "http.request", "body": body, "more_body": False}]
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return incoming.pop() if incoming else await asyncio.Event().wait()
-
-    async def send(event: Any) -> None:
-        sent.append(event)
-
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": f"/mcp/agents/{agent.slug}",
-        "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        "client": ("127.0.0.1", 1),
-    }
-    await gateway(scope, receive, send)
-    answer = json.loads(b"".join(event.get("body", b"") for event in sent[1:]))
+async def send_request(
+    gateway: GatewayApplication, agent: Agent, token: str, method: str, **params: Any
+) -> None:
+    """Send a modern request to the gateway, which has to return a result without an error."""
+    name = params.get("name") or params["uri"]
+    headers, body = build_modern_request(method, name, params, token=token)
+    answer = json.loads(await send_to_gateway(gateway, agent, headers, body))
     assert "result" in answer, answer
     assert not answer["result"].get("isError"), answer
-    result: dict[str, Any] = answer["result"]
-    return result
 
 
 def _measure(call: Call, *, calls: int, at_once: int) -> float:

@@ -119,20 +119,28 @@ def _build_gateway_call(administrator: Principal, agent: Agent, numbers: Iterato
 
     async def requested() -> None:
         headers, body = modern_request("mcp_web_echo", next(numbers), token)
-        incoming = [{"type": "http.request", "body": body, "more_body": False}]
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return incoming.pop() if incoming else await asyncio.Event().wait()
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        scope: dict[str, Any] = {"type": "http", "method": "POST", "query_string": b""}
-        scope |= {"path": f"/mcp/agents/{agent.slug}", "headers": fields}
-        scope["client"] = ("127.0.0.1", 1)
-        await gateway(scope, receive, send)
-        assert sent[0]["status"] == 200, sent
+        await send_to_gateway(gateway, agent, headers, body)
 
     return requested
+
+
+async def send_to_gateway(
+    gateway: GatewayApplication, agent: Agent, headers: dict[str, str], body: bytes
+) -> bytes:
+    """Send a request to the ASGI application of an agent's gateway; return the response's body."""
+    incoming = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return incoming.pop() if incoming else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "query_string": b""}
+    scope |= {"path": f"/mcp/agents/{agent.slug}", "headers": fields}
+    scope["client"] = ("127.0.0.1", 1)
+    await gateway(scope, receive, send)
+    assert sent[0]["status"] == 200, sent
+    return b"".join(event.get("body", b"") for event in sent[1:])

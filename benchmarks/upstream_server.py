@@ -37,13 +37,20 @@ def arguments(number: int) -> dict[str, Any]:
 
 def modern_request(tool: str, number: int, token: str = "") -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of a modern call of the upstream's tool."""
+    params = {"name": tool, "arguments": arguments(number)}
+    return build_modern_request("tools/call", tool, params, number=number, token=token)
+
+
+def build_modern_request(
+    method: str, name: str, params: dict[str, Any], *, number: int = 1, token: str = ""
+) -> tuple[dict[str, str], bytes]:
+    """Return the headers and the body of a modern request about the tool or resource `name`."""
     meta = {
         f"{META}protocolVersion": raw_http_server.MODERN,
         f"{META}clientInfo": {"name": "bench", "version": "1"},
         f"{META}clientCapabilities": {},
     }
-    params = {"name": tool, "arguments": arguments(number), "_meta": meta}
-    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params | {"_meta": meta}}
     body = json.dumps(message).encode()
     return {
         "Host": "127.0.0.1",
@@ -51,7 +58,7 @@ def modern_request(tool: str, number: int, token: str = "") -> tuple[dict[str, s
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),
         "MCP-Protocol-Version": raw_http_server.MODERN,
-        "Mcp-Method": "tools/call",
-        "Mcp-Name": tool,
+        "Mcp-Method": method,
+        "Mcp-Name": name,
         **({"Authorization": f"Bearer {token}"} if token else {}),
     }, body

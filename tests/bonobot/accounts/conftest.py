@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from bonobot.accounts.models import User
+from bonobot.accounts.roles import Role
+from tests import factories
 from tests.own_cache import clear_cache
 
 
@@ -21,3 +24,19 @@ def account_mail(settings: Any) -> Iterator[None]:
     clear_cache()
     yield
     clear_cache()
+
+
+@pytest.fixture
+def over_tls(settings: Any) -> Iterator[None]:
+    """Use TLS, where the origin of a passkey is checked, and clear the attempts."""
+    settings.MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = False
+    clear_cache()
+    yield
+    clear_cache()
+
+
+@pytest.fixture
+def anna() -> User:
+    """Return the owner of a new organization."""
+    acme = factories.create_organization()
+    return User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)

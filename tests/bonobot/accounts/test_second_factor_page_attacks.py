@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
@@ -30,23 +30,8 @@ from tests.bonobot.accounts.test_second_factor_passkey_attacks import (
     read_options,
     sign_in,
 )
-from tests.own_cache import clear_cache
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _over_tls(settings: Any) -> Iterator[None]:
-    settings.MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = False
-    clear_cache()
-    yield
-    clear_cache()
-
-
-@pytest.fixture
-def anna() -> User:
-    acme: Organization = factories.create_organization()
-    return User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("over_tls")]
 
 
 # -- pages that change or show factors need a recent sign-in ---------------------------------------

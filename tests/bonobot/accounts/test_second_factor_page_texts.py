@@ -4,7 +4,6 @@ Each page is opened after the steps of a person, so that its messages and errors
 """
 
 import re
-from collections.abc import Iterator
 from html import unescape
 from typing import Any
 
@@ -16,16 +15,13 @@ from django.test import Client
 from django.urls import reverse
 
 from bonobot.accounts.models import User
-from bonobot.accounts.roles import Role
 from bonobot.accounts.views.login import PAGE_TITLES
-from tests import factories
 from tests.bonobot.accounts.software_passkey import SecurityKey
 from tests.bonobot.accounts.test_second_factor import PASSWORD, build_code, read_secret
 from tests.bonobot.accounts.test_second_factor_page_attacks import list_url_names
 from tests.bonobot.accounts.test_second_factor_passkey_attacks import read_options
-from tests.own_cache import clear_cache
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("over_tls")]
 
 WITHOUT_PAGE = {"mfa_download_recovery_codes"}  # a text file
 # Of names: of the product, and of the person.
@@ -52,20 +48,6 @@ EXPECTED: list[tuple[str, str]] = [
     ("Added just now, never used", "Hinzugefügt gerade eben, nie verwendet"),
     ("1 passkey", "1 Passkey"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _over_tls(settings: Any) -> Iterator[None]:
-    settings.MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = False
-    clear_cache()
-    yield
-    clear_cache()
-
-
-@pytest.fixture
-def anna() -> User:
-    acme = factories.create_organization()
-    return User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)
 
 
 class Visit:

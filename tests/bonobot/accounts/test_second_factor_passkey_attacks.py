@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,25 +18,9 @@ from tests import factories
 from tests.admin_client import is_signed_in
 from tests.bonobot.accounts.software_passkey import SecurityKey
 from tests.bonobot.accounts.test_second_factor import PASSWORD
-from tests.own_cache import clear_cache
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("over_tls")]
 ADD, ASK = "mfa_add_webauthn", "mfa_authenticate"
-
-
-@pytest.fixture(autouse=True)
-def _over_tls(settings: Any) -> Iterator[None]:
-    """Use TLS, where the origin is checked, and clear the attempts."""
-    settings.MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = False
-    clear_cache()
-    yield
-    clear_cache()
-
-
-@pytest.fixture
-def anna() -> User:
-    acme: Organization = factories.create_organization()
-    return User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)
 
 
 def sign_in(name: str = "anna") -> Client:
