@@ -2,6 +2,8 @@
 
 import io
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +25,8 @@ from bonobot.core.crypto.encrypted_fields import UnreadableSecret
 from bonobot.core.problems import Conflict
 from bonobot.ledger.models import AuditRow
 from bonobot.maintenance import key_rotation
-from tests.processes import build_environment, start_process
-from tests.wait import eventually
+from tests.parts import ROOT
+from tests.processes import build_environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ANA = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:1"))
@@ -85,25 +87,45 @@ def test_all_values_are_encrypted_with_the_new_key_and_the_old_one_removed(
     assert list(actions) == ["key_rotation_started", "keys_rotated"]
 
 
-def test_a_killed_rotation_continues_where_it_stopped(
-    file: Path, acme: Organization, tmp_path: Path
-) -> None:
-    rows = create_endpoints(acme, 400)
-    command = [sys.executable, "-m", "bonobot", "keys", "rotate", "--yes", "--wait", "0"]
-    env = build_environment({"BONOBOT_FIELD_KEYS_FILE": str(file)})
-    rotation = start_process("rotate", [*command, "--batch", "1"], folder=tmp_path, env=env)
+# The command, in a process that kills itself in the middle of the values.
+KILLED_ROTATION = """
+import os, signal
+import django
+from django.core.management import call_command
 
-    def has_new_values() -> bool:
-        rotation.require()
-        status = key_rotation.load_rotation_status()
-        return status.keys == 2 and status.current > 0
+django.setup()
+from bonobot.maintenance import key_rotation
 
-    eventually(has_new_values, within=60)
-    rotation.kill()
+rotate_sealed_values, rotated = key_rotation.rotate_sealed_values, 0
+
+def kill_after_ten_values(row_count):
+    global rotated
+    rotated += row_count
+    if rotated == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+key_rotation.rotate_sealed_values = lambda *, batch, on_progress: rotate_sealed_values(
+    batch=batch, on_progress=kill_after_ten_values
+)
+call_command("keys", "rotate", "--yes", "--wait", "0", "--batch", "1")
+"""
+
+
+def test_a_killed_rotation_continues_where_it_stopped(file: Path, acme: Organization) -> None:
+    rows = create_endpoints(acme, 30)
+    rotation = subprocess.run(
+        [sys.executable, "-c", KILLED_ROTATION],
+        cwd=ROOT,
+        env=build_environment({"BONOBOT_FIELD_KEYS_FILE": str(file)}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert rotation.returncode == -signal.SIGKILL, rotation.stderr
     progress = key_rotation.load_rotation_status()
     assert progress.keys == 2
-    assert 0 < progress.older < len(rows)
-    assert progress.current + progress.older == len(rows)
+    assert (progress.current, progress.older) == (10, 20)
     assert sorted(decrypt_all()) == sorted(f"sk-{n}" for n in range(len(rows)))
     with pytest.raises(Conflict, match="encrypted with older keys"):
         key_rotation.drop_old_keys(now=True)
