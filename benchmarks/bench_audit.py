@@ -41,8 +41,8 @@ def detects_change(name: str, organization_id: UUID) -> bool:
     """Change rows, verify them, and roll back; return whether the change was detected."""
     from django.db import connection, transaction
 
-    from bonobot.ledger.audit.verify_chain import verify_whole_chain
     from bonobot.ledger.models import AuditRow
+    from tests.ledger_chain import verify_whole_chain
 
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
     item, two = rows[ROWS // 2], rows[ROWS // 2 + 1]
@@ -77,7 +77,7 @@ def measure() -> None:
 
     django.setup()
     call_command("migrate", "ledger", verbosity=0)
-    from bonobot.ledger.audit.verify_chain import verify_whole_chain  # its models need the settings
+    from tests.ledger_chain import verify_whole_chain  # its models need the settings
 
     organization_id = uuid4()
     asyncio.run(write_rows(organization_id))

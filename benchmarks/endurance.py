@@ -134,8 +134,8 @@ def read_memory(pid: int) -> tuple[float, float]:
 
 def check_audit_log(run: EnduranceRun) -> None:
     """Compare the answers with the audit log; exit if a call is missing."""
-    from bonobot.ledger.audit.verify_chain import verify_whole_chain
     from bonobot.ledger.models import AuditRow
+    from tests.ledger_chain import verify_whole_chain
 
     rows = AuditRow.objects.filter(tool_name="echo")
     outcomes = Counter(rows.values_list("outcome", flat=True).iterator())

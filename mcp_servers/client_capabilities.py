@@ -8,11 +8,8 @@ from typing import Any
 
 from django.conf import settings
 
-from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from mcp_servers.audit import update_server_columns
 from mcp_servers.client.server_request_kinds import ServerRequestKind
 from mcp_servers.models import Server
 
@@ -88,14 +85,6 @@ def get_custom_settings(server: Server) -> dict[str, Any]:
     }
     values = {name: getattr(server, name) for name in CAPABILITY_FIELDS}
     return {name: value for name, value in values.items() if value != fields[name].default}
-
-
-def set_client_capabilities(principal: Principal, server: Server, **values: Any) -> None:
-    """Change a server's capabilities (`CAPABILITY_FIELDS`), effective with the next call."""
-    principal.require(Action.MANAGE_SERVERS)
-    update_server_columns(
-        principal, server, "server_request_permissions_updated", clean_capabilities(values)
-    )
 
 
 def get_allowed_requests(server: Server) -> frozenset[ServerRequestKind]:

@@ -22,10 +22,10 @@ from agents.approvals.services import resolve_approval
 from agents.elicitations import services as elicitations
 from agents.models import Approval, ElicitationRequest, PendingCall, Replay, Runner, Session, Step
 from agents.sessions.services import requeue_answered_sessions
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.bonobot.ledger.factories import load_organization_balances
+from tests.ledger_chain import verify_whole_chain
 from tests.parts import ROOT
 from tests.processes import build_environment
 

@@ -18,9 +18,10 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden
 from bonobot.ledger.audit.export import parse_lines
 from bonobot.ledger.audit.prune_chain import list_organization_rows
-from bonobot.ledger.audit.verify_chain import verify_exported, verify_whole_chain
+from bonobot.ledger.audit.verify_chain import verify_exported
 from bonobot.ledger.models import AuditRow
 from bonobot.maintenance import backups
+from tests.ledger_chain import verify_whole_chain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "sk-very-secret-123"

@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from agents.models import Session, Step
 from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, BudgetCell
 from tests.drill.load_generator import Load
+from tests.ledger_chain import verify_whole_chain
 
 
 def findings(organization_id: UUID, load: Load) -> tuple[list[str], list[str]]:

@@ -25,12 +25,12 @@ from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.celery import app
 from bonobot.jobs.queues import QUEUE_NAMES
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import BulkJob, BulkJobItem, HealthCheck, Server
 from mcp_servers.tasks import check_due_servers, run_bulk_job
 from tests import admin_client, factories, processes
 from tests.end_to_end.accounts import sign_in
+from tests.ledger_chain import verify_whole_chain
 from tests.processes import Process, Web
 from tests.servers.rest_api_server import Shop, open_shop
 from tests.wait import eventually

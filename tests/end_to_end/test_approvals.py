@@ -14,12 +14,12 @@ from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
 from tests.end_to_end.accounts import create_member, sign_in
 from tests.end_to_end.conftest import get_status
+from tests.ledger_chain import verify_whole_chain
 from tests.processes import Process, Web
 from tests.wait import eventually
 

@@ -18,7 +18,6 @@ from bonobot.accounts.models import Organization
 from bonobot.core.concurrency_limits import MAX_CONCURRENCY
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
@@ -29,6 +28,7 @@ from mcp_servers.services import create_server
 from mcp_servers.tasks import check_due_servers, discover_server
 from tests import factories, large_organization
 from tests.agents.conftest import WORKSHOP
+from tests.ledger_chain import verify_whole_chain
 from tests.processes import Process
 from tests.wait import eventually
 

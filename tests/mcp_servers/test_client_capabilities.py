@@ -1,5 +1,7 @@
 """Requests that a server may send: permissions, storage, and declared capabilities."""
 
+import json
+
 import pytest
 
 from agents.config_file.apply_config import apply_config
@@ -12,10 +14,10 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client_capabilities import (
     get_allowed_requests,
     get_sampling_tokens,
-    set_client_capabilities,
 )
 from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
-from mcp_servers.server_config import ServerSpec
+from mcp_servers.models import Server
+from mcp_servers.server_config import ServerSpec, build_changed_spec
 from mcp_servers.services import create_server, update_server
 from tests import admin_client, factories, rest
 
@@ -70,15 +72,13 @@ def test_invalid_combinations_are_refused(administrator, capabilities):
 
 def test_a_change_is_recorded_and_needs_permission(acme, administrator):
     server = create_server(administrator, spec())
+    changed = build_changed_spec(server, sampling="allow")
     with pytest.raises(Problem):
-        set_client_capabilities(
-            factories.create_member(acme, Role.MEMBER), server, sampling="allow"
-        )
-    set_client_capabilities(administrator, server, sampling="allow")
-    assert server.sampling == "allow"
-    assert AuditRow.objects.filter(action="server_request_permissions_updated").count() == 1
-    set_client_capabilities(administrator, server, sampling="allow")
-    assert AuditRow.objects.filter(action="server_request_permissions_updated").count() == 1
+        update_server(factories.create_member(acme, Role.MEMBER), server, changed)
+    update_server(administrator, server, changed)
+    assert Server.objects.get().sampling == "allow"
+    (row,) = AuditRow.objects.filter(action="server_updated")
+    assert json.loads(row.opened)["details"]["changed"] == ["sampling"]
 
 
 def test_capabilities_are_exported_and_applied(administrator):

@@ -219,12 +219,6 @@ def _parse_problems(text: str, problem_names: set[str]) -> ast.Module:
         return ast.parse(text)
 
 
-def list_error_codes(tree: ast.AST) -> dict[str, ErrorDescription]:
-    """Return the codes in one syntax tree."""
-    nodes = list(ast.walk(tree))
-    return describe_errors(dict(_list_classes(nodes)), list(_list_calls(nodes)))
-
-
 def describe_errors(
     classes: Mapping[str, ProblemClass], calls: Iterable[ast.Call]
 ) -> dict[str, ErrorDescription]:

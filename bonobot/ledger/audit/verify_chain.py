@@ -235,22 +235,6 @@ def verify_step(
     return progress
 
 
-def verify_whole_chain(
-    organization_id: UUID, checkpoints: Iterable[SignedCheckpoint] = ()
-) -> VerificationReport:
-    """Verify every entry, digest and copied column of an organization's chain.
-
-    `checkpoints` are exported ends of the chain. The progress isn't saved.
-    """
-    tip, known_checkpoints = load_tip(organization_id), list(checkpoints)
-    progress = start_verification(organization_id)
-    while not progress.done:
-        progress = advance_verification(
-            progress, tip, rows=STEP_ROWS, checkpoints=known_checkpoints
-        )
-    return progress.build_report()
-
-
 def verify_exported(rows: Iterable[StoredEntry]) -> VerificationReport:
     """Verify exported rows from the first to the last one."""
     verifier = ChainVerifier(ChainTip(MAX_SEQ), start=None)

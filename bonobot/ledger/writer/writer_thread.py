@@ -32,7 +32,6 @@ from bonobot.ledger.types import (
     Admission,
     AdmissionResult,
     Opening,
-    Outcome,
     Settlement,
     is_approval_request,
 )
@@ -117,10 +116,6 @@ class LedgerWriter:
         """Record a refused call; equal ones within a minute return the id of the first."""
         return self._submit_from_thread(self._build_refusal(opening))
 
-    def record_event(self, opening: Opening, *, outcome: Outcome = "ok") -> Future[UUID]:
-        """Record an event that has already ended."""
-        return self._submit_from_thread(self._build_event(opening, outcome))
-
     # -- for the loop -----------------------------------------------------------------------------
 
     async def admit_call_async(self, admission: Admission) -> AdmissionResult:
@@ -184,11 +179,6 @@ class LedgerWriter:
         if not is_approval_request("refused", opening.code):
             metrics.observe_refusal(opening.event_type, opening.code)
         return queued_item
-
-    def _build_event(self, opening: Opening, outcome: Outcome) -> QueuedItem:
-        at = datetime.now(UTC)
-        item = build_open_item(opening, at, outcome=outcome)
-        return QueuedItem(item, at, deadline=time.monotonic() + self.deadline_s)
 
     def _submit_from_thread(self, queued_item: QueuedItem) -> Future[Any]:
         # A loop's thread has no transaction: Django lets none begin there.

@@ -18,13 +18,13 @@ from agents.tasks import sweep
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import ApprovalCell, AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification
 from mcp_servers.models import Definition
 from tests import factories
+from tests.ledger_chain import verify_whole_chain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

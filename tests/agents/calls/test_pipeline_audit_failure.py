@@ -5,11 +5,11 @@ from django.db import OperationalError
 
 from agents.models import Session, Step
 from bonobot.core.problems import Problem
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.batch_plan import CloseItem
 from bonobot.ledger.writer.committer import BatchCommitter
 from bonobot.ledger.writer.writer_thread import get_writer
+from tests.ledger_chain import verify_whole_chain
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)

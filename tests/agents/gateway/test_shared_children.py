@@ -11,10 +11,9 @@ from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import keeps_session_state
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.client_capabilities import set_client_capabilities
 from mcp_servers.models import Server
-from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import create_server
+from mcp_servers.server_config import ServerSpec, build_changed_spec
+from mcp_servers.services import create_server, update_server
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, Session, token_of
 from tests.wait import eventually
@@ -94,7 +93,7 @@ def test_each_session_has_a_child_if_the_server_keeps_state(
     talk: Server, gateway_client: GatewayClient, acme: Organization
 ) -> None:
     administrator = factories.build_administrator(acme)
-    set_client_capabilities(administrator, talk, session_state="kept")
+    update_server(administrator, talk, build_changed_spec(talk, session_state="kept"))
     sessions = [gateway_client.handshake(PATH) for _ in range(2)]
     for session in sessions:
         call(session)

@@ -14,10 +14,10 @@ from agents.models import Agent, Session, Step
 from agents.sessions import services as session_services
 from agents.tasks import sweep
 from bonobot.accounts.models import Organization
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
+from tests.ledger_chain import verify_whole_chain
 from tests.processes import Process, build_database_url
 from tests.tcp_relay import TcpRelay, open_relay
 from tests.wait import eventually

@@ -24,7 +24,6 @@ from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import (
     Actor,
@@ -44,6 +43,7 @@ from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
 from tests.bonobot.ledger.factories import load_organization_balances
+from tests.ledger_chain import verify_whole_chain
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,8 @@ from agents.sessions.sampling import parse_request
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, BudgetCell
-from mcp_servers.client_capabilities import set_client_capabilities
+from mcp_servers.server_config import build_changed_spec
+from mcp_servers.services import update_server
 from tests import factories
 from tests.agents.llm.openai_server import Refuses, Says
 from tests.agents.sessions.client_request_sessions import run_session, run_until_rest
@@ -76,7 +77,9 @@ def test_the_model_answers_within_the_servers_token_budget(
     register_asker, model, run_new_session, administrator, get_received, helper
 ):
     server = register_asker("modern")
-    set_client_capabilities(administrator, server, sampling="allow", sampling_tokens=2_000)
+    update_server(
+        administrator, server, build_changed_spec(server, sampling="allow", sampling_tokens=2_000)
+    )
     model.script = [build_call("script", rounds=[ROUND]), BLUE, Says("done")]
     session = run_new_session()
     assert session.status == Session.Status.DONE
@@ -114,7 +117,9 @@ def test_the_endpoint_of_the_session_answers(
     register_asker, fake, administrator, helper, runner, get_received
 ):
     server = register_asker("modern")
-    set_client_capabilities(administrator, server, sampling="allow", sampling_tokens=2_000)
+    update_server(
+        administrator, server, build_changed_spec(server, sampling="allow", sampling_tokens=2_000)
+    )
     fake.script = [build_call("script", rounds=[ROUND]), BLUE, Says("done")]
     spec = ModelEndpointSpec(name="Chosen", base_url=fake.url, model="chosen", allow_private=True)
     endpoint = save_endpoint(administrator, spec)
@@ -128,7 +133,9 @@ def test_a_server_with_an_exhausted_token_budget_is_refused(
     register_asker, model, run_new_session, administrator, get_received
 ):
     server = register_asker("modern")
-    set_client_capabilities(administrator, server, sampling="allow", sampling_tokens=100)
+    update_server(
+        administrator, server, build_changed_spec(server, sampling="allow", sampling_tokens=100)
+    )
     model.script = [build_call("script", rounds=[ROUND]), Says("done")]
     session = run_new_session()
     assert get_call(session).payload["code"] == "budget_exhausted"
@@ -142,7 +149,7 @@ def test_a_person_approves_or_denies_without_a_running_worker(
     register_asker, model, run_new_session, administrator, get_received, runner
 ):
     server = register_asker("modern")
-    set_client_capabilities(administrator, server, sampling="ask")
+    update_server(administrator, server, build_changed_spec(server, sampling="ask"))
     model.script = [build_call("script", rounds=[ROUND]), BLUE, Says("done")]
     session = run_new_session()
     assert session.status == Session.Status.WAITING
@@ -166,7 +173,7 @@ def test_a_denied_request_ends_the_other_requests_of_its_call(
     register_asker, model, run_new_session, administrator, runner
 ):
     server = register_asker("modern")
-    set_client_capabilities(administrator, server, sampling="ask")
+    update_server(administrator, server, build_changed_spec(server, sampling="ask"))
     form = {
         "method": "elicitation/create",
         "params": {"mode": "form", "message": "Who?", "requestedSchema": NAME_SCHEMA},
@@ -185,7 +192,7 @@ def test_sampling_on_a_live_connection_works_the_same(
     register_asker, model, run_new_session, administrator, helper, runner, settings
 ):
     server = register_asker("handshake")
-    set_client_capabilities(administrator, server, sampling="ask")
+    update_server(administrator, server, build_changed_spec(server, sampling="ask"))
     model.script = [build_call("ask", requests=[SAMPLE]), BLUE, Says("done")]
     session = sessions.start_session(administrator, helper, "Go")
     future = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
@@ -202,7 +209,9 @@ def test_sampling_on_a_live_connection_works_the_same(
     assert '"approval_expired"' in expired
     assert not Approval.objects.pending().exists()
 
-    set_client_capabilities(administrator, server, sampling="allow", sampling_tokens=100)
+    update_server(
+        administrator, server, build_changed_spec(server, sampling="allow", sampling_tokens=100)
+    )
     tools = {**SAMPLE, "params": {**SAMPLE["params"], "tools": [{"name": "x"}]}}
     model.script = [build_call("ask", requests=[SAMPLE, tools]), Says("done")]
     errors = [error["error"] for error in json.loads(get_call(run_new_session()).payload["text"])]
@@ -211,7 +220,7 @@ def test_sampling_on_a_live_connection_works_the_same(
         ("budget_exhausted", -1),
     ]
 
-    set_client_capabilities(administrator, server, sampling="off")
+    update_server(administrator, server, build_changed_spec(server, sampling="off"))
     model.script = [build_call("ask", requests=[SAMPLE]), Says("done")]
     assert "not_offered" in get_call(run_new_session()).payload["text"]
 
@@ -219,7 +228,8 @@ def test_sampling_on_a_live_connection_works_the_same(
 def test_a_model_that_fails_ends_the_request(
     register_asker, model, run_new_session, administrator, get_received
 ):
-    set_client_capabilities(administrator, register_asker("modern"), sampling="allow")
+    server = register_asker("modern")
+    update_server(administrator, server, build_changed_spec(server, sampling="allow"))
     model.script = [
         build_call("script", rounds=[ROUND]),
         Refuses(400, {"error": "no"}),

@@ -31,7 +31,8 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.channels import NotificationChannelSpec, save_channel
-from mcp_servers.client_capabilities import set_client_capabilities
+from mcp_servers.server_config import build_changed_spec
+from mcp_servers.services import update_server
 from tests import factories
 from tests.agents.sessions.client_request_sessions import run_session, run_until_rest
 from tests.wait import eventually
@@ -310,7 +311,9 @@ def test_without_a_session_server_requests_are_refused(register_asker, acme, hel
     assert (outcome.outcome, outcome.code) == ("error", "protocol_error")
     assert not ElicitationRequest.objects.exists()
     assert call("mcp_asker_script", {"rounds": [{"requestState": "1"}]}).outcome == "ok"
-    set_client_capabilities(factories.build_administrator(acme), server, elicitation=False)
+    update_server(
+        factories.build_administrator(acme), server, build_changed_spec(server, elicitation=False)
+    )
 
 
 def test_a_resource_read_can_request_input(

@@ -15,7 +15,8 @@ from agents.tasks import sweep
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.client_capabilities import set_client_capabilities
+from mcp_servers.server_config import build_changed_spec
+from mcp_servers.services import update_server
 from tests import factories
 from tests.agents.sessions.client_request_sessions import run_session
 from tests.servers import raw_http_server
@@ -287,7 +288,7 @@ def test_the_mcp_root_is_the_sessions_folder(
     register_asker, run_tool, administrator, helper, get_received, tmp_path, runner
 ):
     server = register_asker("modern")
-    set_client_capabilities(administrator, server, roots=True)
+    update_server(administrator, server, build_changed_spec(server, roots=True))
     rounds = [{"inputRequests": {"r": {"method": "roots/list"}}}]
     session = run_tool("script", rounds=rounds)
     (root,) = get_received("tools/call")[1]["params"]["inputResponses"]["r"]["roots"]

@@ -10,7 +10,8 @@ from django.db import connection
 from bonobot.ledger.budget_balances import load_balances
 from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.models import BudgetCell
-from bonobot.ledger.types import Actor, Opening
+from bonobot.ledger.types import Actor, Admission, Opening, Settlement
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 
 T = TypeVar("T")
 
@@ -32,6 +33,18 @@ def opening_of(organization_id: UUID, **overrides: Any) -> Opening:
         "details": {"arguments": {"zone": "Asia/Tokyo"}},
     }
     return Opening(**(defaults | overrides))
+
+
+def record_call(writer: LedgerWriter, opening: Opening) -> None:
+    """Open and close the entry of a call."""
+    settlement = Settlement(
+        call_id=opening.call_id,
+        organization_id=opening.organization_id,
+        outcome="ok",
+        duration_ms=1,
+    )
+    writer.admit_call(Admission(opening)).result(30)
+    assert writer.settle_call(settlement).result(30)
 
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:

@@ -14,12 +14,12 @@ from bonobot.ledger.audit.admin_changes import (
     record_change,
     record_finished_change,
 )
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.policy_generations import load_policy_generation
 from bonobot.ledger.types import Admission, Opening
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import ALICE
+from tests.ledger_chain import verify_whole_chain
 
 WAIT_S = 30.0
 

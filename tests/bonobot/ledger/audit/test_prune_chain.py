@@ -15,12 +15,13 @@ from bonobot.ledger.audit import export as audit_export
 from bonobot.ledger.audit import prune_chain
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.prune_chain import RetentionRow, find_cut_position
-from bonobot.ledger.audit.verify_chain import verify_exported, verify_whole_chain
+from bonobot.ledger.audit.verify_chain import verify_exported
 from bonobot.ledger.models import AuditRow, Checkpoint
 from bonobot.ledger.types import Admission, Opening, Settlement
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import ALICE
+from tests.ledger_chain import verify_whole_chain
 
 WAIT_S = 30.0
 OLD = datetime(2026, 1, 1, tzinfo=UTC)

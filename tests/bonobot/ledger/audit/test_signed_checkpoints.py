@@ -9,9 +9,9 @@ from django.db import connection
 from bonobot.core.crypto.key_files import generate_signing_key
 from bonobot.ledger.audit import signed_checkpoints
 from bonobot.ledger.audit.admin_changes import record_finished_change
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.tasks import export_signed_checkpoints
 from tests.bonobot.ledger.factories import ALICE
+from tests.ledger_chain import verify_whole_chain
 
 pytestmark = pytest.mark.django_db
 

@@ -6,10 +6,10 @@ from django.db import connection
 
 from bonobot.ledger.audit import verify_chain as verification
 from bonobot.ledger.audit.admin_changes import record_finished_change
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, Head
 from bonobot.ledger.writer.writer_thread import LedgerWriter
-from tests.bonobot.ledger.factories import ALICE, opening_of
+from tests.bonobot.ledger.factories import ALICE, opening_of, record_call
+from tests.ledger_chain import verify_whole_chain
 
 WAIT_S = 30.0
 TEXT_COLUMNS = [
@@ -173,7 +173,7 @@ def test_a_changed_outcome_is_detected(
     writer: LedgerWriter, organization_id: UUID, name: str
 ) -> None:
     call = opening_of(organization_id)
-    writer.record_event(call).result(WAIT_S)
+    record_call(writer, call)
     denied_call = opening_of(organization_id, decision="deny", code="denied")
     for _ in range(3):
         writer.record_refusal(denied_call).result(WAIT_S)
@@ -185,9 +185,9 @@ def test_a_changed_outcome_is_detected(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_reverted_closing_is_detected(writer: LedgerWriter, organization_id: UUID) -> None:
-    calls = [opening_of(organization_id) for _ in range(2)]
-    for call in calls:
-        writer.record_event(call).result(WAIT_S)
+    for code in ("not_found", "rate_limited"):
+        other_call = opening_of(organization_id, decision="deny", code=code)
+        writer.record_refusal(other_call).result(WAIT_S)
     denied_call = opening_of(organization_id, decision="deny", code="denied")
     for _ in range(3):
         writer.record_refusal(denied_call).result(WAIT_S)

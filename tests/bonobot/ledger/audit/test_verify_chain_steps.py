@@ -16,12 +16,12 @@ from bonobot.ledger.audit.verify_chain import (
     VerificationProgress,
     load_progress,
     verify_step,
-    verify_whole_chain,
 )
 from bonobot.ledger.models import AuditRow, Head, Verification
 from bonobot.ledger.types import Admission, Opening, Settlement
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import ALICE
+from tests.ledger_chain import verify_whole_chain
 
 WAIT_S = 30.0
 pytestmark = pytest.mark.django_db

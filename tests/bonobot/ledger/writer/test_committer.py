@@ -10,7 +10,6 @@ from django.db import connection
 
 from bonobot.ledger.admission import StaleSnapshot
 from bonobot.ledger.audit import admin_changes
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
 from bonobot.ledger.types import (
     Admission,
@@ -26,6 +25,7 @@ from bonobot.ledger.writer.batch_plan import BatchRowKeys, BatchState
 from bonobot.ledger.writer.committer import BatchStateCache
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import opening_of
+from tests.ledger_chain import verify_whole_chain
 
 WAIT_S = 30.0
 NEVER = 10**9

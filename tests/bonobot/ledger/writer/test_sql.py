@@ -11,7 +11,6 @@ from django.db import OperationalError
 
 from bonobot.ledger.admission import BudgetExhausted, StaleSnapshot
 from bonobot.ledger.audit import admin_changes
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, BudgetCell, FlowCell, Head, RateCell, StoreLabel
 from bonobot.ledger.types import (
     Admission,
@@ -28,6 +27,7 @@ from bonobot.ledger.writer.batch_plan import BatchPlan, BatchRowKeys, BatchState
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import load_balance, opening_of
+from tests.ledger_chain import verify_whole_chain
 
 WAIT_S = 30.0
 NEVER = 10**9

@@ -19,7 +19,6 @@ from bonobot.ledger.admission import (
     StaleSnapshot,
 )
 from bonobot.ledger.audit import admin_changes
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import ApprovalCell, AuditRow, FlowCell, Head
 from bonobot.ledger.types import (
     Admission,
@@ -33,6 +32,7 @@ from bonobot.ledger.types import (
 from bonobot.ledger.writer import writer_thread as writers
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import ALICE, in_thread, load_balance, opening_of
+from tests.ledger_chain import verify_whole_chain
 
 WAIT_S = 30.0
 OpeningFactory = Callable[..., Opening]
@@ -174,14 +174,6 @@ def test_a_denied_call_is_an_entry_that_is_hashed_once(
         0,
     )
     assert verify_whole_chain(call.organization_id).ok
-
-
-def test_an_event_is_an_entry_with_its_outcome(
-    writer: LedgerWriter, opening: OpeningFactory
-) -> None:
-    event = opening(action="server_connected", event_type="connection")
-    writer.record_event(event, outcome="error").result(WAIT_S)
-    assert AuditRow.objects.get().outcome == "error"
 
 
 def test_equal_denials_are_one_entry_with_a_count(
@@ -379,6 +371,6 @@ def test_a_closed_writer_refuses_items_and_the_next_one_takes_over(
 
 
 def test_the_actor_is_copied(writer: LedgerWriter, opening: OpeningFactory) -> None:
-    writer.record_event(opening()).result(WAIT_S)
+    writer.admit_call(Admission(opening())).result(WAIT_S)
     row = AuditRow.objects.get()
     assert (row.actor_kind, row.actor_id, row.actor_label) == (ALICE.kind, ALICE.id, ALICE.label)

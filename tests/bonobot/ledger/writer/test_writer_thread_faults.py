@@ -14,7 +14,6 @@ import pytest
 from django.db import OperationalError, connection
 
 from bonobot.ledger.admission import AuditUnavailable, CallAlreadyStarted
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Settlement
 from bonobot.ledger.writer import committer, queue
@@ -22,6 +21,7 @@ from bonobot.ledger.writer import writer_thread as writers
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import in_thread, load_balance
+from tests.ledger_chain import verify_whole_chain
 from tests.wait import eventually
 
 WAIT_S = 30.0

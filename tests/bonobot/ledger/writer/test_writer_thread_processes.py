@@ -15,12 +15,12 @@ from django.db import OperationalError
 from agents.budgets.limits import build_charge
 from bonobot.core import rate_limiter
 from bonobot.ledger.admission import AuditUnavailable
-from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Admission
 from bonobot.ledger.writer import committer
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import opening_of
+from tests.ledger_chain import verify_whole_chain
 from tests.parts import ROOT
 from tests.processes import build_environment
 
