@@ -20,7 +20,7 @@ class BonobotConfig(AppConfig):
         from django.conf import settings
 
         from bonobot import __version__, checks  # noqa: F401 - importing registers
-        from bonobot.core.cli.extension_points import register_readiness_check
+        from bonobot.core.cli.extension_points import readiness_check
         from bonobot.core.extension_points import LazyFunction
         from bonobot.management.command_groups import register_command_groups
 
@@ -29,7 +29,7 @@ class BonobotConfig(AppConfig):
 
         register_command_groups()
 
-        register_readiness_check(
+        readiness_check.register(
             LazyFunction("bonobot.monitoring.database_state.find_readiness_problem")
         )
 

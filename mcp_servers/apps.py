@@ -27,13 +27,13 @@ class McpServersConfig(AppConfig):
 
     def ready(self) -> None:
         """Register gauges, signal handlers and the hooks of the client package."""
-        from bonobot.accounts.deletions import RestorableKind, register_restorable_kind
+        from bonobot.accounts.deletions import RestorableKind, restorable_kinds
         from bonobot.accounts.roles import Action
         from bonobot.core.extension_points import LazyFunction
-        from bonobot.monitoring.extension_points import register_row_gauges
+        from bonobot.monitoring.extension_points import row_gauges
         from mcp_servers.client import extension_points
 
-        register_restorable_kind(
+        restorable_kinds.register(
             RestorableKind(
                 name="mcp_server",
                 label=_("Server"),
@@ -45,7 +45,7 @@ class McpServersConfig(AppConfig):
                 finish=LazyFunction("mcp_servers.build_endpoint.delete_server_home"),
             )
         )
-        register_restorable_kind(
+        restorable_kinds.register(
             RestorableKind(
                 name="mcp_preset",
                 label=_("Preset"),
@@ -54,7 +54,7 @@ class McpServersConfig(AppConfig):
                 action="preset_restored",
             )
         )
-        register_row_gauges(LazyFunction("mcp_servers.server_gauges.build_row_gauges"))
+        row_gauges.register(LazyFunction("mcp_servers.server_gauges.build_row_gauges"))
         post_migrate.connect(
             LazyFunction("mcp_servers.presets.sync_catalog.load_after_migrate"),
             sender=self,

@@ -13,16 +13,11 @@ from mcp_servers.models import Server
 Panel = tuple[str, dict[str, Any]]
 # Takes the request for a server's page (`ObjectRequest`), returns a panel or None.
 PanelBuilder = Callable[[Any], Panel | None]
-_panel_builders: ExtensionList[PanelBuilder] = ExtensionList()
-
-
-def register_server_panel(build: PanelBuilder) -> None:
-    """Add a panel after the existing ones."""
-    _panel_builders.register(build)
+server_panels: ExtensionList[PanelBuilder] = ExtensionList()
 
 
 def build_registered_panels(page: Any) -> Iterator[Panel]:
-    for build in _panel_builders:
+    for build in server_panels:
         if panel := build(page):
             yield panel
 
@@ -53,15 +48,6 @@ class AttachedAgents(Protocol):
     def list_attached_agents(self, server: Server) -> list[AttachedAgent]: ...
 
 
-_attached_agents: ExtensionPoint[AttachedAgents] = ExtensionPoint(
+attached_agents: ExtensionPoint[AttachedAgents] = ExtensionPoint(
     "hook for attached agents", registered_by="agents"
 )
-
-
-def register_attached_agents(attached_agents: AttachedAgents) -> None:
-    _attached_agents.register(attached_agents)
-
-
-def get_attached_agents() -> AttachedAgents:
-    """Return the hook; raises `ImproperlyConfigured` if none is registered."""
-    return _attached_agents.get()

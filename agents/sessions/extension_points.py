@@ -11,14 +11,4 @@ if TYPE_CHECKING:
 
 MakeCalls = Callable[[Sequence["Step"]], Awaitable[None]]
 WorkflowExecutor = Callable[["SessionLease", MakeCalls], Awaitable[str]]
-_workflow_executor = ExtensionPoint[WorkflowExecutor]("workflow executor", registered_by="agents")
-
-
-def register_workflow_executor(execute: WorkflowExecutor) -> None:
-    """Register the function that executes a session's workflow, replacing an earlier one."""
-    _workflow_executor.register(execute)
-
-
-def get_workflow_executor() -> WorkflowExecutor:
-    """Return the function; raises `ImproperlyConfigured` if none is registered."""
-    return _workflow_executor.get()
+workflow_executor = ExtensionPoint[WorkflowExecutor]("workflow executor", registered_by="agents")

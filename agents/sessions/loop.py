@@ -34,7 +34,7 @@ from agents.sessions.connect_servers import (
     compare_servers,
     list_connected_servers,
 )
-from agents.sessions.extension_points import get_workflow_executor
+from agents.sessions.extension_points import workflow_executor
 from agents.sessions.history import SessionHistory, load_history
 from agents.sessions.leases import LeaseLost, SessionLease, release_session
 from agents.sessions.output_schemas import check_final_answer
@@ -234,7 +234,7 @@ async def _append_notices(lease: SessionLease, context: RunContext) -> None:
 async def _execute_session(lease: SessionLease, context: RunContext) -> dict[str, Any] | None:
     """Execute the workflow, or run model turns; return the payload of the end step."""
     if context.follows_workflow:
-        execute = get_workflow_executor()
+        execute = workflow_executor.get()
         answer = await execute(lease, partial(make_calls, _build_caller(lease, context)))
         return None if answer is None else {"answer": answer}
     return await _run_turns(lease, context)

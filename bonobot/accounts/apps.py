@@ -23,10 +23,10 @@ class AccountsConfig(AppConfig):
         from django.apps import apps
 
         from bonobot.accounts.account_emails import LINK_DELAYS_MIN, EmailKind, register_email_kind
-        from bonobot.core.cli.extension_points import register_command_principal
+        from bonobot.core.cli.extension_points import command_principal
         from bonobot.core.extension_points import LazyFunction
 
-        register_command_principal(
+        command_principal.register(
             LazyFunction("bonobot.accounts.cli.principals.build_command_principal")
         )
         for kind, path in EMAIL_BUILDERS.items():

@@ -53,7 +53,7 @@ class RestorableKind:
     finish: Callable[[UUID, str], Any] | None = None
 
 
-_kinds: ExtensionList[RestorableKind] = ExtensionList()
+restorable_kinds: ExtensionList[RestorableKind] = ExtensionList()
 
 
 def keep_deleted_rows(
@@ -354,18 +354,13 @@ def _list_foreign_keys(row: Model) -> list[Any]:
     return [field for field in row._meta.concrete_fields if isinstance(field, ForeignKey)]
 
 
-def register_restorable_kind(kind: RestorableKind) -> None:
-    """Add a kind of object."""
-    _kinds.register(kind)
-
-
 def list_restorable_kinds() -> list[RestorableKind]:
-    return list(_kinds)
+    return list(restorable_kinds)
 
 
 def get_restorable_kind(name: str) -> RestorableKind:
     """Return a kind by its name; raises `LookupError`."""
-    for kind in _kinds:
+    for kind in restorable_kinds:
         if kind.name == name:
             return kind
     raise LookupError(f"No kind of restorable object is named {name!r}.")

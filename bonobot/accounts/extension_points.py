@@ -30,34 +30,9 @@ read_hooks: ExtensionList[ReadHook] = ExtensionList()
 response_hooks: ExtensionList[ResponseHook] = ExtensionList()
 # Takes a token and its text; returns the context of the panel shown with it.
 TokenSnippetsBuilder = Callable[["Token", str], dict[str, Any]]
-_snippets_builder: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
+token_snippets: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
     "builder of client snippets", registered_by="agents"
 )
-
-
-def register_join_hook(hook: JoinHook) -> None:
-    """Register a function to call when a user joins an organization."""
-    join_hooks.register(hook)
-
-
-def register_read_hook(hook: ReadHook) -> None:
-    """Register a function to call when a principal reads rows over REST."""
-    read_hooks.register(hook)
-
-
-def register_response_hook(hook: ResponseHook) -> None:
-    """Register a function to call with errors and responses to writes over REST."""
-    response_hooks.register(hook)
-
-
-def register_token_snippets(build: TokenSnippetsBuilder) -> None:
-    """Register the function that builds the snippets."""
-    _snippets_builder.register(build)
-
-
-def build_token_snippets(token: "Token", text: str) -> dict[str, Any]:
-    """Return the snippets' context; raises `ImproperlyConfigured` if none is registered."""
-    return _snippets_builder.get()(token, text)
 
 
 class AgentDirectory(Protocol):
@@ -86,34 +61,25 @@ class AgentDirectory(Protocol):
         ...
 
 
-_directory: ExtensionPoint[AgentDirectory] = ExtensionPoint(
+agent_directory: ExtensionPoint[AgentDirectory] = ExtensionPoint(
     "agent directory", registered_by="agents"
 )
 
 
-def register_agent_directory(directory: AgentDirectory) -> None:
-    _directory.register(directory)
-
-
-def get_agent_directory() -> AgentDirectory:
-    """Return the agent directory; raises `ImproperlyConfigured` if none is registered."""
-    return _directory.get()
-
-
 def list_agent_choices(organization_id: UUID, selected_ids: Iterable[str]) -> list[tuple[str, str]]:
     """Return the choices of a form: the agents, and selected ones that were deleted."""
-    choices = get_agent_directory().list_choices(organization_id)
+    choices = agent_directory.get().list_choices(organization_id)
     deleted_ids = sorted(set(selected_ids) - {pk for pk, _name in choices})
     return [*choices, *((pk, _("deleted: %s") % pk) for pk in deleted_ids)]
 
 
 def find_agent_ids(organization_id: UUID, slugs: Iterable[str]) -> list[UUID]:
     """Return the ids of an organization's agents; raises `NotFound`."""
-    find_id = get_agent_directory().find_id_by_slug
+    find_id = agent_directory.get().find_id_by_slug
     return [find_id(organization_id, slug) for slug in slugs]
 
 
 def find_visible_agent_ids(principal: "Principal", names: Iterable[str]) -> list[UUID]:
     """Return the ids of agents given by id or slug; raises `NotFound` for invisible ones."""
-    find_id = get_agent_directory().find_visible_id
+    find_id = agent_directory.get().find_visible_id
     return [find_id(principal, name) for name in names]

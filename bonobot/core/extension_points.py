@@ -1,7 +1,7 @@
 """Extension points: implementations that upper packages register for lower ones.
 
-Imports run one way, so a lower package declares an extension point and a `register_…` function; the
-upper package calls it in `AppConfig.ready`. Registered callables import what they need when called,
+Imports run one way, so a lower package declares an extension point, and the upper package registers
+its implementation in `AppConfig.ready`. Registered callables import what they need when called,
 which keeps startup fast.
 """
 

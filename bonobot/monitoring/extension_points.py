@@ -40,15 +40,11 @@ class RowGauges:
     collect: Callable[[], Iterable[GaugeSample]]
 
 
-_gauge_builders: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
-
-
-def register_row_gauges(build: Callable[[], RowGauges]) -> None:
-    _gauge_builders.register(build)
+row_gauges: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
 
 
 def load_registered_gauges() -> list[RowGauges]:
-    return [build() for build in _gauge_builders]
+    return [build() for build in row_gauges]
 
 
 def build_backlog_samples(
@@ -76,15 +72,11 @@ class ReadinessPart:
     detail: str
 
 
-_probes: ExtensionList[Callable[[], ReadinessPart]] = ExtensionList()
-
-
-def register_readiness_part(probe: Callable[[], ReadinessPart]) -> None:
-    """Register a probe; it may use the database and is called only if that is reachable."""
-    _probes.register(probe)
+# Probes may use the database and are called only if it is reachable.
+readiness_parts: ExtensionList[Callable[[], ReadinessPart]] = ExtensionList()
 
 
 def probe_registered_parts() -> Iterator[ReadinessPart]:
     """Yield the results of the registered probes."""
-    for probe in _probes:
+    for probe in readiness_parts:
         yield probe()

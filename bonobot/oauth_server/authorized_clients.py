@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db.models import QuerySet
 from oauth2_provider.models import Application
 
-from bonobot.accounts.extension_points import get_agent_directory
+from bonobot.accounts.extension_points import agent_directory
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action
@@ -143,7 +143,7 @@ def _list_user_grants(user: User, organizations: QuerySet[Organization]) -> list
 
 def _add_agent_names(grants: Sequence[Token]) -> list[ClientGrant]:
     agent_ids = [pk for grant in grants for pk in grant.agent_ids]
-    names = get_agent_directory().load_names(agent_ids)
+    names = agent_directory.get().load_names(agent_ids)
     return [
         ClientGrant(grant, tuple(sorted(names.get(str(pk), str(pk)) for pk in grant.agent_ids)))
         for grant in grants

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from bonobot.accounts.extension_points import get_agent_directory
+from bonobot.accounts.extension_points import agent_directory
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within, may
@@ -124,7 +124,7 @@ def _build_consent_option(
     )
     # Roles without view permission come first.
     roles = tuple(sorted(roles, key=lambda role: may(role, Action.VIEW)))
-    directory = get_agent_directory()
+    directory = agent_directory.get()
     if address.kind == "agent":
         is_enabled = directory.is_enabled_for_user(organization.pk, user.pk, target.id)
         return (

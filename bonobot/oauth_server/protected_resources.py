@@ -49,20 +49,16 @@ class ProtectedResources:
     find: Callable[[ResourceAddress, Principal], ResourceTarget]
 
 
-_resources: ExtensionPoint[ProtectedResources] = ExtensionPoint(
+protected_resources: ExtensionPoint[ProtectedResources] = ExtensionPoint(
     "protected resources", registered_by="agents"
 )
 
 
-def register_protected_resources(resources: ProtectedResources) -> None:
-    _resources.register(resources)
-
-
 def parse_resource_path(path: str) -> ResourceAddress | None:
     """Return the address of a path, or None if it isn't a resource."""
-    return _resources.get().parse(path)
+    return protected_resources.get().parse(path)
 
 
 def find_resource_target(address: ResourceAddress, principal: Principal) -> ResourceTarget:
     """Return the object at an address; raises `Problem` if the principal has no access."""
-    return _resources.get().find(address, principal)
+    return protected_resources.get().find(address, principal)

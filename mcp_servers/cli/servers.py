@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from bonobot.accounts.extension_points import get_agent_directory
+from bonobot.accounts.extension_points import agent_directory
 from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import (
     Argument,
@@ -29,7 +29,7 @@ from bonobot.core.text.amounts import parse_dollars
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS
-from mcp_servers.extension_points import get_attached_agents
+from mcp_servers.extension_points import attached_agents
 from mcp_servers.models import HealthCheck, Preset, Server
 from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.server_config import ServerSpec, mask_endpoint_config
@@ -317,7 +317,7 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     _check_options(options)
     agent_id = None
     if options.agent is not None:
-        agent_id = get_agent_directory().find_id_by_slug(
+        agent_id = agent_directory.get().find_id_by_slug(
             cli.principal.organization_id, options.agent
         )
     try:
@@ -329,7 +329,7 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
         raise
     _show_launcher_warnings(cli, server)
     if agent_id:
-        get_attached_agents().attach(cli.principal, agent_id, server)
+        attached_agents.get().attach(cli.principal, agent_id, server)
     if not server.enabled:
         cli.emit(serialize_server(server))
         cli.print_message(f"{server.name} was added. Enable it: bonobot mcp enable {server.slug}")
@@ -481,8 +481,8 @@ def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
     organization_id = cli.principal.organization_id
     servers = Server.objects.for_organization(organization_id)
     if options.agent is not None:
-        agent_id = get_agent_directory().find_id_by_slug(organization_id, options.agent)
-        servers = servers.filter(pk__in=get_attached_agents().list_server_ids(agent_id))
+        agent_id = agent_directory.get().find_id_by_slug(organization_id, options.agent)
+        servers = servers.filter(pk__in=attached_agents.get().list_server_ids(agent_id))
 
     def load_rows() -> list[dict[str, Any]]:
         return [serialize_server(server) for server in servers.prefetch_related("secrets")]

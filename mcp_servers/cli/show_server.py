@@ -14,7 +14,7 @@ from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import get_server, serialize_server
-from mcp_servers.extension_points import get_attached_agents
+from mcp_servers.extension_points import attached_agents
 from mcp_servers.models import Definition, Server
 
 
@@ -68,7 +68,7 @@ def _load_definitions(server: Server) -> dict[str, Any]:
     return {
         "states": dict(Counter(item["state"] for item in definitions)),
         "agent_servers": [
-            asdict(item) for item in get_attached_agents().list_attached_agents(server)
+            asdict(item) for item in attached_agents.get().list_attached_agents(server)
         ],
         "definitions": definitions,
     }

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST
 from bonobot.accounts import invitations
 from bonobot.accounts.admin_base.responses import format_problem, render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
-from bonobot.accounts.extension_points import get_agent_directory
+from bonobot.accounts.extension_points import agent_directory
 from bonobot.accounts.invitations import SentInvitation
 from bonobot.accounts.models import Invitation
 from bonobot.accounts.principals import Principal
@@ -68,7 +68,7 @@ class InvitationAdmin(ServiceFormAdmin):
         """Offer the organization's agents."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
-            form.base_fields["agents"].choices = get_agent_directory().list_choices(
+            form.base_fields["agents"].choices = agent_directory.get().list_choices(
                 self.get_principal(request).organization_id
             )
         return form

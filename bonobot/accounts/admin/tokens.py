@@ -18,7 +18,7 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
-from bonobot.accounts.extension_points import build_token_snippets, list_agent_choices
+from bonobot.accounts.extension_points import list_agent_choices, token_snippets
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import SCOPE_DESCRIPTIONS, Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, render_badge
@@ -249,7 +249,7 @@ class TokenAdmin(ServiceFormAdmin):
             object=obj,
             opts=self.opts,
             text=request.token_text,  # type: ignore[attr-defined]
-            panel=build_token_snippets(obj, request.token_text),  # type: ignore[attr-defined]
+            panel=token_snippets.get()(obj, request.token_text),  # type: ignore[attr-defined]
         )
 
     @action(description=_("Revoke"), permissions=["change"])

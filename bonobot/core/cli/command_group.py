@@ -25,7 +25,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from bonobot import __version__
-from bonobot.core.cli.extension_points import build_command_principal, find_readiness_problem
+from bonobot.core.cli.extension_points import command_principal, readiness_check
 from bonobot.core.cli.text_table import TextTable
 from bonobot.core.problems import Conflict, InvalidInput, Problem, ServiceUnavailable
 from bonobot.core.text import placeholders
@@ -146,7 +146,7 @@ class CommandContext:
     def principal(self) -> Any:
         """The platform administrator in the organization; raises `NotFound`, `InvalidInput`."""
         if self._principal is None:
-            self._principal = build_command_principal(self._org)
+            self._principal = command_principal.get()(self._org)
         return self._principal
 
     def get_row(self, model: type[Row], rows: Any = None, **lookup: Any) -> Row:
@@ -373,7 +373,7 @@ def _confirm(cli: CommandContext, options: Mapping[str, Any]) -> None:
 
 def _find_database_problem() -> ServiceUnavailable | None:
     """Return the problem of a database that isn't ready, or None."""
-    reason = find_readiness_problem()
+    reason = readiness_check.get()()
     if not reason:
         return None
     remedy = (

@@ -53,15 +53,9 @@ class AdminChange:
 
 TokenChangeHook = Callable[[AdminChange], None]
 
-_token_change_hooks: ExtensionList[TokenChangeHook] = ExtensionList()
-
-
-def register_token_change_hook(hook: TokenChangeHook) -> None:
-    """Register a function to call in the transaction of each change that a token makes.
-
-    It is also called for all changes of organizations. The chain isn't locked yet.
-    """
-    _token_change_hooks.register(hook)
+# Called in the transaction of each change that a token makes, and of all changes of organizations.
+# The chain isn't locked yet.
+token_change_hooks: ExtensionList[TokenChangeHook] = ExtensionList()
 
 
 @dataclass(slots=True)
@@ -188,7 +182,7 @@ def _record_in_transaction(change: AdminChange | None) -> Iterator[None]:
             if change is not None and (
                 change.actor.kind == "token" or change.resource_type == "organization"
             ):
-                for hook in _token_change_hooks:
+                for hook in token_change_hooks:
                     hook(change)
             if change is not None:
                 pending.changes.append((change, datetime.now(UTC)))

@@ -3,7 +3,7 @@
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from bonobot.accounts.extension_points import get_agent_directory
+from bonobot.accounts.extension_points import agent_directory
 from bonobot.core.extension_points import ExtensionList, ExtensionPoint, LazyFunction
 
 
@@ -36,4 +36,4 @@ def test_a_function_is_imported_when_it_is_called() -> None:
 
 @pytest.mark.django_db
 def test_the_agent_directory_is_registered_when_the_apps_are_ready() -> None:
-    assert get_agent_directory().load_names([]) == {}
+    assert agent_directory.get().load_names([]) == {}

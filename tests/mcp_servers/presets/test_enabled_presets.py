@@ -264,7 +264,7 @@ def test_the_command_line_refuses_other_roles(
 ) -> None:
     """The command line is always a platform administrator today; the rule doesn't rely on it."""
     person = factories.create_member(acme, Role.OPERATOR)
-    monkeypatch.setattr(command_group, "build_command_principal", lambda _: person)
+    monkeypatch.setattr(command_group.command_principal, "_implementation", lambda _: person)
     cli = command_group.CommandContext(
         org="acme", as_json=True, stdout=StringIO(), stderr=StringIO()
     )
