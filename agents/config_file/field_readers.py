@@ -65,10 +65,6 @@ class FieldReader:
             return node.value
         return self._reject_type(name, node, "a string", "Put the value in quotation marks.")
 
-    def read_texts(self, *names: str) -> dict[str, Any]:
-        """Return several strings by name."""
-        return {name: self.read_text(name) for name in names}
-
     def read_spec(
         self, spec_class: type[Any], *, without: Collection[str] = (), others: Collection[str] = ()
     ) -> dict[str, Any]:

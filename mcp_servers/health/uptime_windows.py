@@ -97,12 +97,6 @@ def find_first_check(server: Server) -> datetime | None:
     return server.created_at if server.checked_at else None
 
 
-def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:
-    return {
-        name: Count("pk", filter=Q(**{f"{column}__gte": now - window})) for name, window in WINDOWS
-    }
-
-
 def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[int, int], int]]:
     """Return contacts by latency, and failures, for each window (one query)."""
     rows = HealthCheck.objects.filter(
@@ -111,7 +105,7 @@ def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[in
     latencies: dict[str, dict[int, int]] = {name: {} for name, _back in WINDOWS}
     failed = dict.fromkeys(latencies, 0)
     groups: Any = rows.values("ok", "latency_ms").annotate(
-        **_build_window_counts("created_at", now)
+        **{name: Count("pk", filter=Q(created_at__gte=now - window)) for name, window in WINDOWS}
     )
     for row in groups:
         for name in latencies:

@@ -395,7 +395,7 @@ def read_operation(raw: Any, base_url: str, field: str = "") -> DeclaredOperatio
     """Return one operation; raises `InvalidInput`."""
     if not isinstance(raw, Mapping):
         raise build_field_error(field, "An operation must be an object.", "bad_value")
-    check_known_fields(raw, OPERATION_FIELDS, field)
+    _check_known_fields(raw, field)
     name_field = _build_field_namer(field)
     method = raw.get("method") or "GET"
     if not isinstance(method, str) or method.upper() not in METHODS:
@@ -420,14 +420,14 @@ def read_operation(raw: Any, base_url: str, field: str = "") -> DeclaredOperatio
     return _set_body_format(operation, raw.get("body"), name_field)
 
 
-def check_known_fields(raw: Mapping[str, Any], allowed_fields: tuple[str, ...], field: str) -> None:
-    """Raise `InvalidInput` for an unknown field."""
-    if unknown_fields := sorted(set(map(str, raw)) - set(allowed_fields)):
+def _check_known_fields(raw: Mapping[str, Any], field: str) -> None:
+    """Raise `InvalidInput` for a field that isn't in `OPERATION_FIELDS`."""
+    if unknown_fields := sorted(set(map(str, raw)) - set(OPERATION_FIELDS)):
         raise build_field_error(
             _build_field_namer(field)(unknown_fields[0][:64]),
             format_message("Unknown field `{name}`.", name=format_node(unknown_fields[0])),
             "unknown_field",
-            format_message("Supported fields: {fields}.", fields=", ".join(allowed_fields)),
+            format_message("Supported fields: {fields}.", fields=", ".join(OPERATION_FIELDS)),
         )
 
 

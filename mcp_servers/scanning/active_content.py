@@ -185,8 +185,10 @@ def strip_active_content(text: str) -> tuple[str, dict[str, int]]:
     text = strip_remote_images(text, counts)
     has_tags = _TAG.search(text)
     if has_tags:
-        text = _replace_matches(_LOADING_ELEMENT, _build_tag_replacer(text), text, counts)
-        text = _ELEMENT.sub(_build_counting_replacer(counts, "active_element", "&lt;"), text)
+        text = _replace_loading_elements(text, counts)
+        text, element_count = _ELEMENT.subn("&lt;", text)
+        if element_count:
+            counts["active_element"] += element_count
         text = _HANDLER.sub(lambda match: _escape_handler(match, counts), text)
         text = _REMOTE_STYLE.sub(lambda match: _remove_remote_style(match, counts), text)
     if ":" in text or "&" in text:
@@ -198,16 +200,12 @@ def strip_active_content(text: str) -> tuple[str, dict[str, int]]:
 Replacement = tuple[int, str, str]
 
 
-def _replace_matches(
-    pattern: re.Pattern[str],
-    build_replacement: Callable[[int, int], Replacement | None],
-    text: str,
-    counts: Counter[str],
-) -> str:
-    """Replace each match up to the end of its replacement; skip matches inside another."""
+def _replace_loading_elements(text: str, counts: Counter[str]) -> str:
+    """Replace each element up to the end of its replacement; skip elements inside another."""
+    build_replacement = _build_tag_replacer(text)
     parts: list[str] = []
     position = 0
-    for match in pattern.finditer(text):
+    for match in _LOADING_ELEMENT.finditer(text):
         if (
             match.start() < position
             or (replacement := build_replacement(match.start(), match.end())) is None
@@ -239,22 +237,14 @@ def _build_tag_replacer(text: str) -> Callable[[int, int], Replacement | None]:
         ]
         if not any("//" in item or _has_scheme(item) or "\\\\" in tag_text for item in addresses):
             return None
-        return (
-            tag_rest.end(),
-            "remote_image",
-            _format_removal_note("image", next(iter(addresses), "")),
-        )
+        note = f"[removed: remote image{_format_host(next(iter(addresses), ''))}]"
+        return tag_rest.end(), "remote_image", note
 
     return replace_tag
 
 
 def _has_scheme(address: str) -> bool:
     return re.match(r"[\"']?[a-z][a-z0-9+.-]{1,20}:", address, re.IGNORECASE) is not None
-
-
-def _format_removal_note(content_type: str, address: str) -> str:
-    """Return the note that replaces remote content, with its host."""
-    return f"[removed: remote {content_type}{_format_host(address)}]"
 
 
 def _format_host(address: str) -> str:
@@ -264,16 +254,6 @@ def _format_host(address: str) -> str:
         return ""
     match = re.fullmatch(r"[a-z0-9.-]{1,80}", host)
     return f" of {host}" if match else ""
-
-
-def _build_counting_replacer(
-    counts: Counter[str], rule: str, replacement: str
-) -> Callable[[re.Match[str]], str]:
-    def replace_match(_match: re.Match[str]) -> str:
-        counts[rule] += 1
-        return replacement
-
-    return replace_match
 
 
 def _escape_handler(match: re.Match[str], counts: Counter[str]) -> str:

@@ -57,12 +57,12 @@ _JSON_TYPES: dict[type[Any], None] = dict.fromkeys(
 )
 
 
-def measure_value(value: Any, *, max_values: int, max_depth: int) -> ValueSize:
-    """Return the size of a JSON value; stop soon after `max_values` or `max_depth`."""
+def measure_value(value: Any, *, max_values: int) -> ValueSize:
+    """Return the size of a JSON value; stop soon after `max_values` or `MAX_DEPTH`."""
     values = nodes = characters = depth = 0
     is_invalid = False
     level: list[Any] = [value]
-    while level and values <= max_values and depth <= max_depth:
+    while level and values <= max_values and depth <= MAX_DEPTH:
         depth += 1
         children: list[Any] = []
         values += len(level)
@@ -135,7 +135,7 @@ def classify_schema(schema: Any) -> SchemaVerdict:
     """
     if not isinstance(schema, dict):
         return SchemaVerdict("refused", "The schema isn't a JSON object.")
-    size = measure_value(schema, max_values=MAX_VALUES, max_depth=MAX_DEPTH)
+    size = measure_value(schema, max_values=MAX_VALUES)
     if size.depth > MAX_DEPTH:
         return SchemaVerdict(
             "refused",
@@ -301,7 +301,7 @@ def _merge_costs(node_cost: SchemaCost, children: list[SchemaCost]) -> SchemaCos
 def _compute_choices_cost(contents: dict[str, Any]) -> int:
     """Return the cost of comparing with `enum` and `const`, in keyword steps."""
     choices = [contents[keyword] for keyword in ("enum", "const") if keyword in contents]
-    size = measure_value(choices, max_values=MAX_VALUES, max_depth=MAX_DEPTH)
+    size = measure_value(choices, max_values=MAX_VALUES)
     return 2 * size.nodes + size.values // 8
 
 

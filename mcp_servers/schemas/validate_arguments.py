@@ -313,7 +313,7 @@ def check_value(
 ) -> None:
     """Check any JSON value inline, as `check_arguments` does; `size` is the value's if known."""
     if size is None:
-        size = measure_value(value, max_values=MAX_ARGUMENT_VALUES, max_depth=MAX_DEPTH)
+        size = measure_value(value, max_values=MAX_ARGUMENT_VALUES)
     if verdict.verdict == "refused":
         raise InvalidInput(
             f"The tool's input schema can't be used. {verdict.reason}".strip(),
@@ -366,7 +366,7 @@ def measure_arguments(arguments: Any) -> ValueSize:
         raise build_invalid_arguments(
             ArgumentViolation("$", "Arguments must be a JSON object.", "Send `{…}`.")
         )
-    size = measure_value(arguments, max_values=MAX_ARGUMENT_VALUES, max_depth=MAX_DEPTH)
+    size = measure_value(arguments, max_values=MAX_ARGUMENT_VALUES)
     if size.depth > MAX_DEPTH:
         raise build_invalid_arguments(
             ArgumentViolation(

@@ -144,7 +144,7 @@ async def complete_sign_in(
             # `email_verified` is about the address of the same document.
             claims.pop("email_verified", None)
             claims |= await _fetch_userinfo(
-                http, client, session_data, tokens["access_token"], claims["sub"]
+                http, session_data, tokens["access_token"], claims["sub"]
             )
     return replace(
         build_provider_user(claims),
@@ -267,7 +267,6 @@ async def _fetch_tokens(
 
 async def _fetch_userinfo(
     http: httpx2.AsyncClient,
-    client: OidcClient,
     session_data: Mapping[str, Any],
     access_token: Any,
     subject: str,

@@ -121,7 +121,6 @@ def build_totals(line: UsageLine) -> dict[str, Any]:
 def build_usage_report(
     organization_id: UUID,
     query: UsageQuery,
-    now: datetime | None = None,
     *,
     all_organizations: bool = False,
     load_organization_names: Callable[[], Mapping[UUID, str]] = dict,
@@ -138,7 +137,7 @@ def build_usage_report(
             field="by",
             remedy=format_message("Use one of: {values}.", values=", ".join(GROUPS)),
         )
-    now = now or timezone.now()
+    now = timezone.now()
     span = _build_span(query, now)
     by_organization = query.by == "organization"
     reader = query_rollups.open_reader(
