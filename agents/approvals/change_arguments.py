@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db import transaction
 
 from agents.approvals.services import resolve_approval
+from agents.calls.snapshots import build_schema_verdict
 from agents.models import Approval, Step
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -19,7 +20,10 @@ from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
+from bonobot.core.runtime import get_runtime
 from bonobot.core.text.masked_values import MASK
+from mcp_servers.models import Definition
+from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
 
 def compute_arguments_digest(organization_id: UUID, arguments: Any) -> str:
@@ -61,8 +65,9 @@ def approve_with_changes(
 ) -> Approval:
     """Approve a call of a session once, with other arguments.
 
-    Raises `InvalidInput` (field `arguments`) if they aren't changed or a mask was moved, `Conflict`
-    if the call isn't waiting, and what `resolve_approval` raises.
+    Raises `InvalidInput` (field `arguments`) if they aren't changed or a mask was moved,
+    `InvalidArguments` if they don't match the tool's schema, `Conflict` if the call isn't waiting,
+    and what `resolve_approval` raises.
     """
     principal.require(Action.APPROVE_CALLS)
     if not approval.may_be_changed:
@@ -71,13 +76,14 @@ def approve_with_changes(
             field="arguments",
             remedy="Approve or deny it, or ask its caller to change it.",
         )
+    step = _find_waiting_step(approval)
+    changed = _restore_secrets(arguments, step.payload["arguments"], approval.arguments)
+    if changed == step.payload["arguments"]:
+        raise InvalidInput(
+            "The arguments aren't changed.", field="arguments", remedy="Approve the call."
+        )
+    _check_schema(approval, changed)
     with transaction.atomic():
-        step = _find_waiting_step(approval)
-        changed = _restore_secrets(arguments, step.payload["arguments"], approval.arguments)
-        if changed == step.payload["arguments"]:
-            raise InvalidInput(
-                "The arguments aren't changed.", field="arguments", remedy="Approve the call."
-            )
         _bind_approval(approval, arguments, changed)
         # Fails if the session ended meanwhile. A worker that has read the step already makes the
         # call with arguments that the approval doesn't cover, so it waits again.
@@ -98,6 +104,20 @@ def _find_waiting_step(approval: Approval) -> Step:
     if step is None:
         raise _build_conflict()
     return step
+
+
+def _check_schema(approval: Approval, arguments: Mapping[str, Any]) -> None:
+    """Check the arguments as the call does, so that the person can still correct them."""
+    definition = Definition.objects.filter(
+        organization=approval.organization_id,
+        server=approval.server_id,
+        kind=Definition.Kind.TOOL,
+        name=approval.own_name,
+    ).first()
+    if definition is None or approval.method != "tools/call":
+        return
+    schema, verdict = definition.payload.get("inputSchema") or {}, build_schema_verdict(definition)
+    get_runtime().call(check_tool_arguments, schema, dict(arguments), verdict)
 
 
 def _build_conflict() -> Conflict:

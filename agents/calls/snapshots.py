@@ -430,7 +430,7 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
         facts=facts,
         decision=_NO_DECISION,
         declaration=row.payload,
-        schema_verdict=_build_judgment(row),
+        schema_verdict=build_schema_verdict(row),
         digest=row.digest,
         definition_id=row.pk,
         labels=get_effective_labels(row, server.origin),
@@ -438,7 +438,7 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
     )
 
 
-def _build_judgment(row: Definition) -> SchemaVerdict:
+def build_schema_verdict(row: Definition) -> SchemaVerdict:
     """Return the stored schema verdict; without one, the schema is checked in a subprocess."""
     verdicts: dict[str, SchemaVerdict] = {
         "inline": SchemaVerdict("inline", ""),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from agents.approvals.services import resolve_approval
 from agents.models import Approval, Session
 from agents.policies.services import PolicySpec, set_policy
 from agents.sessions.export import build_report
@@ -112,6 +113,36 @@ def test_a_call_is_denied_with_a_reason_that_the_model_reads(
     assert REASON in str(call)
     assert Approval.objects.get(session=waiting_session).state == Approval.State.DENIED
     assert verify_whole_chain(acme.pk).ok
+
+
+def test_changed_arguments_stay_in_the_form_when_they_are_invalid(
+    waiting_session: Session, rita: Page, effects: Path
+) -> None:
+    open_approval(rita)
+    rita.keyboard.press("e")
+    arguments = rita.locator("textarea[name=arguments]")
+    arguments.fill('{"what": ')
+    rita.get_by_role("button", name="Approve changed call").click()
+    expect(rita.get_by_role("alert")).to_contain_text("aren't valid JSON")
+    expect(arguments).to_have_value('{"what": ')
+    arguments.fill('{"what": "two"}')
+    rita.get_by_role("button", name="Approve changed call").click()
+    expect(rita.locator("[data-inbox-details]")).to_contain_text("pproved by rita")
+    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
+    assert effects.read_text() == "two\n"
+
+
+def test_a_call_that_was_answered_meanwhile_shows_its_answer(
+    acme: Organization, waiting_session: Session, rita: Page
+) -> None:
+    open_approval(rita)
+    approval = Approval.objects.get(session=waiting_session)
+    resolve_approval(factories.create_member(acme, Role.REVIEWER, "vera"), approval, "deny")
+    rita.keyboard.press("a")
+    details = rita.locator("[data-inbox-details]")
+    expect(details.get_by_role("alert")).to_be_visible()
+    expect(details).to_contain_text("enied by vera")
+    expect(details.locator(".bb-actions")).to_have_count(0)
 
 
 @pytest.mark.whole("postgres")

@@ -59,10 +59,28 @@
       const fragment = parseHtml(await answer.text());
       const text = fragment.querySelector("[data-answered]")?.dataset.answered;
       if (text && item && items().length > 1) return settle(item, `${link(item).textContent.trim()}: ${text}`);
+      if (!answer.ok) return showProblem(answerForm, fragment, answer.status);
       if (text) item?.remove();
       details.replaceChildren(fragment);
-      if (!answer.ok) details.setAttribute("role", "alert");
       if (!items().length) await refresh({ detail: { topic: "approvals" } });
+    }
+
+    // Invalid input is corrected where it was entered. For all else, the call is loaded again: someone may
+    // have answered it meanwhile.
+    async function showProblem(answerForm, problem, status) {
+      delete answerForm.dataset.sent;
+      const isInvalid = status === 400;
+      if (!isInvalid) {
+        const current = await fetchFragment(answerForm.dataset.callUrl).catch(() => null);
+        if (current?.ok) details.replaceChildren(parseHtml(await current.text()));
+      }
+      for (const shown of queryAll("[data-answer-problem]", details)) shown.remove();
+      const box = document.createElement("div");
+      box.dataset.answerProblem = "";
+      box.append(problem);
+      const opened = isInvalid && details.querySelector(".bb-deny[open] .bb-deny-form");
+      (opened || details.querySelector(".bb-details-body")).prepend(box);
+      box.scrollIntoView({ block: "nearest" });
     }
 
     function updateSelection() {

@@ -63,6 +63,16 @@ def test_a_rule_about_the_changed_arguments_still_denies_the_call(
     assert get_call(waiting).payload["code"] == "denied_by_policy"
 
 
+def test_arguments_that_dont_match_the_schema_are_refused_and_the_call_stays_pending(
+    waiting, reviewer
+):
+    with pytest.raises(Problem) as caught:
+        approve_with_changes(reviewer, Approval.objects.get(), {"text": 2})
+    assert (caught.value.code, caught.value.field) == ("invalid_arguments", "$.text")
+    assert get_call(waiting).payload["arguments"] == {"text": "one"}
+    assert Approval.objects.get().state == "waiting"
+
+
 def test_a_masked_value_keeps_its_secret_and_cant_be_moved(waiting, reviewer, run_to_rest):
     Approval.objects.update(arguments={"text": MASK})
     for arguments in ({"text": f"x{MASK}"}, {"other": MASK}, {"text": MASK}):
