@@ -27,6 +27,8 @@ from bonobot.ledger.types import is_approval_request
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 
+# The codes of calls that a rule asked about, and that nobody approved.
+NOT_APPROVED_CODES = ("approval_denied", "approval_expired")
 FOR_SESSION = "session"  # `approval_id` of a call that an approval of the session covers
 MAX_TURN_CALLS = 50
 REQUESTER_KINDS = {
@@ -141,6 +143,23 @@ class EntryDetails:
     result: str | None
 
     @property
+    def is_of_agent(self) -> bool:
+        """Whether it is a call or a model turn: someone requested it, and something else acted."""
+        return self.entry.row.event_type in ("call", "model")
+
+    @property
+    def has_decision(self) -> bool:
+        """Whether a rule decided: changes by people have only what was refused."""
+        row = self.entry.row
+        return self.is_of_agent or bool(row.rule or row.code)
+
+    @property
+    def decision(self) -> str:
+        """What the rule decided; the entry of a call that nobody approved has the answer."""
+        row = self.entry.row
+        return AuditRow.Decision.ASK if row.code in NOT_APPROVED_CODES else row.decision
+
+    @property
     def request(self) -> Any:
         """The arguments of a call, secrets masked, or what another entry records."""
         return self.opened.get("arguments") or self.opened
@@ -170,6 +189,15 @@ def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
     ]
 
 
+def _find_refused_approval(row: AuditRow) -> Approval | None:
+    """Return the approval that was denied or expired, of which the entry has only the code."""
+    if row.code not in NOT_APPROVED_CODES:
+        return None
+    rows = Approval.objects.filter(organization_id=row.organization_id, call_id=row.pk)
+    approval: Approval | None = rows.order_by("created_at").last()
+    return approval
+
+
 def load_entry_details(row: AuditRow) -> EntryDetails:
     """Return the details of an entry (at most nine queries)."""
     opened, closed = parse_details(row.opened), parse_details(row.closed)
@@ -191,7 +219,7 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         opened=opened,
         closed=closed,
         labels=[FLOW_MARKS[FlowLabel(name)] for name in opened.get("labels", ())],
-        approval=approval if isinstance(approval, Approval) else None,
+        approval=approval if isinstance(approval, Approval) else _find_refused_approval(row),
         turn=turn,
         turn_step=steps_by_call.get(row.parent_id) if row.parent_id else None,
         turn_calls=_load_turn_calls(row if row.event_type == "model" else turn),

@@ -52,6 +52,8 @@ class StepRow:
     elicitation: ElicitationRequest | None = None
     # The tool of a call that neither its result nor an audit entry names.
     tool: ToolName | None = None
+    # The end of a turn for the error of the model turn above it.
+    repeats_error: bool = False
 
     @property
     def elicitation_form(self) -> ElicitationForm | None:
@@ -251,6 +253,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             *versions.get(shown_step.seq, ((), None)),
             elicitation=elicitations.get(shown_step.pk),
             tool=tools.get(shown_step.payload.get("name")),
+            repeats_error=_repeats_error(session, steps, shown_step),
         )
         for shown_step in steps
         if _should_show(shown_step)
@@ -354,6 +357,17 @@ def _find_last_settled(steps: Iterable[Step], after: int) -> int:
             break
         after = step.seq
     return after
+
+
+def _repeats_error(session: Session, steps: Sequence[Step], end: Step) -> bool:
+    """Tell whether the step before an end shows the same error (one query if it isn't loaded)."""
+    if end.kind != Step.Kind.END or not end.payload.get("code"):
+        return False
+    loaded = (step for step in steps if step.seq == end.seq - 1)
+    before = next(loaded, None) or session.steps.filter(seq=end.seq - 1).first()
+    if before is None or before.kind != Step.Kind.MODEL:
+        return False
+    return all(before.payload.get(name) == end.payload[name] for name in ("code", "detail"))
 
 
 def _should_show(step: Step) -> bool:

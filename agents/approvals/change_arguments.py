@@ -19,8 +19,8 @@ from bonobot.accounts.roles import Action
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
-from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.masked_values import MASK
 from mcp_servers.models import Definition
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments

@@ -255,8 +255,39 @@
     const { copies } = button.dataset;
     const source = copies ? document.getElementById(copies) : button.previousElementSibling;
     source.select?.();
-    await navigator.clipboard?.writeText(source.value ?? source.textContent);
-    button.setAttribute("data-copied", "1");
+    if (await writeToClipboard(source.value ?? source.textContent)) showCopied(button);
+  }
+
+  async function writeToClipboard(text) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+    // Pages over plain HTTP have no clipboard; a hidden source can't be selected.
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const isCopied = document.execCommand("copy");
+    area.remove();
+    return isCopied;
+  }
+
+  const COPIED_FOR_MS = 2000;
+
+  // The button says so for a moment, in the same place and size.
+  function showCopied(button) {
+    if (button.dataset.copied) return;
+    const before = [...button.childNodes];
+    const icon = button.querySelector(".material-symbols-outlined")?.cloneNode();
+    const hasText = before.some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    if (icon) icon.textContent = "check";
+    button.style.minWidth = `${button.offsetWidth}px`;
+    const { copied } = document.getElementById("live").dataset;
+    button.replaceChildren(...(icon ? [icon] : []), ...(hasText ? [copied] : []));
+    button.dataset.copied = "1";
+    setTimeout(() => {
+      button.replaceChildren(...before);
+      button.style.minWidth = "";
+      delete button.dataset.copied;
+    }, COPIED_FOR_MS);
   }
 
   // Replace parts of the page with those of a fragment: data-part="name". Returns the remaining fragment.

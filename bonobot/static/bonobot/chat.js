@@ -136,6 +136,7 @@
 
   const KIB = 1024;
   function formatSize(bytes) {
+    if (bytes < KIB) return `${bytes} B`;
     if (bytes < KIB * KIB) return `${Math.ceil(bytes / KIB)} KiB`;
     const digits = { minimumFractionDigits: 1, maximumFractionDigits: 1 };
     return `${new Intl.NumberFormat(document.documentElement.lang, digits).format(bytes / KIB / KIB)} MiB`;

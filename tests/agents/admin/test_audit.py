@@ -13,7 +13,7 @@ from django.utils import timezone, translation
 from pytest_django import DjangoAssertNumQueries
 
 from agents.admin import audit
-from agents.models import Agent
+from agents.models import Agent, Approval
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
@@ -343,6 +343,30 @@ def test_an_approved_call_is_listed_once_with_its_approver(
     panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(call.pk)))
     for expected in ("Approved by Jonas", "amount", "Succeeded"):
         assert expected in panel
+
+
+def test_a_denied_call_shows_the_rule_that_asked_and_who_denied_it(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    call = create_call(acme, decision="deny", outcome="refused", code="approval_denied")
+    answer = {"state": "denied", "decided_by": "Jonas", "decided_at": timezone.now()}
+    approval = factories.create_approval(factories.create_agent(acme), **answer)
+    Approval.objects.filter(pk=approval.pk).update(call_id=call.pk)
+    panel = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
+    section = panel.partition('<ul class="bb-rules">')[2].partition("</ul>")[0]
+    text = admin_client.get_text(section)
+    assert text.index("Ask") < text.index("Denied Jonas View approval")
+
+
+def test_a_change_by_a_person_has_no_decision_and_nobody_requested_it(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    factories.create_agent(acme)
+    row = AuditRow.objects.for_organization(acme.pk).filter(action="agent_created").get()
+    panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(row.pk)))
+    facts = panel.partition("Open full entry Close")[2] or panel
+    assert "Requested by" not in facts
+    assert "Decision Allow" not in facts
 
 
 def test_filters_are_chips_that_can_be_removed_one_by_one(

@@ -203,6 +203,20 @@ def test_a_call_that_was_stopped_before_it_ran_is_canceled_and_not_failed(
     assert "failed" not in text
 
 
+def test_the_error_of_a_model_turn_is_shown_once(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    error = {"code": "model_auth", "detail": "The key was rejected.", "remedy": "Set it."}
+    create_step(session, "model", "failed", **error)
+    create_step(session, "end", **error)
+    page = admin_client.get_text(operator.get("agents_session_change", session.pk))
+    assert page.count("The key was rejected.") == 1
+    other = error | {"code": "turns_exhausted", "detail": "The turns are used up."}
+    create_step(session, "end", **other)
+    page = admin_client.get_text(operator.get("agents_session_change", session.pk))
+    assert "The turns are used up." in page
+
+
 def test_a_page_marks_steps_that_later_pages_replace(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
