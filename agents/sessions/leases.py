@@ -18,14 +18,23 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import DurationField, F, Q, QuerySet, UUIDField, Value
+from django.db.models import (
+    BigIntegerField,
+    DateTimeField,
+    DurationField,
+    F,
+    Q,
+    QuerySet,
+    UUIDField,
+    Value,
+)
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from agents.models import Runner, Session
 from agents.wakeups import notify_worker
-from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
+from bonobot.core.db.prepared_queries import PreparedQuery, PreparedUpdate, QueryParameter
 from bonobot.core.process_identity import identify_this_process
 
 logger = logging.getLogger(__name__)
@@ -196,6 +205,18 @@ _CLAIMABLE_SESSION = PreparedQuery(
         pk=QueryParameter("session", output_field=UUIDField()),
     ).values_list("fence", "crashes")
 )
+_CLAIM = PreparedUpdate(
+    lambda: Session.objects.filter(
+        pk=QueryParameter("session", output_field=UUIDField()),
+        fence=QueryParameter("fence", output_field=BigIntegerField()),
+    ),
+    lambda: {
+        "runner_id": QueryParameter("runner", output_field=UUIDField()),
+        "fence": F("fence") + 1,
+        "status": Session.Status.RUNNING,
+        "updated_at": QueryParameter("now", output_field=DateTimeField()),
+    },
+)
 
 
 def claim_session(session_id: UUID, runner_id: UUID) -> SessionLease | None:
@@ -210,11 +231,8 @@ def claim_session(session_id: UUID, runner_id: UUID) -> SessionLease | None:
     if crashes > 1 and _must_wait_for_suspect(session_id):
         return None
     # The fence in the condition lets only one of two concurrent claims succeed.
-    claimed_count = Session.objects.filter(pk=session_id, fence=fence).update(
-        runner_id=runner_id,
-        fence=F("fence") + 1,
-        status=Session.Status.RUNNING,
-        updated_at=timezone.now(),
+    claimed_count = _CLAIM.execute(
+        session=session_id, fence=fence, runner=runner_id, now=timezone.now()
     )
     return SessionLease(session_id, runner_id, fence + 1) if claimed_count else None
 

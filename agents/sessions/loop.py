@@ -13,6 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import BigIntegerField, CharField, DateTimeField, TextField, UUIDField
 from django.utils import timezone
 
 from agents.approvals.services import withdraw_approvals
@@ -49,8 +50,9 @@ from agents.sessions.tool_calls import (
     build_holder_key,
     make_calls,
 )
-from agents.sessions.turns import SessionTurn
+from agents.sessions.turns import CompletedTurn, SessionTurn
 from agents.wakeups import wake_parent
+from bonobot.core.db.prepared_queries import PreparedUpdate, QueryParameter
 from bonobot.core.db.transactions import get_transaction_batcher
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
@@ -98,11 +100,11 @@ async def run_session(lease: SessionLease) -> None:
 
     The outcome is in the database. Raises `SessionStopped` if a person asked to cancel the run.
     """
-    orm = get_runtime().run_orm
+    orm, in_transaction = get_runtime().run_orm, get_transaction_batcher().run
     time_limit = asyncio.timeout(None)
     connections, keep_sessions = RunConnections(lease), False
     try:
-        context = await get_transaction_batcher().run(load_run_context, lease)
+        context = await in_transaction(load_run_context, lease)
         if context is None:
             await cancel_run(lease)
             return
@@ -111,11 +113,11 @@ async def run_session(lease: SessionLease) -> None:
         await _append_notices(lease, context)
         time_limit = asyncio.timeout(context.max_run_s)
         async with time_limit:
-            await make_calls(_build_caller(lease, context), recovered.calls)
+            await _make_recovered_calls(lease, context, recovered.calls)
             if recovered.waits_for_person:
                 raise SessionSuspended
             end = await _execute_session(lease, context)
-        await get_transaction_batcher().run(close_session, lease, Session.Status.DONE, end=end)
+        await in_transaction(close_session, lease, Session.Status.DONE, end=end)
         keep_sessions = True
     except LeaseLost:
         logger.warning("session %s is held by another runner now", lease.session_id)
@@ -135,6 +137,15 @@ async def run_session(lease: SessionLease) -> None:
         await fail_run(lease, problem)
     finally:
         await asyncio.shield(connections.close(keep_sessions=keep_sessions))
+
+
+async def _make_recovered_calls(
+    lease: SessionLease, context: RunContext, calls: Sequence[Step]
+) -> None:
+    """Make the calls of an earlier run, unless a person asked to cancel the session."""
+    if calls:
+        await get_transaction_batcher().run(step_store.check_not_stopped, lease)
+    await make_calls(_build_caller(lease, context), calls)
 
 
 async def _release_if_stopping(lease: SessionLease) -> None:
@@ -251,20 +262,21 @@ async def _run_turns(lease: SessionLease, context: RunContext) -> dict[str, Any]
         check_turn_limit(context.agent, history)
         history = await compact_history(lease, context, history, snapshot)
         try:
-            reply, call_steps = await _take_turn(lease, context, history, snapshot)
+            turn = await _take_turn(lease, context, history, snapshot)
         except llm_interface.ModelError as problem:
             history, snapshot = await in_transaction(_load_state, lease, context, history)
             if not await compact_after_overflow(lease, context, history, snapshot):
                 await _wait_for_next_request(lease, context, problem, history)
         else:
-            if reply.calls:
-                await make_calls(_build_caller(lease, context), call_steps)
-            elif not await in_transaction(step_store.take_messages, lease):
+            if turn.reply.calls:
+                await make_calls(_build_caller(lease, context), turn.call_steps)
+            elif not turn.has_new_messages:
+                # For later messages, the session is queued again when it is closed.
                 output, correction = await check_final_answer(
-                    context.get_output_schema(history), reply.text, history.rejected_count
+                    context.get_output_schema(history), turn.reply.text, history.rejected_count
                 )
                 if correction is None:
-                    return {"answer": reply.text, **output}
+                    return {"answer": turn.reply.text, **output}
                 await in_transaction(step_store.append_step, lease, Step.Kind.NOTICE, correction)
             # Apply servers' change notifications before the next turn.
             await get_refresher().wait_until_refreshed(build_holder_key(lease))
@@ -293,7 +305,7 @@ def _load_state(
 
 async def _take_turn(
     lease: SessionLease, context: RunContext, history: SessionHistory, snapshot: CallSnapshot
-) -> tuple[llm_interface.ModelReply, list[Step]]:
+) -> CompletedTurn:
     """Run one model turn with the current snapshot."""
     server_changes = await _report_server_changes(lease, history, snapshot)
     endpoint = context.choose_endpoint(history)
@@ -312,7 +324,7 @@ async def _take_turn(
         )
     tools = snapshot.list_shown_tools(history.found_tools)
     output_schema = context.get_output_schema(history)
-    reply, call_steps = await turn.run(
+    completed_turn = await turn.run(
         llm_interface.build_model(endpoint),
         messages,
         turn_number=history.turn + 1,
@@ -329,9 +341,9 @@ async def _take_turn(
         output_schema=output_schema,
         check_reply=lambda reply: check_call_limit(context.agent, history, len(reply.calls)),
     )
-    if notice := build_answer_notice(reply, turn.max_tokens):
+    if notice := build_answer_notice(completed_turn.reply, turn.max_tokens):
         await orm(step_store.append_step, lease, Step.Kind.NOTICE, notice)
-    return reply, call_steps
+    return completed_turn
 
 
 async def _wait_for_next_request(
@@ -405,6 +417,22 @@ def suspend_session(lease: SessionLease) -> None:
         )
 
 
+_SESSION_END = PreparedUpdate(
+    lambda: Session.objects.filter(
+        pk=QueryParameter("session", output_field=UUIDField()),
+        fence=QueryParameter("fence", output_field=BigIntegerField()),
+    ),
+    lambda: {
+        "status": QueryParameter("status", output_field=CharField()),
+        "error_code": QueryParameter("code", output_field=CharField()),
+        "error_detail": QueryParameter("detail", output_field=TextField()),
+        "runner": None,
+        "finished_at": QueryParameter("now", output_field=DateTimeField()),
+        "updated_at": QueryParameter("now", output_field=DateTimeField()),
+    },
+)
+
+
 def close_session(
     lease: SessionLease,
     status: str,
@@ -425,14 +453,13 @@ def close_session(
         must_requeue = has_new_messages and status != Session.Status.CANCELLED
         # Set before the commit: a later message queues the session and wakes its worker.
         lease.state.may_be_queued = must_requeue
-        now = timezone.now()
-        Session.objects.filter(pk=lease.session_id, fence=lease.fence).update(
+        _SESSION_END.execute(
+            session=lease.session_id,
+            fence=lease.fence,
             status=Session.Status.QUEUED if must_requeue else status,
-            error_code=code,
-            error_detail=detail,
-            runner=None,
-            finished_at=now,
-            updated_at=now,
+            code=code,
+            detail=detail,
+            now=timezone.now(),
         )
         if not must_requeue:
             wake_parent(lease.session_id)

@@ -22,12 +22,14 @@ from weakref import WeakKeyDictionary
 
 from django.db import Error as DatabaseFault
 from django.db import transaction
+from django.db.models import BigIntegerField, JSONField
 from django.utils import timezone
 
 from agents.models import Session, Step
 from agents.sessions.leases import SessionLease
 from agents.wakeups import build_session_topic, notify_watchers
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.db.prepared_queries import PreparedUpdate, QueryParameter
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.message_bus import BusTexts, get_bus
 from bonobot.core.runtime import Runtime, get_runtime
@@ -46,6 +48,14 @@ MAX_CHARACTERS_PER_S = 4_000_000
 PROGRESS_MESSAGE_LENGTH = 300
 # The texts of a model turn that grow while it streams.
 TEXT_FIELDS = ("text", "thinking")
+_STEP_PAYLOAD = PreparedUpdate(
+    lambda: Step.objects.filter(
+        pk=QueryParameter("step", output_field=BigIntegerField()),
+        fence=QueryParameter("fence", output_field=BigIntegerField()),
+        state=Step.State.INTENT,
+    ),
+    lambda: {"payload": QueryParameter("payload", output_field=JSONField())},
+)
 _lock = threading.Lock()
 
 
@@ -140,12 +150,8 @@ def write_outputs(outputs: list[PartialOutput]) -> None:
         lock_rows(Session.objects.filter(pk__in={output.session_id for output in outputs}))
         changed_ids = set()
         for output in outputs:
-            unsettled_step = Step.objects.filter(
-                pk=output.step_id, fence=output.fence, state=Step.State.INTENT
-            )
-            if unsettled_step.update(
-                payload=make_storable({**output.saved_payload, **output.shown})
-            ):
+            payload = make_storable({**output.saved_payload, **output.shown})
+            if _STEP_PAYLOAD.execute(step=output.step_id, fence=output.fence, payload=payload):
                 changed_ids.add(output.session_id)
         # Watchers check this column before they load steps.
         Session.objects.filter(pk__in=changed_ids).update(updated_at=timezone.now())

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import UUIDField
+from django.db.models import BigIntegerField, CharField, DateTimeField, JSONField, UUIDField
 from django.utils import timezone
 
 from agents.approvals.services import withdraw_approvals
@@ -17,7 +17,7 @@ from agents.models import Inbox, Session, Step
 from agents.sessions.leases import LeaseLost, SessionLease
 from agents.wakeups import notify_watchers
 from bonobot.core.db.fields import generate_uuid7
-from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
+from bonobot.core.db.prepared_queries import PreparedQuery, PreparedUpdate, QueryParameter
 from bonobot.core.text.untrusted_text import make_storable
 
 _SESSION = QueryParameter("session", output_field=UUIDField())
@@ -29,6 +29,16 @@ _CANCEL_REQUEST = PreparedQuery(
 _PENDING_MESSAGES = PreparedQuery(lambda: Inbox.objects.filter(session=_SESSION, processed_at=None))
 _LAST_SEQ = PreparedQuery(
     lambda: Step.objects.filter(session=_SESSION).order_by("-seq").values_list("seq")[:1]
+)
+_STEP_OUTCOME = PreparedUpdate(
+    lambda: Step.objects.filter(
+        pk=QueryParameter("step", output_field=BigIntegerField()), state=Step.State.INTENT
+    ),
+    lambda: {
+        "state": QueryParameter("state", output_field=CharField()),
+        "payload": QueryParameter("payload", output_field=JSONField()),
+        "finished_at": QueryParameter("now", output_field=DateTimeField()),
+    },
 )
 
 
@@ -71,14 +81,11 @@ def finish_step(
     """
     payload, pending_call_id = make_storable(payload), step.payload.get("exchange")
     may_have_approvals = any(name in step.payload for name in ("approval", "exchange", "earlier"))
-    unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
-        update_leased_session(lease)
-        if (
-            unsettled_step.update(state=state, payload=payload, finished_at=timezone.now())
-            and counts
-        ):
-            update_leased_session(lease, **counts)
+        update_leased_session(lease, **counts)
+        if not _save_outcome(step, state, payload) and counts:
+            # It was saved and counted before, although its commit seemed to fail.
+            update_leased_session(lease, **{name: -count for name, count in counts.items()})
         if pending_call_id is not None:
             pending_calls.close_pending_call(pending_call_id)
         if may_have_approvals and step.call_id is not None:
@@ -117,13 +124,18 @@ def finish_turn(
         )
         for call in calls
     ]
-    unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
         update_leased_session(lease, turns=1, **counts)
-        unsettled_step.update(state=Step.State.DONE, payload=payload, finished_at=timezone.now())
+        _save_outcome(step, Step.State.DONE, payload)
         if call_steps:
             insert_steps(lease, call_steps)
     return call_steps
+
+
+def _save_outcome(step: Step, state: str, payload: Mapping[str, Any]) -> bool:
+    """Save the outcome of an unsettled step; return whether it was unsettled."""
+    count = _STEP_OUTCOME.execute(step=step.pk, state=state, payload=payload, now=timezone.now())
+    return bool(count)
 
 
 def replace_call_id(lease: SessionLease, step: Step) -> None:
@@ -201,21 +213,30 @@ def check_not_stopped(lease: SessionLease) -> None:
 def take_messages(lease: SessionLease) -> bool:
     """Move new messages from the inbox into steps; return whether there were any.
 
-    Raises `SessionStopped` if the session's cancellation was requested.
+    Without messages, this is one query that doesn't check the lease. Raises `LeaseLost`, and
+    `SessionStopped` if the session's cancellation was requested.
     """
+    messages = list_new_messages(lease)
+    if not messages:
+        return False
+    # Only the lease's holder takes messages, so they are still in the inbox.
     with transaction.atomic():
         update_leased_session(lease)
-        messages: list[Inbox] = _PENDING_MESSAGES.fetch(session=lease.session_id)
-        if any(item.kind == Inbox.Kind.CANCEL for item in messages):
-            lease.state.is_canceled = True
-            raise SessionStopped
-        if messages:
-            payloads = [item.payload | {"by": item.actor} for item in messages]
-            insert_steps(lease, [build_step(Step.Kind.MESSAGE, payload) for payload in payloads])
-            Inbox.objects.filter(pk__in=[message.pk for message in messages]).update(
-                processed_at=timezone.now()
-            )
-    return bool(messages)
+        payloads = [item.payload | {"by": item.actor} for item in messages]
+        insert_steps(lease, [build_step(Step.Kind.MESSAGE, payload) for payload in payloads])
+        Inbox.objects.filter(pk__in=[message.pk for message in messages]).update(
+            processed_at=timezone.now()
+        )
+    return True
+
+
+def list_new_messages(lease: SessionLease) -> list[Inbox]:
+    """Return the messages in the inbox; raises `SessionStopped` like `check_not_stopped`."""
+    items: list[Inbox] = _PENDING_MESSAGES.fetch(session=lease.session_id)
+    if any(item.kind == Inbox.Kind.CANCEL for item in items):
+        lease.state.is_canceled = True
+        raise SessionStopped
+    return items
 
 
 def has_new_messages(lease: SessionLease) -> bool:

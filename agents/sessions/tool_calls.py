@@ -212,12 +212,10 @@ async def make_calls(caller: SessionCaller, steps: Sequence[Step]) -> None:
     """Make the calls of one turn concurrently; a failure doesn't affect the others.
 
     When all are done, raises `SessionSuspended` if one waits for a person or a task, otherwise
-    `SessionHandedOff` if the process is stopping. Makes none and raises `SessionStopped` if a
-    person asked to cancel the run.
+    `SessionHandedOff` if the process is stopping. The caller has checked whether a person asked to
+    cancel the run.
     """
     lease_state = caller.lease.state
-    if steps:
-        await get_transaction_batcher().run(step_store.check_not_stopped, caller.lease)
     with lease_state.track_calls():
         results = await asyncio.gather(
             *(_make_call(caller, step) for step in steps), return_exceptions=True

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -32,6 +32,15 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.ledger.types import BudgetReservation, Opening, Outcome
+
+
+@dataclass(frozen=True)
+class CompletedTurn:
+    """A model's saved reply, the steps of its calls, and whether messages arrived until then."""
+
+    reply: llm_interface.ModelReply
+    call_steps: list[Step]
+    has_new_messages: bool
 
 
 class SessionTurn:
@@ -68,11 +77,12 @@ class SessionTurn:
         tools: Sequence[llm_interface.ToolSpec],
         output_schema: Mapping[str, Any] | None = None,
         check_reply: Callable[[llm_interface.ModelReply], object] = lambda reply: None,
-    ) -> tuple[llm_interface.ModelReply, list[Step]]:
-        """Ask the model; return its reply and the steps of its calls.
+    ) -> CompletedTurn:
+        """Ask the model and save its reply.
 
-        `check_reply` is called before the calls are saved, and may raise. Raises `ModelError`, and
-        what `request_budget.reserve` raises.
+        `check_reply` is called before the calls are saved, and may raise. Raises `ModelError`,
+        what `request_budget.reserve` raises, and `SessionStopped` if a person asked to cancel the
+        run by the time the reply is saved.
         """
         call_id = generate_uuid7()
         estimated_tokens = estimate_tokens(messages, instructions, tools)
@@ -96,7 +106,7 @@ class SessionTurn:
         except Problem as problem:
             await get_runtime().run_orm(self._save_rejected_reply, step, reply, cost, problem)
             raise
-        return reply, await get_transaction_batcher().run(self._save_reply, step, reply, cost)
+        return await get_transaction_batcher().run(self._save_reply, step, reply, cost)
 
     async def _fetch_reply(
         self,
@@ -208,7 +218,8 @@ class SessionTurn:
             await self._settle_request(call_id, "error", started_at, None, code="superseded")
             raise
 
-    def _save_reply(self, step: Step, reply: llm_interface.ModelReply, cost: int) -> list[Step]:
+    def _save_reply(self, step: Step, reply: llm_interface.ModelReply, cost: int) -> CompletedTurn:
+        """Save the reply, then look for messages and cancellation requests."""
         usage = reply.usage or llm_interface.TokenUsage(0, 0)
         payload = {
             "text": reply.text,
@@ -223,7 +234,7 @@ class SessionTurn:
             "estimated_input_tokens": self._estimated_tokens,
             "cost_microusd": cost,
         }
-        return step_store.finish_turn(
+        call_steps = step_store.finish_turn(
             self.lease,
             step,
             payload,
@@ -233,6 +244,7 @@ class SessionTurn:
             cached_tokens=usage.cached_tokens,
             cost_microusd=cost,
         )
+        return CompletedTurn(reply, call_steps, bool(step_store.list_new_messages(self.lease)))
 
     async def _reserve_budget(self, call_id: UUID, turn_number: int, estimated_tokens: int) -> None:
         request = ReservationRequest(

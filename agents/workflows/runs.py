@@ -396,7 +396,7 @@ def _append_call_step(lease: SessionLease, call: WorkflowCall) -> Step:
         "raw": "",
         "step": call.step,
     }
-    return step_store.append_step(
+    step = step_store.append_step(
         lease,
         Step.Kind.CALL,
         payload,
@@ -404,6 +404,8 @@ def _append_call_step(lease: SessionLease, call: WorkflowCall) -> Step:
         turn=call.number,
         call_id=uuid4(),
     )
+    step_store.check_not_stopped(lease)
+    return step
 
 
 def _save_outputs(lease: SessionLease, end: WorkflowEnd) -> str:

@@ -1,15 +1,16 @@
-"""Queries that each connection compiles once, for those that most requests make.
+"""Queries and updates that each connection compiles once, for those that most requests make.
 
 Django builds and compiles a query again each time, which takes several times as long as SQLite
 needs to execute it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.db import connection
 from django.db.models import Field, QuerySet, Value
 from django.db.models import query as model_query
+from django.db.models.sql import UpdateQuery
 
 
 class QueryParameter(Value):
@@ -57,6 +58,40 @@ class PreparedQuery:
     def fetch_first(self, **values: Any) -> Any:
         """Return the first row, or None."""
         return next(iter(self.fetch(**values)), None)
+
+
+class PreparedUpdate:
+    """An update of one model's rows, with parameters in its conditions and its values.
+
+    `build_values` returns the values by field name, as for `QuerySet.update`. Both functions are
+    called once for each connection.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], QuerySet[Any, Any]],
+        build_values: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._build, self._build_values = build, build_values
+
+    def execute(self, **values: Any) -> int:
+        """Update with these values of the parameters; return how many rows (one query)."""
+        kept: dict[PreparedUpdate, tuple[str, Any]] = connection.__dict__.setdefault(
+            "_prepared_updates", {}
+        )
+        compiled = kept.get(self)
+        if compiled is None:
+            compiled = kept[self] = self._compile()
+        sql, parameters = compiled
+        with connection.cursor() as cursor:
+            cursor.execute(sql, fill_parameters(parameters, values))
+            return int(cursor.rowcount)
+
+    def _compile(self) -> tuple[str, Any]:
+        query: Any = self._build().order_by().query.chain(UpdateQuery)
+        query.add_update_values(self._build_values())
+        sql, parameters = query.get_compiler(connection=connection).as_sql()
+        return sql, parameters
 
 
 class _CompiledQuery:

@@ -135,3 +135,17 @@ def test_a_worker_notices_that_its_row_was_deleted():
     assert leases.renew_runner_leases(worker_id)
     Runner.objects.all().delete()
     assert not leases.renew_runner_leases(worker_id)
+
+
+def test_an_outcome_that_is_saved_again_is_counted_once(session):
+    lease = leases.claim_session(session.pk, leases.register_runner())
+    step = step_store.append_step(
+        lease, Step.Kind.CALL, {"name": "x"}, state=Step.State.INTENT, turn=1
+    )
+    for text in ("first", "again"):  # the answer to the first commit was lost
+        payload = {"name": "x", "text": text}
+        step_store.finish_step(lease, step, Step.State.DONE, payload, calls=1, cost_microusd=5)
+    session.refresh_from_db()
+    step.refresh_from_db()
+    assert (session.calls, session.cost_microusd) == (1, 5)
+    assert (step.state, step.payload["text"]) == (Step.State.DONE, "first")

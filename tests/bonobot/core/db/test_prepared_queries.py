@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.db.models import CharField, DateTimeField, UUIDField
+from django.db.models import BigIntegerField, CharField, DateTimeField, F, JSONField, UUIDField
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from agents.models import Agent, Session, WorkflowRun
+from agents.models import Agent, Session, Step, WorkflowRun
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
-from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
+from bonobot.core.db.prepared_queries import PreparedQuery, PreparedUpdate, QueryParameter
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -114,3 +114,45 @@ def test_related_rows_are_joined() -> None:
             assert first.workflow_run == run
             assert not hasattr(second, "workflow_run")
         assert not caught.captured_queries
+
+
+def test_an_update_changes_the_rows_of_its_conditions_in_one_query() -> None:
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme)
+    first, second = (
+        Session.objects.create(organization=acme, agent=agent, title=title)
+        for title in ("one", "two")
+    )
+    update = PreparedUpdate(
+        lambda: Session.objects.filter(pk=QueryParameter("session", output_field=UUIDField())),
+        lambda: {
+            "title": QueryParameter("title", output_field=CharField()),
+            "fence": F("fence") + 1,
+            "finished_at": QueryParameter("now", output_field=DateTimeField()),
+        },
+    )
+    now = timezone.now()
+    for count in (1, 2):  # compiled, and from the cache
+        with CaptureQueriesContext(connection) as caught:
+            assert update.execute(session=first.pk, title=f"%s {count}", now=now) == 1
+        assert len(caught) == 1
+        first.refresh_from_db()
+        assert (first.title, first.fence, first.finished_at) == (f"%s {count}", count, now)
+    second.refresh_from_db()
+    assert (second.title, second.fence) == ("two", 0)
+    assert update.execute(session=acme.pk, title="", now=now) == 0
+
+
+def test_an_update_stores_json_as_the_orm_does() -> None:
+    acme = factories.create_organization()
+    session = Session.objects.create(organization=acme, agent=factories.create_agent(acme))
+    step = Step.objects.create(session=session, seq=1, kind=Step.Kind.NOTICE)
+    update = PreparedUpdate(
+        lambda: Step.objects.filter(pk=QueryParameter("step", output_field=BigIntegerField())),
+        lambda: {"payload": QueryParameter("payload", output_field=JSONField())},
+    )
+    for payload in ({"text": 'a "b" % é', "list": [1, None, 2.5]}, {}, {"other": {"x": True}}):
+        assert update.execute(step=step.pk, payload=payload) == 1
+        step.refresh_from_db()
+        assert step.payload == payload
+        assert list(Step.objects.filter(payload=payload)) == [step]
