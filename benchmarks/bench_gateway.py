@@ -139,8 +139,11 @@ async def run_round(
             request = build_request(target, next(numbers))
             started_at = time.perf_counter()
             writer.write(request)
-            body = await read_answer(reader)
+            body, is_last = await read_answer(reader)
             times.append(time.perf_counter() - started_at)
+            if is_last:
+                writer.close()
+                reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
             if "It is warm" not in body["result"]["content"][0]["text"]:
                 raise SystemExit(f"{target.name} answered {body}")
         writer.close()
@@ -163,12 +166,14 @@ def build_request(target: Target, number: int) -> bytes:
     return "\r\n".join([f"POST {target.path} HTTP/1.1", *lines, "", ""]).encode() + body
 
 
-async def read_answer(reader: asyncio.StreamReader) -> Any:
+async def read_answer(reader: asyncio.StreamReader) -> tuple[Any, bool]:
+    """Return the JSON of a response, and whether it is the last one of its connection."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     if not head.startswith("http/1.1 200"):
         raise SystemExit(head)
     length = next(line for line in head.split("\r\n") if line.startswith("content-length:"))
-    return json.loads(await reader.readexactly(int(length.partition(":")[2])))
+    body = json.loads(await reader.readexactly(int(length.partition(":")[2])))
+    return body, "\r\nconnection: close\r\n" in head
 
 
 def print_figures(target: Target, at_once: int) -> None:

@@ -36,6 +36,9 @@ MIN_RESPONSE_BYTES_PER_S = 1024  # minimum rate of reading while a response wait
 MAX_HEAD_BYTES = 64 * 1024  # as h11's limit; also of the trailers and extensions of chunks
 # Requests of a connection that wait for the responses to earlier ones; each takes memory.
 MAX_PIPELINED = 100
+# Then a connection is closed, as by nginx. Clients that never connect again would stay with their
+# web process, and one that starts later on the same port would get no requests.
+MAX_REQUESTS = 1_000
 # A path with a query, without a fragment, or the asterisk of OPTIONS.
 TARGET = re.compile(rb"/[!-\"$-~]*|\*")
 BODILESS = frozenset({204, 304})
@@ -47,6 +50,10 @@ INVALID_REQUEST = "Invalid HTTP request received."
 
 class InvalidHead(Exception):
     """A head that the parser accepts and we don't."""
+
+
+class ConnectionExhausted(Exception):
+    """A request after the last one of its connection."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -67,6 +74,7 @@ class Protocol(HttpToolsProtocol):
         # Bytes of the head, or of a body's lines between its data, that are incomplete.
         self._buffered = 0
         self._is_refused = False
+        self._remaining_requests = MAX_REQUESTS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the deadline of the first head (called by the loop)."""
@@ -92,7 +100,10 @@ class Protocol(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._refuse()
+            if self._remaining_requests:
+                self._refuse()
+            else:  # not executed: the client sends it again on another connection
+                self._is_refused = True
             return
         if self._missing_part and self._buffered > MAX_HEAD_BYTES:
             self._refuse()
@@ -130,7 +141,9 @@ class Protocol(HttpToolsProtocol):
     # --- Called by the parser -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Begin a request; raises `ConnectionExhausted`."""
+        if not self._remaining_requests:
+            raise ConnectionExhausted
         super().on_message_begin()
         self._missing_part = "head"
 
@@ -146,6 +159,7 @@ class Protocol(HttpToolsProtocol):
         self._missing_part, self._buffered = "body", 0
         if self.parser.should_upgrade():
             return  # it comes again, without the header
+        self._remaining_requests -= 1
         path, _, query = self.url.partition(b"?")
         scope = cast(dict[str, Any], self.scope)
         scope["method"] = self.parser.get_method().decode("ascii")
@@ -166,7 +180,9 @@ class Protocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            keep_alive=version != "1.0"
+            and self.parser.should_keep_alive()
+            and self._remaining_requests > 0,
             on_response=self.on_response_complete,
         )
         if previous is None or previous.response_complete:

@@ -14,7 +14,7 @@ import pytest
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from bonobot.processes.http_protocol import MAX_PIPELINED, Protocol
+from bonobot.processes.http_protocol import MAX_PIPELINED, MAX_REQUESTS, Protocol
 from bonobot.processes.run_web_process import HTTP_PROTOCOL, build_config
 from tests.processes import Web
 
@@ -159,6 +159,20 @@ def test_pipelined_requests_take_little_memory(
     answers = send_request(requests)
     assert answers.count(b"HTTP/1.1 200") <= MAX_PIPELINED + 1
     assert answers.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_connection_is_closed_after_its_last_request(at_once: int) -> None:
+    later_request = b"POST /late HTTP/1.1\r\nHost: a\r\n\r\n"
+    requests = [VALID[3]] * (MAX_REQUESTS - at_once)
+    last_requests = VALID[3] * at_once + later_request
+    handled, response = asyncio.run(handle_bytes([*requests, last_requests]))
+    assert len(handled) == MAX_REQUESTS
+    assert {request[1] for request in handled} == {b"/b"}
+    assert response.count(b"HTTP/1.1 200") == MAX_REQUESTS
+    *others, last = response.lower().split(b"http/1.1 200")
+    assert b"connection: close" in last
+    assert not any(b"connection: close" in other for other in others)
 
 
 def test_the_process_is_started_with_this_protocol() -> None:
