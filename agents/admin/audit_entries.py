@@ -23,12 +23,10 @@ from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.types import is_approval_request
+from bonobot.ledger.types import NOT_APPROVED_CODES, is_approval_request
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 
-# The codes of calls that a rule asked about, and that nobody approved.
-NOT_APPROVED_CODES = ("approval_denied", "approval_expired")
 FOR_SESSION = "session"  # `approval_id` of a call that an approval of the session covers
 MAX_TURN_CALLS = 50
 REQUESTER_KINDS = {

@@ -39,6 +39,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
+from bonobot.ledger.types import APPROVAL_REQUIRED_CODE, NOT_APPROVED_CODES
 from mcp_servers.models import Definition
 from mcp_servers.schemas.defaults import fill_defaults
 
@@ -197,6 +198,11 @@ class AuditedCall:
     repeats: int
     details: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # A rule asked; that nobody approved the call isn't policy.
+        if self.code in NOT_APPROVED_CODES:
+            self.decision = AuditRow.Decision.ASK
+
     @property
     def is_decided_by_policy(self) -> bool:
         """Whether policy decided the call, and nothing else refused it."""
@@ -341,6 +347,8 @@ def _load_pages(
     rows = AuditRow.objects.for_organization(get_organization_id(owner)).filter(
         opened_at__gte=simulation.since
     )
+    # The call that was approved, was denied or expired has an entry of its own.
+    rows = rows.exclude(outcome=AuditRow.Outcome.REFUSED, code=APPROVAL_REQUIRED_CODE)
     if isinstance(owner, Agent):
         rows = rows.filter(agent_id=owner.pk, action="agent_tool_call")
     else:

@@ -38,6 +38,8 @@ OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
 
 # The code of an entry about a call that waits for approval; the call itself gets another entry.
 APPROVAL_REQUIRED_CODE = "approval_required"
+# The codes of calls that a rule asked about, and that nobody approved.
+NOT_APPROVED_CODES = ("approval_denied", "approval_expired")
 
 
 def is_approval_request(outcome: str, code: str) -> bool:

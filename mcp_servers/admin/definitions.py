@@ -276,7 +276,8 @@ def build_definition_row(row: Definition, label_context: LabelContext) -> Defini
     payload = row.payload if isinstance(row.payload, dict) else {}
     annotations = payload.get("annotations")
     hints = annotations if isinstance(annotations, dict) else {}
-    is_changed = row.state == Definition.State.CHANGED and row.pinned is not None
+    # A change that made it unusable is shown, too.
+    is_changed = row.pinned is not None and row.pinned_digest != row.digest
     arguments = payload.get("arguments")
     return DefinitionRow(
         row=row,

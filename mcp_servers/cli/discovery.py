@@ -41,7 +41,7 @@ def show_review_findings(cli: CommandContext, server: Server) -> None:
             f"! {make_visible(name, 120)} needs review: it may contain instructions to a model."
         )
         for finding in row.findings[:5]:
-            cli.print_message(f"    {finding['rule']} at {finding['path']}: »{finding['excerpt']}«")
+            cli.print_message(f"    {finding['rule']} at {finding['path']}: “{finding['excerpt']}”")
         cli.print_message(
             f"  To approve it after a review: bonobot mcp approve {server.slug} {name!r}"
         )

@@ -238,7 +238,7 @@ def _format_phrases(
     for start, end in find_heaviest_phrases(model, letters, best_window.window, folded):
         text_start, text_end = find_original_positions(text, start, max(end - 1, start))
         phrases.append(
-            f"»{make_visible(text[text_start : text_end + 1].strip(), _MAX_PHRASE_CHARACTERS)}«"
+            f"“{make_visible(text[text_start : text_end + 1].strip(), _MAX_PHRASE_CHARACTERS)}”"
         )
     rules = sorted({rule for rule, _ in best_window.window.rules})
     return ", ".join(phrases) + (f" ({', '.join(rules)})" if rules else "")

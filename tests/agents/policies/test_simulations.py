@@ -7,11 +7,14 @@ import pytest
 import time_machine
 from django.utils import timezone
 
+from agents.approvals.services import resolve_approval
+from agents.models import Approval
 from agents.policies import simulations
 from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
 from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft
 from agents.policies.simulations import simulate_policy, simulate_shadow_policy
 from agents.services import delete_agent
+from agents.sessions.services import start_session
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import increment_generation
@@ -112,6 +115,21 @@ def test_denials_can_change_too_and_count_with_their_repeats(administrator, help
         1,
         2,
     )  # no arguments are recorded for repeats
+
+
+def test_a_call_that_needed_approval_counts_once_as_the_rule_decided(
+    acme, administrator, helper, workshop, run_to_rest
+):
+    set_policy(administrator, helper, PolicySpec("all", ask=(ECHO,)))
+    reviewer = factories.create_member(acme, Role.REVIEWER)
+    for answer in ("approve", "deny"):
+        session = start_session(administrator, helper, f'/{ECHO} {{"text": "{answer}"}}')
+        run_to_rest(session)
+        resolve_approval(reviewer, Approval.objects.get(state="waiting"), answer)
+        run_to_rest(session)
+    simulation = simulate_policy(administrator, helper, PolicySpec("all"))
+    assert (simulation.calls, simulation.other_denials) == (2, 0)
+    assert count_changes(simulation) == {("echo", "ask", "allow"): 2}
 
 
 def test_only_masked_values_are_undecidable(administrator, helper, workshop, call):

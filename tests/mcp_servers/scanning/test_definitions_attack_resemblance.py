@@ -149,7 +149,7 @@ def test_a_finding_has_the_score_and_the_strongest_phrases() -> None:
     finding = findings["resembles_an_attack"]
     assert (finding.tier, finding.path) == ("soft", "$.description")
     assert finding.excerpt.partition(":")[0].endswith(" %")
-    assert "»" in finding.excerpt
+    assert "“" in finding.excerpt
     assert described(ATTACK)["description"][finding.start : finding.end] in ATTACK
 
 
