@@ -23,6 +23,7 @@ class AgentsConfig(AppConfig):
             token_snippets,
         )
         from bonobot.core.extension_points import LazyFunction
+        from bonobot.ledger.extension_points import pending_call_source
         from bonobot.monitoring.extension_points import readiness_parts, row_gauges
         from bonobot.oauth_server.protected_resources import (
             ProtectedResources,
@@ -44,6 +45,9 @@ class AgentsConfig(AppConfig):
                 parse=LazyFunction("agents.gateway.routes.parse_path"),
                 find=LazyFunction("agents.gateway.routes.find_target"),
             )
+        )
+        pending_call_source.register(
+            LazyFunction("agents.approvals.pending_calls.load_pending_calls")
         )
         readiness_parts.register(LazyFunction("agents.monitoring_gauges.probe_workers"))
         row_gauges.register(LazyFunction("agents.monitoring_gauges.build_row_gauges"))

@@ -16,9 +16,8 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
-from agents.models import Agent, Approval
+from agents.models import Agent
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.accounts.admin_base.svg_charts import (
     Chart,
@@ -29,13 +28,17 @@ from bonobot.accounts.admin_base.svg_charts import (
 )
 from bonobot.accounts.templatetags.display import dollars, milliseconds, percent, thousands
 from bonobot.core.i18n.localization import format_day, format_percent
-from bonobot.ledger.admin.usage import build_time_filters
+from bonobot.ledger.admin.usage import build_time_filters, describe_pending
+from bonobot.ledger.extension_points import PendingCalls
 from bonobot.ledger.usage import query_rollups
 from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine, truncate_time
-from bonobot.ledger.usage.query_rollups import ReportSpan, UsageReader
+from bonobot.ledger.usage.pending_calls import (
+    add_pending_calls,
+    load_pending_calls,
+)
+from bonobot.ledger.usage.query_rollups import LineKey, ReportSpan, UsageReader
 
 MAX_ITEMS = 7
-MAX_PENDING = 200
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
@@ -66,16 +69,14 @@ def build_tiles(
     total: UsageLine,
     previous: UsageLine,
     urls: dict[str, Any],
-    pending: int = 0,
 ) -> list[HeadlineTile]:
     """Return the tiles for calls, failed calls, p95 duration, and cost.
 
-    `lines` are the steps of the period, `urls` the rows of each tile by its name. `pending` calls
-    wait for approval, so `total` doesn't have them yet.
+    `lines` are the steps of the period, `urls` the rows of each tile by its name.
     """
     return [
-        _build_calls_tile(lines, total, previous, urls["calls"], pending),
-        _build_failed_tile(lines, total, previous, urls["failed"], pending),
+        _build_calls_tile(lines, total, previous, urls["calls"]),
+        _build_failed_tile(lines, total, previous, urls["failed"]),
         _build_duration_tile(lines, total, previous, urls["duration"]),
         _build_cost_tile(lines, total, previous, urls["cost"]),
     ]
@@ -86,9 +87,8 @@ def _build_calls_tile(
     total: UsageLine,
     previous: UsageLine,
     url: str,
-    pending: int,
 ) -> HeadlineTile:
-    calls = total.calls + pending
+    calls = total.calls
     change = 100 * (calls - previous.calls) / previous.calls if previous.calls else None
     return HeadlineTile(
         _t("Calls"),
@@ -96,10 +96,7 @@ def _build_calls_tile(
         url=url,
         change="" if change is None else _sign(change, format_percent(abs(change))),
         base=_describe_base(thousands(previous.calls) if previous.calls else ""),
-        note=ngettext("%(n)s pending approval", "%(n)s pending approvals", pending)
-        % {"n": thousands(pending)}
-        if pending
-        else "",
+        note=describe_pending(total.pending),
         spark=_build_line([line.calls for line in lines]),
     )
 
@@ -109,11 +106,9 @@ def _build_failed_tile(
     total: UsageLine,
     previous: UsageLine,
     url: str,
-    pending: int,
 ) -> HeadlineTile:
     change = total.errors - previous.errors
-    calls = total.calls + pending
-    share = percent(100 * total.errors / calls) if calls else ""
+    share = percent(100 * total.errors / total.calls) if total.calls else ""
     return HeadlineTile(
         _t("Failed calls"),
         value=thousands(total.errors),
@@ -215,7 +210,6 @@ class ActivityInterval:
     ends: datetime
     line: UsageLine
     url: str
-    pending: int = 0
 
     @property
     def succeeded(self) -> int:
@@ -225,7 +219,12 @@ class ActivityInterval:
     @property
     def calls(self) -> int:
         """All calls, including those that wait for approval."""
-        return self.line.calls + self.pending
+        return self.line.calls
+
+    @property
+    def pending(self) -> int:
+        """Calls that wait for approval."""
+        return self.line.pending
 
     @property
     def chart_values(self) -> tuple[ChartValue, ...]:
@@ -292,28 +291,28 @@ class CallActivity:
         step = self.range.step
         starts = [self.since + index * step for index in range((self.now - self.since) // step + 1)]
         lines = {start: UsageLine() for start in starts}
-        for (begins,), line in self.reader.load_lines("begins", timed=True, **self.filters).items():
+        found = self.reader.load_lines("begins", timed=True, **self.filters)
+        for (begins,), line in self._add_pending(found, "begins").items():
             lines[min(starts[-1], self.since + (begins - self.since) // step * step)].add_line(line)
-        pending = dict.fromkeys(starts, 0)
-        for requested_at in list_pending_times(self.organization_id, **self.filters):
-            if requested_at >= self.since:
-                index = min(len(starts) - 1, (requested_at - self.since) // step)
-                pending[starts[index]] += 1
         return [
-            ActivityInterval(
-                start,
-                start + step,
-                line,
-                self.build_audit_url(start, start + step),
-                pending[start],
-            )
+            ActivityInterval(start, start + step, line, self.build_audit_url(start, start + step))
             for start, line in lines.items()
         ]
 
     @cached_property
+    def pending_calls(self) -> list[PendingCalls]:
+        """The calls of the range that wait for approval (one query)."""
+        return load_pending_calls(self.reader, **self.filters)
+
+    @property
     def pending(self) -> int:
-        """The calls of the range that wait for approval."""
-        return sum(step.pending for step in self.steps)
+        """The number of calls of the range that wait for approval."""
+        return self.total.pending
+
+    def _add_pending(
+        self, lines: dict[LineKey, UsageLine], *columns: str, limit: int = query_rollups.MAX_LINES
+    ) -> dict[LineKey, UsageLine]:
+        return add_pending_calls(lines, self.pending_calls, columns, limit=limit)
 
     @cached_property
     def total(self) -> UsageLine:
@@ -355,7 +354,7 @@ class CallActivity:
         }
         # The current step would always end the sparklines with a fall.
         lines = [step.line for step in self.steps if step.ends <= self.now]
-        return build_tiles(lines, self.total, self.previous_total, urls, self.pending)
+        return build_tiles(lines, self.total, self.previous_total, urls)
 
     @property
     def chart(self) -> Chart:
@@ -433,13 +432,17 @@ class CallActivity:
                     tool_name=tool, **({"server_id": server_id} if server_id else {})
                 ),
             }
-            for (server_id, tool), line in lines.items()
+            for (server_id, tool), line in self._add_pending(
+                lines, "server_id", "tool_name", limit=MAX_ITEMS
+            ).items()
         ]
 
     @cached_property
     def agents(self) -> list[dict[str, Any]]:
         """The busiest agents."""
-        lines = self.reader.load_lines("agent_id", limit=MAX_ITEMS + 1)
+        limit = MAX_ITEMS + 1
+        lines = self.reader.load_lines("agent_id", limit=limit)
+        lines = self._add_pending(lines, "agent_id", limit=limit)
         return list(self._iterate_agents(lines))[:MAX_ITEMS]
 
     def _iterate_agents(self, lines: dict[Any, UsageLine]) -> Iterator[dict[str, Any]]:
@@ -460,16 +463,6 @@ class CallActivity:
             for name, outcome in outcomes.items()
         }
         return {"url": self.build_audit_url(**query), **urls}
-
-
-def list_pending_times(organization_id: UUID, **filters: Any) -> list[datetime]:
-    """Return when the calls that wait for approval were requested (one query).
-
-    `filters` are columns of approvals; of more than `MAX_PENDING` calls, the latest are returned.
-    """
-    pending = Approval.objects.filter(organization_id=organization_id, **filters).pending()
-    times = pending.order_by("-created_at").values_list("created_at", flat=True)
-    return list(times[:MAX_PENDING])
 
 
 def load_calls_by_tool(

@@ -1,7 +1,7 @@
 """The audit log in the admin: its list, histogram, export and verification."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -43,7 +43,6 @@ from agents.admin.audit_filters import (
     limit_search,
     parse_uuid,
 )
-from agents.call_activity import list_pending_times
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
 from bonobot.accounts.principals import Principal
@@ -402,7 +401,6 @@ def build_histogram(
     if since >= until:
         return None
     bars = load_activity(organization_id, since, until, filters)
-    _add_pending(organization_id, bars, filters)
     highest = max((bar.total for bar in bars), default=0) or 1
     width = WIDTH / len(bars)
     shown_parts = [
@@ -443,21 +441,6 @@ def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:
             return None
         filters[name] = parse_uuid(value) if name.endswith("_id") else value
     return None if None in filters.values() else filters
-
-
-def _add_pending(
-    organization_id: UUID, bars: list[ActivityBar], filters: Mapping[str, Any]
-) -> None:
-    """Count the calls that wait for approval at the time of their request (one query)."""
-    columns = {"agent_id": "agent_id", "server_id": "server_id", "tool_name": "own_name"}
-    if not set(filters) <= set(columns):
-        return
-    conditions = {columns[name]: value for name, value in filters.items()}
-    step = bars[0].ends - bars[0].begins
-    for created_at in list_pending_times(organization_id, **conditions):
-        index = (created_at - bars[0].begins) // step
-        if 0 <= index < len(bars):
-            bars[index].counts[PENDING] += 1
 
 
 def _stack_parts(bar: ActivityBar, x: float, width: float, highest: int) -> list[dict[str, Any]]:

@@ -48,8 +48,8 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS
 
 PENDING = "pending"
-MAX_PENDING = 200
-MAX_REQUESTS_READ = 1_000
+MAX_PENDING = 1_000
+MAX_REQUESTS_READ = 2_000
 ENTRY_PARAMETER = "entry"
 TIME_PARAMETER = "opened_at"
 LABEL_PARAMETER = "flow_label"

@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.accounts.admin_base.responses import add_problem_to_form, render_screen
@@ -23,9 +24,10 @@ from bonobot.core.i18n.localization import format_day
 from bonobot.core.problems import Problem
 from bonobot.ledger.api.usage import build_csv_response
 from bonobot.ledger.usage import query_rollups
-from bonobot.ledger.usage.aggregation import UsageLine
+from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine
 from bonobot.ledger.usage.report import (
     DEFAULT_DAYS,
+    MAX_HOURLY_SPAN,
     TITLES,
     UsageQuery,
     UsageReport,
@@ -42,6 +44,7 @@ UNNAMED_TITLES = {"agent": _("Without an agent"), "server": _("Without a server"
 FILTERS = ("since", "until", "agent", "server", "tool", "model")
 AUDIT_FILTERS = {"agent": "agent_id", "server": "server_id"}
 CALLS_LEGEND = (("bar", _("succeeded")), ("denied", _("denied")), ("failed", _("failed")))
+PENDING_LEGEND = ("pending", _("pending approval"))
 INPUT_ATTRS = {"class": "bb-input"}
 
 
@@ -71,7 +74,11 @@ class UsageForm(forms.Form):
     )
 
     def build_query(self) -> UsageQuery:
-        """Return the query; days are in the current time zone, and `until` is inclusive."""
+        """Return the query; `until` is inclusive.
+
+        Days are those of UTC, as in the report, unless it has hours: those are in the current
+        time zone.
+        """
         values = {name: value for name, value in self.cleaned_data.items() if value}
         if since := values.pop("since", None):
             values["since"] = _to_midnight(since)
@@ -107,6 +114,7 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
         shown=limit if report and len(report.entries) == limit else None,
         title_of=TITLES[report.query.by] if report else "",
         unnamed_title=UNNAMED_TITLES.get(report.query.by, "–") if report else "",
+        tiles=_build_tiles(report) if report else [],
         chart=_build_chart(principal, report) if report else None,
         periods=_list_periods(request),
         groups=_list_groups(request, principal, report.query.by) if report else [],
@@ -118,7 +126,12 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
 def _list_periods(request: HttpRequest) -> list[dict[str, Any]]:
     """Return the periods to choose from, up to now."""
     period_values = (request.GET.get("since", ""), request.GET.get("until", ""))
-    first_days = {days: timezone.localdate() - timedelta(days=days - 1) for days, _title in PERIODS}
+    # Reports of several days have days of UTC, as those of the dashboard.
+    days_of_utc = timezone.now().astimezone(UTC).date()
+    first_days = {
+        days: (timezone.localdate() if days == 1 else days_of_utc) - timedelta(days=days - 1)
+        for days, _title in PERIODS
+    }
     return [
         {
             "title": title,
@@ -138,6 +151,48 @@ def _list_groups(request: HttpRequest, principal: Principal, by: str) -> list[di
         for name, title in TITLES.items()
         if name != "organization" or principal.platform_admin
     ]
+
+
+def _build_tiles(report: UsageReport) -> list[dict[str, Any]]:
+    """Return the totals, each with the URL of its rows; blank if they are of all organizations."""
+    total, failed = report.total, ",".join(ERROR_OUTCOMES)
+    tiles: tuple[tuple[Any, str, str, dict[str, str]], ...] = (
+        (_("Calls"), thousands(total.calls), "", {"kind": "call"}),
+        (
+            _("Failed calls"),
+            thousands(total.errors),
+            "bad" if total.errors else "",
+            {"kind": "call", "outcome__in": failed},
+        ),
+        (
+            _("Denied"),
+            thousands(total.refused),
+            "trust" if total.refused else "",
+            {"kind": "call", "outcome__in": "refused"},
+        ),
+        (_("Model turns"), thousands(total.turns), "", {"kind": "model"}),
+        (_("Tokens"), thousands(total.tokens), "", {"kind": "model"}),
+        (_("Cost"), dollars(total.cost_microusd), "", {"kind": "model"}),
+    )
+    is_own = report.query.by != "organization"
+    return [
+        {
+            "title": title,
+            "value": value,
+            "tone": tone,
+            "note": describe_pending(total.pending) if query == {"kind": "call"} else "",
+            "url": _build_audit_url(report, report.since, report.until, **query) if is_own else "",
+        }
+        for title, value, tone, query in tiles
+    ]
+
+
+def describe_pending(pending: int) -> str:
+    """Return how many calls wait for approval, blank for none."""
+    if not pending:
+        return ""
+    text = ngettext("%(n)s pending approval", "%(n)s pending approvals", pending)
+    return text % {"n": thousands(pending)}
 
 
 def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
@@ -162,7 +217,13 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
     if has_calls:
         title, kind = _("Calls"), "call"
         stacks = [
-            [("", line.ok), ("warn", line.refused), ("bad", line.errors)] for _day, line in steps
+            [
+                ("", line.ok),
+                ("warn", line.refused),
+                ("bad", line.errors),
+                ("pending", line.pending),
+            ]
+            for _day, line in steps
         ]
         highest = max(line.calls for _day, line in steps)
     else:
@@ -185,8 +246,12 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
             for bar, (day, line) in zip(bars, steps, strict=True)
         ],
         labels=svg_charts.place_labels([format_day(day) for day, _line in steps]),
-        legend=CALLS_LEGEND if has_calls else (),
+        legend=_choose_legend(report.total) if has_calls else (),
     )
+
+
+def _choose_legend(total: UsageLine) -> tuple[tuple[str, Any], ...]:
+    return (*CALLS_LEGEND, PENDING_LEGEND) if total.pending else CALLS_LEGEND
 
 
 def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]:
@@ -199,11 +264,12 @@ def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]
 
 
 def _build_call_values(line: UsageLine) -> tuple[ChartValue, ...]:
-    numbers = (line.ok, line.refused, line.errors)
+    numbers = (line.ok, line.refused, line.errors, line.pending)
     return (
         *(
             ChartValue(title, thousands(number), tone)
-            for (tone, title), number in zip(CALLS_LEGEND, numbers, strict=True)
+            for (tone, title), number in zip((*CALLS_LEGEND, PENDING_LEGEND), numbers, strict=True)
+            if number or tone != "pending"
         ),
         ChartValue(_("Model turns"), thousands(line.turns), "none"),
         ChartValue(_("Tokens"), thousands(line.tokens), "none"),
@@ -280,5 +346,10 @@ def _build_query_string(request: HttpRequest, **changed_parameters: str) -> str:
     return f"?{parameters.urlencode()}"
 
 
-def _to_midnight(day: Any) -> datetime:
-    return timezone.make_aware(datetime(day.year, day.month, day.day))
+def _to_midnight(day: date) -> datetime:
+    """Return when a day starts: of UTC, unless it is so recent that reports have hours."""
+    midnight = datetime(day.year, day.month, day.day)
+    local_midnight = timezone.make_aware(midnight)
+    if timezone.now() - local_midnight > MAX_HOURLY_SPAN:
+        return midnight.replace(tzinfo=UTC)
+    return local_midnight

@@ -30,7 +30,7 @@ class UsageFilter(StrictFilterSet):
         label="Group lines by (default: agent)",
     )
     since = django_filters.IsoDateTimeFilter(
-        method="keep_time", label="Start; default: 30 days ago"
+        method="keep_time", label="Start; default: 30 days, including today"
     )
     until = django_filters.IsoDateTimeFilter(method="keep_time", label="End; default: now")
     agent = django_filters.CharFilter(method="keep", label="ID or name of the agent")
@@ -50,7 +50,9 @@ class UsageFilter(StrictFilterSet):
 class UsageNumbersSerializer(StrictSerializer):
     """Usage totals."""
 
-    calls = serializers.IntegerField(help_text="Number of ended calls, including denied calls.")
+    calls = serializers.IntegerField(
+        help_text="Number of calls, including denied calls and calls that wait for approval."
+    )
     ok = serializers.IntegerField()
     errors = serializers.IntegerField(  # type: ignore[assignment]  # DRF moves it
         help_text="Calls that failed or whose outcome is unknown."
@@ -60,6 +62,9 @@ class UsageNumbersSerializer(StrictSerializer):
     input_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
     cost_microusd = serializers.IntegerField(help_text="In millionths of a dollar.")
+    pending = serializers.IntegerField(
+        help_text="Calls that wait for approval, counted when they were requested."
+    )
     p50_ms = serializers.IntegerField(
         allow_null=True,
         help_text="p50 of the duration of successful calls, rounded to a histogram bucket.",

@@ -16,6 +16,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import is_approval_request
 from bonobot.ledger.usage import build_rollups, query_rollups
 from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine
+from bonobot.ledger.usage.pending_calls import find_pending_calls
 from bonobot.ledger.usage.query_rollups import ReportSpan
 
 MAX_BARS = 72
@@ -57,12 +58,14 @@ def load_activity(
     if until - since <= MAX_COUNTED_SPAN:
         bars = _build_bars(since, until, step)
         if _count_entries(organization_id, bars, filters):
+            _add_pending(organization_id, bars, filters)
             return bars
         step = HOUR
     if since < timezone.now() - build_rollups.HOURLY_ROLLUPS_KEPT:
         step = max(step, DAY)
     bars = _build_bars(since, until, step)
     _add_rollups(organization_id, bars, step, filters)
+    _add_pending(organization_id, bars, filters)
     return bars
 
 
@@ -108,6 +111,15 @@ def _add_rollups(
         index = (begins - since) // step
         if 0 <= index < len(bars):
             _add_line(bars[index], line)
+
+
+def _add_pending(
+    organization_id: UUID, bars: list[ActivityBar], filters: Mapping[str, Any]
+) -> None:
+    """Add the calls that wait for approval, at the time of their request (one query)."""
+    since, step = bars[0].begins, bars[0].ends - bars[0].begins
+    for calls in find_pending_calls(organization_id, since, bars[-1].ends, **filters):
+        bars[(calls.begins - since) // step].counts["pending"] += calls.count
 
 
 def _add_line(bar: ActivityBar, line: UsageLine) -> None:

@@ -235,8 +235,14 @@ class UsageLine:
     durations: list[int] = field(default_factory=list)
     agent_name: str = ""
     server_name: str = ""
+    pending: int = 0  # those of `calls` that wait for approval: rollups don't have them
+
+    def add_pending(self, count: int) -> None:
+        self.calls += count
+        self.pending += count
 
     def add_line(self, other: "UsageLine") -> None:
+        self.pending += other.pending
         for name in COUNT_FIELDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.duration_counts = [

@@ -22,6 +22,7 @@ from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.export import escape_formula, format_csv
 from bonobot.ledger.usage import query_rollups
 from bonobot.ledger.usage.aggregation import COUNT_FIELDS, Grain, UsageLine, truncate_time
+from bonobot.ledger.usage.pending_calls import add_pending_calls, load_pending_calls
 from bonobot.ledger.usage.query_rollups import ReportSpan
 
 By = Literal["organization", "agent", "server", "tool", "model", "day"]
@@ -46,7 +47,7 @@ DEFAULT_DAYS = 30
 MAX_HOURLY_SPAN = timedelta(days=3)
 NUMBER_COLUMNS = (
     *("calls", "ok", "errors", "refused", "turns"),
-    *("input_tokens", "output_tokens", "cost_microusd", "p50_ms", "p95_ms"),
+    *("input_tokens", "output_tokens", "cost_microusd", "pending", "p50_ms", "p95_ms"),
 )
 CSV_HEADING = ("since", "until", "by", "id", "name", "server", *NUMBER_COLUMNS)
 
@@ -113,6 +114,7 @@ class UsageReport:
 def build_totals(line: UsageLine) -> dict[str, Any]:
     counts = {name: getattr(line, name) for name in COUNT_FIELDS}
     return counts | {
+        "pending": line.pending,
         "p50_ms": _to_whole_milliseconds(line.p50),
         "p95_ms": _to_whole_milliseconds(line.p95),
     }
@@ -126,7 +128,7 @@ def build_usage_report(
     load_organization_names: Callable[[], Mapping[UUID, str]] = dict,
     limit: int = query_rollups.MAX_LINES,
 ) -> UsageReport:
-    """Return a report of an organization (6 queries); raises `InvalidInput`.
+    """Return a report of an organization (7 queries); raises `InvalidInput`.
 
     It has up to `limit` lines, those with the most calls. A report by organization has only this
     one, or with `all_organizations` all of them, with the loaded names.
@@ -145,14 +147,22 @@ def build_usage_report(
     )
     filters = build_filters(query)
     columns, group_filters = GROUPS[query.by]
-    lines = reader.load_lines(*columns, limit=limit, timed=True, **filters, **group_filters)
+    filters |= group_filters
+    pending = load_pending_calls(reader, **filters)
+    lines = reader.load_lines(*columns, limit=limit, timed=True, **filters)
+    total = reader.load_total(timed=True, **filters)
+    total.add_pending(sum(calls.count for calls in pending))
     return UsageReport(
         query=query,
         since=span.since,
         until=span.until or now,
-        total=reader.load_total(timed=True, **filters, **group_filters),
+        total=total,
         entries=list(
-            _build_entries(query.by, lines, load_organization_names() if by_organization else {})
+            _build_entries(
+                query.by,
+                add_pending_calls(lines, pending, columns, limit=limit),
+                load_organization_names() if by_organization else {},
+            )
         ),
         complete=reader.complete,
     )
@@ -160,7 +170,7 @@ def build_usage_report(
 
 def _build_span(query: UsageQuery, now: datetime) -> ReportSpan:
     """Return the whole days or hours that contain the requested time."""
-    since = query.since or now - timedelta(days=DEFAULT_DAYS)
+    since = query.since or now - timedelta(days=DEFAULT_DAYS - 1)  # with today
     if query.until and query.until <= since:
         raise InvalidInput(
             "The report would end before it starts.",
