@@ -26,7 +26,6 @@ COMPARISONS = {
     "maximum": "≤",
     "exclusiveMaximum": "<",
     "const": "=",
-    "pattern": "~",
 }
 
 Message = TranslatableMessage
@@ -223,5 +222,7 @@ def _describe_comparisons(schema: Mapping[str, Any]) -> Iterator[str]:
         if keyword in schema:
             bound = schema[keyword]
             yield f"{sign} {format_number(bound) if isinstance(bound, int | float) else bound}"
+    if "pattern" in schema:
+        yield _t("matches %(pattern)s") % {"pattern": schema["pattern"]}
     if isinstance(schema.get("enum"), list):
         yield "= " + " | ".join(map(str, schema["enum"]))

@@ -14,7 +14,7 @@ from agents.policies.decisions import (
     ToolFacts,
     evaluate_tool_stages,
 )
-from agents.policies.rule_texts import build_rule_text
+from agents.policies.rule_texts import build_rule_text, format_condition
 from agents.policies.rules import Policy, Rule
 from bonobot.core.i18n.localization import localize_text
 
@@ -75,3 +75,10 @@ def test_the_filter_shows_the_sentence_with_names_as_code():
 def test_a_rule_for_the_other_tools_of_a_server_is_named_like_its_decisions() -> None:
     assert str(ToolRule(effect="allow", source="mcp", pattern="")) == "allow mcp:default"
     assert str(ToolRule(effect="ask", source="mcp", pattern="send_*")) == "ask mcp:send_*"
+
+
+def test_a_pattern_of_a_condition_is_worded_in_both_languages() -> None:
+    condition = {"properties": {"sql": {"pattern": "email"}, "limit": {"minimum": 5}}}
+    assert format_condition(condition) == "sql matches email, limit ≥ 5"
+    with translation.override("de"):
+        assert format_condition(condition) == "sql entspricht email, limit ≥ 5"
