@@ -44,7 +44,7 @@ UNNAMED_TITLES = {"agent": _("Without an agent"), "server": _("Without a server"
 FILTERS = ("since", "until", "agent", "server", "tool", "model")
 AUDIT_FILTERS = {"agent": "agent_id", "server": "server_id"}
 CALLS_LEGEND = (("bar", _("succeeded")), ("denied", _("denied")), ("failed", _("failed")))
-PENDING_LEGEND = ("pending", _("pending approval"))
+PENDING_LEGEND = ("pending", _("pending"))
 INPUT_ATTRS = {"class": "bb-input"}
 
 
