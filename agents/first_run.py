@@ -5,6 +5,8 @@ only stores which steps were skipped and whether the checklist was closed. Skipp
 resumed.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -12,11 +14,12 @@ from uuid import UUID
 from django.db.models import Count, Exists, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.llm.interface import ToolSpec
-from agents.llm.offline.choose_tool import build_sample_arguments
+from agents.llm.offline.choose_tool import build_sample_arguments, choose_tools
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -150,7 +153,10 @@ def build_example_message(organization_id: UUID) -> str:
     """Return a message that asks for a call of an approved tool, preferably a read-only one."""
     rows = Definition.objects.for_organization(organization_id).callable().tools()
     tools = rows.filter(server__enabled=True).order_by("pinned_at", "name")[:MAX_TOOLS]
-    examples = [(_rank(tool), _build_example(tool)) for tool in tools]
+    specs = [_build_spec(tool) for tool in tools]
+    examples = [
+        (_rank(tool), _build_example(spec, specs)) for tool, spec in zip(tools, specs, strict=True)
+    ]
     usable = [(rank, text) for rank, text in examples if text]
     return min(usable)[1] if usable else _t("What can you do?")
 
@@ -162,14 +168,37 @@ def _rank(tool: Definition) -> tuple[bool, int]:
     return not annotations.get("readOnlyHint"), len(schema.get("required") or ())
 
 
-def _build_example(tool: Definition) -> str:
-    """Return a message with each required argument; blank if one isn't a simple value."""
-    spec = ToolSpec(tool.name, tool.description, tool.payload.get("inputSchema") or {})
-    arguments = build_sample_arguments(spec)
+def _build_spec(tool: Definition) -> ToolSpec:
+    return ToolSpec(tool.name, tool.description, tool.payload.get("inputSchema") or {})
+
+
+def _build_example(tool: ToolSpec, tools: Sequence[ToolSpec]) -> str:
+    """Return a sentence with each required argument; blank if one isn't a simple value.
+
+    It is made of the words of the tool's name, unless the offline model, which reads words
+    literally, would not call exactly this tool.
+    """
+    arguments = build_sample_arguments(tool)
     if not all(type(value) in SIMPLE_TYPES for value in arguments.values()):
         return ""
-    values = " ".join(f"{name} {_quote(value)}" for name, value in arguments.items())
-    return f"Use {tool.name} with {values}" if values else f"Use {tool.name}"
+    values = [f"{_split_name(name)} {_quote(value)}" for name, value in arguments.items()]
+    details = f" with {_join_words(values)}" if values else ""
+    sentence = f"{capfirst(_split_name(tool.name))}{details}"
+    choices = choose_tools(sentence, tools)
+    if len(choices) == 1 and choices[0].tool == tool and not choices[0].missing:
+        return sentence
+    return f"Use {tool.name}{details}"
+
+
+def _split_name(name: str) -> str:
+    """Return the words of a name: `getIssue` and `get_issue` are "get issue"."""
+    return " ".join(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[-_]+", " ", name).split()).lower()
+
+
+def _join_words(words: Sequence[str]) -> str:
+    """Return "a", "a and b", or "a, b and c"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _quote(value: Any) -> str:

@@ -9,17 +9,20 @@ from pytest_django import DjangoAssertNumQueries
 from agents.agent_tools.services import save_settings
 from agents.agent_tools.settings import Setting, ToolKey, find_inherited_setting
 from agents.first_run import (
+    build_example_message,
     load_first_run_progress,
     set_first_run_closed,
     set_step_skipped,
 )
+from agents.llm.interface import ToolSpec
+from agents.llm.offline.choose_tool import choose_tools
 from agents.models import Agent, ModelEndpoint, Session
 from agents.policies.effective_policies import load_policy
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from mcp_servers.definition_reviews import approve_definitions
-from mcp_servers.models import Server
+from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, rest
 from tests.agents.admin.test_audit import create_call
 
@@ -104,6 +107,34 @@ def test_a_model_is_saved_and_tested_and_errors_are_corrected_in_place(
     assert f'<option value="{endpoint.pk}"' in page  # of the agent that is created next
 
 
+def test_the_example_message_is_a_sentence_with_which_the_offline_model_calls_the_tool(
+    acme: Organization,
+) -> None:
+    server = admin_client.create_web_server(acme, "clock")
+    zone = {"properties": {"timezone": {"type": "string"}}, "required": ["timezone"]}
+    text = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
+    reads = {"annotations": {"readOnlyHint": True}}
+    approver = factories.build_administrator(acme)
+    admin_client.declare_tool(server, "echo", inputSchema={"type": "object", **text})
+    approve_definitions(approver, server)
+    assert build_example_message(acme.pk) == 'Echo with text "hello"'
+    admin_client.declare_tool(
+        server, "getCurrentTime", inputSchema={"type": "object", **zone}, **reads
+    )
+    approve_definitions(approver, server)
+    message = build_example_message(acme.pk)
+    assert message == "Get current time with timezone Asia/Tokyo"
+    specs = [
+        ToolSpec(row.name, row.description, row.payload["inputSchema"])
+        for row in Definition.objects.filter(kind="tool")
+    ]
+    [choice] = choose_tools(message, specs)
+    assert (choice.tool.name, choice.arguments) == (
+        "getCurrentTime",
+        ({"timezone": "Asia/Tokyo"},),
+    )
+
+
 def test_the_first_call_creates_an_agent_with_servers_and_the_offline_model(
     acme: Organization,
 ) -> None:
@@ -113,7 +144,7 @@ def test_the_first_call_creates_an_agent_with_servers_and_the_offline_model(
     operator = admin_client.sign_in(acme, Role.OPERATOR)
     page = operator.get("first_run")
     assert "Offline model (no key needed)" in page
-    assert "Use search" in page
+    assert "Search</textarea>" in page
     fields = {"step": "ask", "do": "call", "name": "Helper", "model": "offline"}
     page = operator.post("first_run", **fields, text="Use search", servers=[server.pk])
     assert "Helper is working on “Use search”" in admin_client.get_text(page)
