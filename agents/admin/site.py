@@ -216,7 +216,7 @@ class BonobotAdminSite(AdminSite):
                 request, "choose_organization.html", title=_("Choose an organization")
             )
         slug = request.POST.get("to") or request.GET.get("to", "")
-        if not _list_organizations(request).filter(slug=slug).exists():
+        if not list_reachable_organizations(request).filter(slug=slug).exists():
             raise NotFound(
                 format_message(
                     "Organization {slug!r} doesn't exist, or you aren't a member.", slug=slug
@@ -275,7 +275,7 @@ class BonobotAdminSite(AdminSite):
         if not self.has_permission(request):
             return context
         principal = resolve_principal(request)
-        organizations = list(_list_organizations(request)[:MAX_ORGANIZATIONS])
+        organizations = list(list_reachable_organizations(request)[:MAX_ORGANIZATIONS])
         current_organization = next(
             (
                 organization
@@ -307,10 +307,6 @@ class BonobotAdminSite(AdminSite):
         if getattr(request, "reads_versions", False):
             return Navigation()  # the page is only rendered to read the values of its forms
         return build_navigation(resolve_principal(request), request.path, count_pending(request))
-
-
-def _list_organizations(request: HttpRequest) -> Any:
-    return list_reachable_organizations(request)
 
 
 def _build_policy_urls(wrap: Callable[[View], View]) -> list[URLPattern]:

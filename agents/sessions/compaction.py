@@ -113,7 +113,7 @@ def compact_messages(entries: Sequence[HistoryEntry], marks: CompactionMarks) ->
     return [
         *(
             digest
-            if _estimate_tokens(digest) < _estimate_tokens(shortened_messages)
+            if estimate_tokens(digest) < estimate_tokens(shortened_messages)
             else shortened_messages
         ),
         *recent_messages,
@@ -133,7 +133,7 @@ def plan_compaction(
     for new_marks in _iterate_stricter_marks(entries, marks, fits):
         if fits(compact_messages(entries, new_marks)):
             break
-    saved_tokens = _estimate_tokens(compact_messages(entries, marks)) - _estimate_tokens(
+    saved_tokens = estimate_tokens(compact_messages(entries, marks)) - estimate_tokens(
         compact_messages(entries, new_marks)
     )
     return new_marks if saved_tokens > 0 else None
@@ -246,10 +246,6 @@ def _format_entry(entry: HistoryEntry) -> str:
 def _shorten_text(text: str, max_length: int) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= max_length else f"{flat[:max_length]}…"
-
-
-def _estimate_tokens(messages: Sequence[Message]) -> int:
-    return estimate_tokens(messages)
 
 
 class ContextExceeded(Problem):

@@ -87,7 +87,7 @@ def can_restore_later(kind_name: str, item: Any, *others: Model) -> bool:
 
 def list_deletions(principal: Principal) -> DeletionQuerySet:
     """Return what the principal may restore now, newest first."""
-    kinds = [kind.name for kind in list_restorable_kinds() if principal.may(kind.required_action)]
+    kinds = [kind.name for kind in restorable_kinds if principal.may(kind.required_action)]
     rows: DeletionQuerySet = Deletion.objects.for_organization(principal.organization_id)
     return rows.restorable().filter(kind__in=kinds)
 
@@ -352,10 +352,6 @@ def _is_orphan(row: Model, missing: dict[type[Model], set[Any]]) -> bool:
 
 def _list_foreign_keys(row: Model) -> list[Any]:
     return [field for field in row._meta.concrete_fields if isinstance(field, ForeignKey)]
-
-
-def list_restorable_kinds() -> list[RestorableKind]:
-    return list(restorable_kinds)
 
 
 def get_restorable_kind(name: str) -> RestorableKind:

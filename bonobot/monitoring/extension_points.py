@@ -43,10 +43,6 @@ class RowGauges:
 row_gauges: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
 
 
-def load_registered_gauges() -> list[RowGauges]:
-    return [build() for build in row_gauges]
-
-
 def build_backlog_samples(
     queue: str, count: int, oldest_at: datetime | None
 ) -> Iterator[GaugeSample]:
@@ -74,9 +70,3 @@ class ReadinessPart:
 
 # Probes may use the database and are called only if it is reachable.
 readiness_parts: ExtensionList[Callable[[], ReadinessPart]] = ExtensionList()
-
-
-def probe_registered_parts() -> Iterator[ReadinessPart]:
-    """Yield the results of the registered probes."""
-    for probe in readiness_parts:
-        yield probe()

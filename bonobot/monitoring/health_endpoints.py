@@ -34,7 +34,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import SYNC_INTERVAL_S
 from bonobot.monitoring import database_state
-from bonobot.monitoring.extension_points import ReadinessPart, probe_registered_parts
+from bonobot.monitoring.extension_points import ReadinessPart, readiness_parts
 
 LIVENESS_PATH = "/healthz"
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def measure_readiness() -> ReadinessReport:
     try:
         parts = [*_probe_database(), _probe_broker(), _probe_loop()]
         if all(part.state == "ok" for part in parts[:2]):  # the others read rows
-            parts[2:2] = [_probe_keys(), _probe_beat(), *probe_registered_parts()]
+            parts[2:2] = [_probe_keys(), _probe_beat(), *(probe() for probe in readiness_parts)]
     except DatabaseError:
         parts = [
             ReadinessPart("database", "failed", "the database doesn't respond"),

@@ -32,7 +32,7 @@ from bonobot.monitoring.extension_points import (
     GaugeFamily,
     GaugeSample,
     build_backlog_samples,
-    load_registered_gauges,
+    row_gauges,
 )
 from bonobot.notifications.models import Notification
 
@@ -138,7 +138,7 @@ def list_families() -> list[GaugeFamily]:
 
 
 def _list_row_families() -> list[GaugeFamily]:
-    registered = (family for gauges in load_registered_gauges() for family in gauges.families)
+    registered = (family for build in row_gauges for family in build().families)
     return [*SHARED_FAMILIES, *registered]
 
 
@@ -164,8 +164,8 @@ def _collect_samples() -> Iterator[GaugeSample]:
     notices = Notification.objects.due()
     oldest = notices.aggregate(at=Min("next_attempt_at"))
     yield from build_backlog_samples("notices", notices.count(), oldest["at"])
-    for gauges in load_registered_gauges():
-        yield from gauges.collect()
+    for build in row_gauges:
+        yield from build().collect()
 
 
 def collect_queue_metrics() -> Iterator[GaugeMetricFamily]:

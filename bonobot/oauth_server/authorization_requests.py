@@ -23,7 +23,7 @@ from bonobot.accounts.models import Token
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.oauth_server.protected_resources import ResourceAddress, parse_resource_path
+from bonobot.oauth_server.protected_resources import ResourceAddress, protected_resources
 from bonobot.oauth_server.redirect_uris import (
     RedirectDestination,
     is_registered_uri,
@@ -44,7 +44,7 @@ def parse_resource_address(resource: str) -> ResourceAddress | None:
     origin = settings.BONOBOT_URL
     if not resource.startswith(f"{origin}/"):
         return None
-    return parse_resource_path(resource.removeprefix(origin))
+    return protected_resources.get().parse(resource.removeprefix(origin))
 
 
 def normalize_resource(resource: str) -> str:

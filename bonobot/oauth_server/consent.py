@@ -13,7 +13,7 @@ from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within, 
 from bonobot.accounts.tokens import oauth_grants
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.oauth_server.authorization_requests import AuthorizationRequest
-from bonobot.oauth_server.protected_resources import ResourceAddress, find_resource_target
+from bonobot.oauth_server.protected_resources import ResourceAddress, protected_resources
 
 # A role is offered only if it allows one of these actions on the kind of resource.
 REQUIRED_ACTIONS: dict[str, tuple[Action, ...]] = {
@@ -113,7 +113,7 @@ def _build_consent_option(
 ) -> ConsentOption | None:
     try:
         principal = build_user_principal(user, organization)
-        target = find_resource_target(address, principal)
+        target = protected_resources.get().find(address, principal)
     except Problem:
         return None
     actions = REQUIRED_ACTIONS[address.kind]

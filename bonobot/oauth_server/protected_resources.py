@@ -52,13 +52,3 @@ class ProtectedResources:
 protected_resources: ExtensionPoint[ProtectedResources] = ExtensionPoint(
     "protected resources", registered_by="agents"
 )
-
-
-def parse_resource_path(path: str) -> ResourceAddress | None:
-    """Return the address of a path, or None if it isn't a resource."""
-    return protected_resources.get().parse(path)
-
-
-def find_resource_target(address: ResourceAddress, principal: Principal) -> ResourceTarget:
-    """Return the object at an address; raises `Problem` if the principal has no access."""
-    return protected_resources.get().find(address, principal)

@@ -36,7 +36,7 @@ from bonobot.accounts.admin_base.list_versions import (
 )
 from bonobot.accounts.admin_base.responses import add_deleted_message, add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.deletions import list_restorable_kinds
+from bonobot.accounts.deletions import restorable_kinds
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, PLATFORM_ONLY, Action
 from bonobot.accounts.templatetags.display import ago
@@ -348,7 +348,7 @@ class ScopedAdmin(ModelAdmin):
 
         Raises `Forbidden`.
         """
-        restorable_models = {kind.model for kind in list_restorable_kinds()}
+        restorable_models = {kind.model for kind in restorable_kinds}
         notes = {
             "delete_note": self.delete_note,
             "obstacle_note": self.delete_obstacle_note,
