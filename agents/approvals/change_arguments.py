@@ -12,7 +12,6 @@ from uuid import UUID
 from django.db import transaction
 
 from agents.approvals.services import resolve_approval
-from agents.calls.snapshots import build_schema_verdict
 from agents.models import Approval, Step
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -23,6 +22,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.masked_values import MASK
 from mcp_servers.models import Definition
+from mcp_servers.schemas.classify_schema import read_stored_verdict
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
 
@@ -116,7 +116,8 @@ def _check_schema(approval: Approval, arguments: Mapping[str, Any]) -> None:
     ).first()
     if definition is None or approval.method != "tools/call":
         return
-    schema, verdict = definition.payload.get("inputSchema") or {}, build_schema_verdict(definition)
+    schema = definition.payload.get("inputSchema") or {}
+    verdict = read_stored_verdict(definition.schema_verdict, definition.fault)
     get_runtime().call(check_tool_arguments, schema, dict(arguments), verdict)
 
 

@@ -56,7 +56,7 @@ from mcp_servers.flow_labels.effective_labels import get_effective_labels, get_s
 from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
-from mcp_servers.schemas.classify_schema import ValueSize
+from mcp_servers.schemas.classify_schema import ValueSize, read_stored_verdict
 from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.tool_names import build_tool_aliases
 
@@ -430,21 +430,12 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
         facts=facts,
         decision=_NO_DECISION,
         declaration=row.payload,
-        schema_verdict=build_schema_verdict(row),
+        schema_verdict=read_stored_verdict(row.schema_verdict, row.fault),
         digest=row.digest,
         definition_id=row.pk,
         labels=get_effective_labels(row, server.origin),
         store_use=get_store_use(row, server.origin),
     )
-
-
-def build_schema_verdict(row: Definition) -> SchemaVerdict:
-    """Return the stored schema verdict; without one, the schema is checked in a subprocess."""
-    verdicts: dict[str, SchemaVerdict] = {
-        "inline": SchemaVerdict("inline", ""),
-        "refused": SchemaVerdict("refused", row.fault),
-    }
-    return verdicts.get(row.schema_verdict) or SchemaVerdict("confined", "")
 
 
 def _build_builtin_tool(builtin_tool: AgentBuiltinTool) -> SnapshotTool:

@@ -128,6 +128,15 @@ class SchemaAnalysis:
     costs: dict[int, SchemaCost] = field(default_factory=dict)
 
 
+def read_stored_verdict(verdict: str, fault: str) -> SchemaVerdict:
+    """Return a definition's stored verdict; without one, the schema is checked in a subprocess."""
+    verdicts: dict[str, SchemaVerdict] = {
+        "inline": SchemaVerdict("inline", ""),
+        "refused": SchemaVerdict("refused", fault),
+    }
+    return verdicts.get(verdict) or SchemaVerdict("confined", "")
+
+
 def classify_schema(schema: Any) -> SchemaVerdict:
     """Return how arguments are checked against `schema`: inline, confined or (refused) not at all.
 
