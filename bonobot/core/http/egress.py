@@ -214,7 +214,9 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
                 return await open_tunnel(self._socket_backend, self._proxy, host, port, remaining_s)
         else:
             targets = await self._resolve_permitted_addresses(host, port, timeout)
-        failure: Exception = httpcore2.ConnectError(f"{host} has no address")
+        failure: Exception = httpcore2.ConnectError(
+            format_message("{host} has no address", host=host)
+        )
         for position, target in enumerate(targets):
             # Divide the time, so that a dead address can't use it up.
             remaining_s = None if deadline is None else max(deadline - loop.time(), 0.0)
@@ -268,10 +270,14 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
             async with asyncio.timeout(timeout_s):
                 addresses = await self._resolve(host, port)
         except TimeoutError:
-            raise httpcore2.ConnectTimeout(f"{host} did not resolve in time") from None
+            raise httpcore2.ConnectTimeout(
+                format_message("{host} did not resolve in time", host=host)
+            ) from None
         except (OSError, UnicodeError) as error:
             raise build_connection_error(
-                httpcore2.ConnectError, error, f"the name {host} is not known"
+                httpcore2.ConnectError,
+                error,
+                format_message("the name {host} isn't known", host=host),
             ) from error
         classifications = [classify_address(address) for address in addresses]
         for classification in classifications:

@@ -18,6 +18,7 @@ from bonobot.core.http.connection_errors import (
     build_not_http_error,
     build_silence_error,
 )
+from bonobot.core.i18n.messages import format_message
 
 # Bytes to buffer before reading from the socket is paused.
 READ_BUFFER_BYTES = 256 * 1024
@@ -49,7 +50,9 @@ class AsyncioNetworkBackend(httpcore2.AsyncNetworkBackend):
                 )
         except TimeoutError as error:
             raise build_connection_error(
-                httpcore2.ConnectTimeout, error, f"{host} did not answer in time"
+                httpcore2.ConnectTimeout,
+                error,
+                format_message("{host} did not answer in time", host=host),
             ) from error
         except OSError as error:
             raise build_connection_error(httpcore2.ConnectError, error) from error

@@ -7,6 +7,9 @@ from urllib.parse import unquote, urlsplit
 
 import httpcore2
 
+from bonobot.core.http.connection_errors import explain_error
+from bonobot.core.i18n.messages import format_message
+
 MAX_PROXY_RESPONSE_BYTES = 16 * 1024
 DEFAULT_PROXY_PORT = 80
 
@@ -55,7 +58,9 @@ async def open_tunnel(
                 raise
             return stream
     except TimeoutError:
-        raise httpcore2.ConnectTimeout("the proxy did not connect in time") from None
+        raise httpcore2.ConnectTimeout(
+            format_message("the proxy did not connect in time")
+        ) from None
 
 
 async def _connect_to_proxy(
@@ -65,7 +70,9 @@ async def _connect_to_proxy(
         return await socket_backend.connect_tcp(proxy.host, proxy.port, timeout_s)
     except httpcore2.ConnectError as error:
         # No cause: its failure would be reported as one of the target address.
-        raise httpcore2.ConnectError(f"the proxy isn't there: {error}") from None
+        raise httpcore2.ConnectError(
+            format_message("the proxy isn't there: {error}", error=explain_error(error))
+        ) from None
 
 
 async def _request_tunnel(
@@ -85,4 +92,6 @@ async def _request_tunnel(
     status = status_line.decode("ascii", "replace").split(" ", 2)[1:2]
     if not head.endswith(b"\r\n\r\n") or not (status and status[0].startswith("2")):
         status_label = status[0][:3] if status and status[0][:3].isdecimal() else "nothing known"
-        raise httpcore2.ProxyError(f"the proxy refused the connection: {status_label}")
+        raise httpcore2.ProxyError(
+            format_message("the proxy refused the connection: {status}", status=status_label)
+        )

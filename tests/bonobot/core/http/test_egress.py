@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
+from django.utils import translation
 
+from bonobot.core.http.connection_errors import UNKNOWN_HOST
 from bonobot.core.http.egress import (
     EgressDenied,
     build_guarded_client,
@@ -16,6 +18,7 @@ from bonobot.core.http.egress import (
     resolve_for_preview,
 )
 from bonobot.core.http.ip_addresses import AddressScope
+from bonobot.core.i18n.localization import localize_text
 from tests.bonobot.core.http.fake_network import OK, FakeNetwork, build_resolver
 
 
@@ -213,8 +216,14 @@ async def test_a_name_that_doesnt_resolve_is_a_connect_error():
     async with build_guarded_client(
         allow_private=False, resolve=resolve, socket_backend=FakeNetwork()
     ) as client:
-        with pytest.raises(httpx2.ConnectError, match="is not known"):
+        with pytest.raises(httpx2.ConnectError, match="isn't known") as caught:
             await client.get("http://nowhere.example/")
+    stored_text = f"`web` can't be reached: {caught.value}. {UNKNOWN_HOST.remedy}"
+    with translation.override("de"):
+        assert localize_text(stored_text) == (
+            "`web` ist nicht erreichbar: der Name nowhere.example ist nicht bekannt. Prüfe die"
+            " Schreibweise des Namens und die DNS-Konfiguration dieses Rechners."
+        )
 
 
 async def test_a_hanging_resolver_ends_at_the_connect_timeout():
