@@ -89,6 +89,7 @@ def test_recovery_codes_are_copied_and_a_passkey_that_the_browser_refuses_is_rep
         expect(page).to_have_url(re.compile("/recovery-codes/$"))
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.get_by_role("button", name="Copy codes").click()
+        expect(page.locator("#announcement")).to_have_text("Copied")
         codes = page.evaluate("navigator.clipboard.readText()")
         assert re.fullmatch(r"(\d{8}\n){10}", codes)
 

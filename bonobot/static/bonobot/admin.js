@@ -280,11 +280,14 @@
     const hasText = before.some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
     if (icon) icon.textContent = "check";
     button.style.minWidth = `${button.offsetWidth}px`;
-    const { copied } = document.getElementById("live").dataset;
+    const announcement = document.getElementById("announcement");
+    const { copied } = announcement.dataset;
     button.replaceChildren(...(icon ? [icon] : []), ...(hasText ? [copied] : []));
+    announcement.textContent = copied;
     button.dataset.copied = "1";
     setTimeout(() => {
       button.replaceChildren(...before);
+      announcement.textContent = "";
       button.style.minWidth = "";
       delete button.dataset.copied;
     }, COPIED_FOR_MS);
