@@ -28,7 +28,7 @@ from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.models import AccountEmail
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import amount, state_label, thousands
+from bonobot.accounts.templatetags.display import amount, counted, state_label, thousands
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
@@ -77,7 +77,7 @@ def describe_approvals(
         "inbox",
         tone="warn",
         title=ngettext("%(n)s pending approval", "%(n)s pending approvals", count)
-        % {"n": thousands(count)},
+        % {"n": counted(count)},
         detail=_join_parts([*parts, expiry]),
         url=reverse("admin:agents_approval_changelist"),
         button=_("Open inbox") if may_answer else _("View approvals"),
@@ -92,7 +92,7 @@ def describe_elicitations(count: int) -> Iterator[AttentionItem]:
             "contact_support",
             tone="warn",
             title=ngettext("%(n)s elicitation request", "%(n)s elicitation requests", count)
-            % {"n": thousands(count)},
+            % {"n": counted(count)},
             detail=_("Servers wait for an answer."),
             url=reverse("admin:agents_elicitationrequest_changelist"),
             button=_("View requests"),
@@ -109,7 +109,7 @@ def describe_access_requests(
         "key",
         tone="warn",
         title=ngettext("%(n)s access request", "%(n)s access requests", count)
-        % {"n": thousands(count)},
+        % {"n": counted(count)},
         detail=_join_names(f"{row.target} ({row.requester_name})" for row in pending),
         url=reverse("admin:agents_accessrequest_changelist") + "?state=waiting",
         button=_("View requests"),
@@ -184,7 +184,7 @@ def describe_reviews(
         "rule",
         tone="review",
         title=ngettext("%(n)s definition to review", "%(n)s definitions to review", count)
-        % {"n": thousands(count)},
+        % {"n": counted(count)},
         detail=_join_parts(parts),
         url=f"{url}?state=waiting" if len(reviews) == 1 else f"{changelist}?waiting=yes",
         button=_("Review") if may_review else _("View definitions"),

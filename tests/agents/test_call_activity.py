@@ -1,5 +1,6 @@
 """Numbers of calls: from rollups and uncounted entries, each linked to its entries."""
 
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from uuid import uuid4
@@ -165,6 +166,17 @@ def test_calls_that_wait_for_approval_are_counted_as_in_the_audit_log(range_slug
     everyone = CallActivity(acme.pk, "24h")
     assert (everyone.tiles[0].value, everyone.tiles[0].note) == ("6", "2 pending approvals")
     assert admin_client.sign_in(acme, Role.OWNER).get("index").count('data-tone="pending"') > 1
+
+
+@pytest.mark.django_db
+def test_any_number_of_pending_calls_is_counted(acme: Organization) -> None:
+    approval = factories.create_approval(factories.create_agent(acme))
+    rows = []
+    for _number in range(229):
+        approval.pk, approval.digest = uuid4(), uuid4().hex * 2
+        rows.append(copy(approval))
+    Approval.objects.bulk_create(rows)
+    assert CallActivity(acme.pk, "24h").pending == 230
 
 
 def test_tiles_say_what_got_better_or_worse() -> None:

@@ -11,10 +11,12 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
+from agents.admin.dashboard import describe_elicitations
 from agents.models import Session
 from agents.sessions.quarantine import quarantine_session
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Membership, User
+from bonobot.accounts.models.abstract_models import MAX_COUNTED
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
@@ -65,6 +67,13 @@ def test_lists_and_the_dashboard_use_a_fixed_number_of_queries(
     for name in (*LISTS, "index"):
         with django_assert_max_num_queries(limits.get(name, 15), info=name):
             administrator.get(name)
+
+
+def test_the_dashboard_says_that_there_are_more_when_counting_stopped() -> None:
+    [item] = describe_elicitations(MAX_COUNTED + 1)
+    assert item.title == "1,000+ elicitation requests"
+    [item] = describe_elicitations(MAX_COUNTED)
+    assert item.title == "1,000 elicitation requests"
 
 
 def test_an_empty_dashboard_explains_what_to_do_first() -> None:
