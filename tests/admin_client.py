@@ -145,6 +145,14 @@ def _scan_json(text: str) -> tuple[ScanFinding, ...]:
     return scan_definition(json.loads(text))
 
 
+def list_form_fields(page: str) -> list[str]:
+    """Return the fields that people could change in the content of a page, without searches."""
+    content = page.partition("<main")[2].partition("</main>")[0]
+    fields = re.findall(r"<(?:input|select|textarea)[^>]*>", content)
+    other = re.compile(r'type="(?:hidden|search)"|data-find=')
+    return [field for field in fields if not other.search(field)]
+
+
 def declare_tool(server: Server, name: str = "add", **fields: Any) -> Definition:
     """Create a tool definition of a server, as discovery would."""
     payload = {"name": name, "inputSchema": {"type": "object", "properties": {}}} | fields

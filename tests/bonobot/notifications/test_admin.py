@@ -73,6 +73,7 @@ def test_an_auditor_can_view_and_has_no_buttons(acme):
     assert "Send test notification" not in admin_client.get_text(page).replace(
         "Send test notification to see", ""
     )
+    assert admin_client.list_form_fields(page) == []
     assert "Resend" not in auditor.get("notices_notification_change", notification.pk)
     auditor.post("notices_notificationchannel_test", notification.channel_id, status=403)
     assert Notification.objects.count() == 1

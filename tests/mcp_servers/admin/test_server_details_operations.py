@@ -242,6 +242,7 @@ def test_a_read_only_role_sees_the_operations_and_cant_change_them(
     page = auditor.get(CONFIGURATION, shop.pk)
     assert "get_order" in page
     assert "Add operation" not in page
+    assert admin_client.list_form_fields(page) == []
     auditor.get(OPERATION, shop.pk, status=403)
     auditor.get(ADD, status=403)
     auditor.open(f"{admin_client.build_url(REMOVE, shop.pk)}?name=get_order", status=403)
