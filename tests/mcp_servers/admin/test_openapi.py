@@ -112,9 +112,7 @@ def test_a_read_only_role_sees_the_selection_and_cant_change_it(
     assert "GET" in page
     assert ">Save<" not in page
     assert admin_client.list_form_fields(page) == []
-    assert admin_client.list_form_fields(
-        browser.get("mcp_servers_server_configuration", server.pk)
-    )
+    assert admin_client.list_form_fields(browser.get("mcp_servers_server_configuration", server.pk))
     assert page.count('aria-label="Selected"') == 1
     auditor.get(ADD, status=403)
 
