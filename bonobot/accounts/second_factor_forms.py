@@ -132,6 +132,12 @@ class IncreasingSignCount:
 class AuthenticateWebAuthnForm(IncreasingSignCount, webauthn_forms.AuthenticateWebAuthnForm):
     """The passkey at a sign-in."""
 
+    @property
+    def has_passkeys(self) -> bool:
+        """Whether the person, who has entered the password, has a passkey (one query)."""
+        passkeys = Authenticator.objects.filter(type=Authenticator.Type.WEBAUTHN)
+        return bool(passkeys.filter(user=self.user).exists())
+
 
 class ReauthenticateWebAuthnForm(IncreasingSignCount, webauthn_forms.ReauthenticateWebAuthnForm):
     """The passkey before a sensitive change."""

@@ -83,6 +83,7 @@ def test_authenticator_codes_are_set_up_and_required(anna: User) -> None:
     client = sign_in()
     assert not is_signed_in(client)  # not signed in yet
     page = client.get(reverse("mfa_authenticate"))
+    assert "Use a passkey" not in page.content.decode()  # anna has none
     assert page.status_code == 200
     client.post(reverse("mfa_authenticate"), {"code": "000000"})
     assert not is_signed_in(client)
