@@ -338,3 +338,16 @@ def test_a_save_doesnt_restore_an_object_that_another_tab_deleted(
     changes = {rule_field(REMOVE): "deny"}
     assert owner.client.post(tab.path, tab.fields | changes).status_code == 404
     assert not Agent.objects.filter(pk=helper.pk).exists()
+
+
+def test_an_edit_conflict_is_shown_once(
+    acme: Organization, owner: admin_client.AdminClient
+) -> None:
+    channel = factories.create_notification(acme).channel
+    path = admin_client.build_url("notices_notificationchannel_change", channel.pk)
+    first, second = Tab(owner, path), Tab(owner, path)
+    assert first.save(name="first") == 302
+    assert second.save(name="second") == 409
+    assert second.page.count("Not saved.") == 1
+    assert second.save(name="") == 200  # other errors are shown
+    assert "data-error-summary" in second.page
