@@ -25,7 +25,10 @@ TOKEN_ONLY = frozenset({"curl"})
 _PROMPT_NOTE = format_message(
     "Without a token in the configuration, the client asks for one on start and stores it securely."
 )
-_VARIABLE_NOTE = f"Without a token in the configuration, Codex reads it from {BEARER_VARIABLE}."
+_VARIABLE_NOTE = format_message(
+    "Without a token in the configuration, Codex reads it from `{variable}`.",
+    variable=BEARER_VARIABLE,
+)
 _OAUTH_NOTE = format_message(
     "The client opens a page here for you to authorize it and gets a token automatically. "
     "If the client can't, add a token to the configuration."
@@ -251,7 +254,7 @@ CLIENTS: dict[str, _ClientFormat] = {
         "Claude Code",
         _render_claude_code,
         "sh",
-        note="Use `-s user` to add it to all projects.",
+        note=format_message("Use `-s user` to add it to all projects."),
     ),
     "claude-code-project": _ClientFormat(
         format_message("Claude Code (project)"),

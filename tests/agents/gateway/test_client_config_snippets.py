@@ -7,6 +7,7 @@ from base64 import b64decode
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from django.utils import translation
 
 from agents.gateway.client_config_snippets import (
     BEARER_PLACEHOLDER,
@@ -17,6 +18,7 @@ from agents.gateway.client_config_snippets import (
     build_snippets,
     build_target,
 )
+from bonobot.core.i18n.localization import localize_text
 
 BASE_URL = "https://bonobot.example.com"
 TOKEN = "bnb_1a2b3c4d5e6f_s-e_c"
@@ -153,6 +155,15 @@ def test_with_oauth_the_url_is_enough(client):
 def test_a_given_token_is_written_into_every_snippet():
     target = build_target(BASE_URL, build_agent_path("release-helper"), TOKEN, uses_oauth=True)
     assert build_snippets(target) == build_snippets(AGENT)
+
+
+@pytest.mark.parametrize("uses_oauth", [True, False])
+def test_every_note_is_shown_in_german(uses_oauth):
+    snippets = build_snippets(build_target(BASE_URL, uses_oauth=uses_oauth))
+    notes = [snippet.note for snippet in snippets if snippet.note]
+    assert notes
+    with translation.override("de"):
+        assert [note for note in notes if localize_text(note) == note] == []
 
 
 def test_clients_without_a_browser_get_a_token():
