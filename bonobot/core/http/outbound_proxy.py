@@ -87,11 +87,18 @@ async def _request_tunnel(
         chunk = await stream.read(4096)
         head += chunk
         if not chunk or len(head) > MAX_PROXY_RESPONSE_BYTES:
-            raise httpcore2.ProxyError("the proxy did not answer as one does")
+            raise _build_invalid_response()
     status_line, _, _ = head.partition(b"\r\n")
-    status = status_line.decode("ascii", "replace").split(" ", 2)[1:2]
-    if not head.endswith(b"\r\n\r\n") or not (status and status[0].startswith("2")):
-        status_label = status[0][:3] if status and status[0][:3].isdecimal() else "nothing known"
+    status = b"".join(status_line.split(b" ", 2)[1:2])[:3].decode("ascii", "replace")
+    if not status.isdecimal():
+        raise _build_invalid_response()
+    if not head.endswith(b"\r\n\r\n") or not status.startswith("2"):
         raise httpcore2.ProxyError(
-            format_message("the proxy refused the connection: {status}", status=status_label)
+            format_message("the proxy refused the connection: {status}", status=status)
         )
+
+
+def _build_invalid_response() -> httpcore2.ProxyError:
+    return httpcore2.ProxyError(
+        format_message("the proxy closed the connection or sent an invalid HTTP response")
+    )

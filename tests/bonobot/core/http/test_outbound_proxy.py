@@ -124,9 +124,9 @@ async def test_a_name_that_only_the_proxy_resolves_goes_there():
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
         (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", "403"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "nothing known"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "invalid HTTP response"),
         (ESTABLISHED + b"too early", "200"),
-        (b"x" * 20_000, "as one does"),
+        (b"x" * 20_000, "invalid HTTP response"),
     ],
 )
 async def test_a_refusal_of_the_proxy_is_reported_and_closes_the_connection(
