@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import time_machine
+from django.utils import timezone
 
 from bonobot.accounts.models import User
 from bonobot.accounts.roles import Role
@@ -15,6 +17,13 @@ from tests.own_cache import clear_cache
 def _clear_attempts() -> None:
     """Clear used codes and attempts of other tests: their users can have the same IDs."""
     clear_cache()
+
+
+@pytest.fixture
+def stopped_clock() -> Iterator[None]:
+    """Stop the clock, so that no attempt comes back while a test uses them up, however slowly."""
+    with time_machine.travel(timezone.now(), tick=False):
+        yield
 
 
 @pytest.fixture

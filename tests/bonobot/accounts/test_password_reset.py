@@ -93,6 +93,7 @@ def test_the_link_expires(anna: User) -> None:
         assert "used or has expired" in Client().get(f"/admin{path}").content.decode()
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_reset_requests_are_limited(anna: User, jobs_of_worker: list[list[str]]) -> None:
     for _ in range(8):
         Client().post(reverse("admin_password_reset"), {"email": EMAIL})

@@ -177,6 +177,7 @@ def test_the_account_pages_of_the_library_are_disabled(path: str, anna: User) ->
     assert sign_in().get(f"/admin/account/{path}").status_code == 404
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_password_attempts_are_limited(anna: User) -> None:
     client, guess = Client(), {"username": "anna", "password": "wrong"}
     responses = [client.post(reverse("admin:login"), guess) for _ in range(12)]
@@ -196,6 +197,7 @@ def test_an_authenticator_code_can_be_used_once(anna: User) -> None:
         assert is_signed_in(client) is expected
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_code_attempts_are_limited(anna: User) -> None:
     secret = set_up_codes(sign_in())
     client = sign_in()

@@ -409,6 +409,7 @@ def test_metadata_of_another_issuer_is_refused(login: Provider) -> None:
         assert (response.status_code, read_code(response)) == (503, "provider_unreachable")
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_sign_in_attempts_are_limited(login: Provider) -> None:
     client = Client()
     codes = {read_code(client.get(reverse("account_sso", args=[login.pk]))) for _ in range(62)}

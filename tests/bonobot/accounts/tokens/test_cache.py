@@ -88,6 +88,7 @@ def exhaust_failures(cache: VerifiedTokenCache, address: str) -> None:
             cache.load_issued_token(f"bnb_{n}_nothing", address)
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_invalid_tokens_arent_cached_and_lookups_are_limited(administrator, cache):
     _, text = create_token(administrator)
     with CaptureQueriesContext(connection) as queries, pytest.raises(TooManyFailures) as raised:

@@ -60,7 +60,7 @@ def read_error(response: HttpResponseBase) -> tuple[str, str]:
 
 
 def exhaust_attempts(limit: AttemptLimit = SIGN_IN_ACCOUNT, subject: str = "anna") -> None:
-    """Count attempts until no more are allowed; they come back one by one while a test runs."""
+    """Count attempts until no more are allowed."""
     with suppress(TooManyAttempts):
         while True:
             charge_attempt(limit, subject)
@@ -75,6 +75,7 @@ def guess_password(name: str = "anna") -> None:
     assert "too_many_attempts" in codes
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_a_known_device_can_sign_in_while_others_guess_passwords(anna: User) -> None:
     client = sign_in()
     client.get(reverse("admin:logout"))
@@ -87,6 +88,7 @@ def test_a_known_device_can_sign_in_while_others_guess_passwords(anna: User) -> 
     assert is_signed_in(client)
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_a_second_factor_can_be_entered_while_others_guess_passwords(anna: User) -> None:
     secret = set_up_codes(sign_in())
     exhaust_attempts()
@@ -98,6 +100,7 @@ def test_a_second_factor_can_be_entered_while_others_guess_passwords(anna: User)
     assert is_signed_in(client)
 
 
+@pytest.mark.usefixtures("stopped_clock")
 @pytest.mark.parametrize("name", ["anna", "nobody"])
 def test_a_throttled_response_doesnt_reveal_the_password_or_account(anna: User, name: str) -> None:
     exhaust_attempts(subject=name)
@@ -108,6 +111,7 @@ def test_a_throttled_response_doesnt_reveal_the_password_or_account(anna: User, 
     assert len(responses) == 1
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_a_known_device_is_known_only_for_its_account(acme: Organization, anna: User) -> None:
     factories.create_member(acme, Role.OWNER, "bert")
     client = sign_in()
@@ -115,6 +119,7 @@ def test_a_known_device_is_known_only_for_its_account(acme: Organization, anna: 
     assert read_error(post_sign_in(client, name="bert"))[0] == "too_many_attempts"
 
 
+@pytest.mark.usefixtures("stopped_clock")
 @pytest.mark.parametrize("change", ["password", "forged", "inactive"])
 def test_an_expired_known_device_is_limited_like_any_other(anna: User, change: str) -> None:
     client = sign_in()
@@ -133,6 +138,7 @@ def test_an_expired_known_device_is_limited_like_any_other(anna: User, change: s
     assert read_error(answer)[0] == "too_many_attempts"
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_a_known_device_has_no_more_attempts_than_any_other(anna: User) -> None:
     client = sign_in()
     codes = [read_error(post_sign_in(client, "wrong"))[0] for _ in range(SIGN_IN_DEVICE.burst + 1)]
