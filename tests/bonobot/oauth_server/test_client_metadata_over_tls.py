@@ -25,6 +25,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.oauth_server import client_metadata_documents
 from bonobot.oauth_server.client_metadata_documents import ClientMetadataFetcher
 from tests.bonobot.core.http.fake_network import build_resolver
+from tests.loopback_server import serve_connections
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -148,9 +149,7 @@ class Site(network_backend.AsyncioNetworkBackend):
 
     @asynccontextmanager
     async def serve(self, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
-        server = await asyncio.start_server(self._respond, "127.0.0.1", 0, ssl=tls)
-        async with server:
-            self.port = server.sockets[0].getsockname()[1]
+        async with serve_connections(self._respond, tls) as self.port:
             yield
 
     async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -164,8 +163,6 @@ class Site(network_backend.AsyncioNetworkBackend):
                 await wait_for_close(reader, self.byte_delay_s)
         except (OSError, asyncio.IncompleteReadError):
             return  # the client closed
-        finally:
-            writer.close()
 
 
 Fetch = Callable[..., tuple[dict[str, Any], int]]

@@ -3,8 +3,6 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,8 +17,7 @@ from bonobot.core.http import connection_errors
 from bonobot.core.http.connection_errors import ConnectionFailure, find_failure
 from bonobot.core.http.egress import build_guarded_client
 from tests import processes
-
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+from tests.loopback_server import serve_connections
 
 
 async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,12 +38,6 @@ async def speak_smtp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     await writer.drain()
     await reader.read()
     writer.close()
-
-
-@asynccontextmanager
-async def serve(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    async with await asyncio.start_server(handler, "127.0.0.1", 0, ssl=tls) as server:
-        yield server.sockets[0].getsockname()[1]
 
 
 async def fetch_failure(url: str, **options: float) -> ConnectionFailure:
@@ -75,35 +66,35 @@ async def test_an_unknown_host_is_reported() -> None:
 
 
 async def test_a_server_that_accepts_and_sends_nothing_is_reported() -> None:
-    async with serve(stay_silent) as port:
+    async with serve_connections(stay_silent) as port:
         assert (
             await fetch_failure(f"http://127.0.0.1:{port}/", read_s=0.05)
         ).remedy == connection_errors.SILENT.remedy
 
 
 async def test_a_closed_connection_is_reported() -> None:
-    async with serve(reset_connection) as port:
+    async with serve_connections(reset_connection) as port:
         assert (
             await fetch_failure(f"http://127.0.0.1:{port}/")
         ).remedy == connection_errors.DISCONNECTED.remedy
 
 
 async def test_a_response_that_isnt_http_is_reported() -> None:
-    async with serve(speak_smtp) as port:
+    async with serve_connections(speak_smtp) as port:
         assert (
             await fetch_failure(f"http://127.0.0.1:{port}/")
         ).remedy == connection_errors.NO_HTTP.remedy
 
 
 async def test_a_server_without_tls_is_reported() -> None:
-    async with serve(speak_smtp) as port:
+    async with serve_connections(speak_smtp) as port:
         assert (
             await fetch_failure(f"https://127.0.0.1:{port}/")
         ).remedy == connection_errors.NO_TLS.remedy
 
 
 async def test_an_untrusted_certificate_is_reported(tmp_path: Path) -> None:
-    async with serve(stay_silent, build_self_signed_context(tmp_path)) as port:
+    async with serve_connections(stay_silent, build_self_signed_context(tmp_path)) as port:
         failure = await fetch_failure(f"https://127.0.0.1:{port}/")
     assert failure.remedy == connection_errors.UNTRUSTED_REMEDY
     assert "self-signed" in failure.reason

@@ -20,6 +20,7 @@ from bonobot.core.http.egress import (
 from bonobot.core.http.ip_addresses import AddressScope
 from bonobot.core.i18n.localization import localize_text
 from tests.bonobot.core.http.fake_network import OK, FakeNetwork, build_resolver
+from tests.loopback_server import serve_connections
 
 
 @asynccontextmanager
@@ -34,13 +35,9 @@ async def serve_raw(respond: Callable[[bytes], bytes]) -> AsyncIterator[tuple[st
                 writer.write(respond(head))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+            return
 
-    tcp_server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with tcp_server:
-        port = tcp_server.sockets[0].getsockname()[1]
+    async with serve_connections(serve) as port:
         yield f"http://127.0.0.1:{port}/", heads
 
 

@@ -12,6 +12,7 @@ from pytest_django import Settings
 from bonobot.core.http.egress import EgressDenied, GuardedBackend, build_guarded_client
 from bonobot.core.http.outbound_proxy import parse_proxy_url
 from tests.bonobot.core.http.fake_network import OK, FakeNetwork, build_resolver
+from tests.loopback_server import serve_connections
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 MASKED = "http://bob:p%40ss@proxy.example:3128"
@@ -28,9 +29,8 @@ class FakeProxy:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator["FakeProxy"]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        async with server:
-            self.url = f"http://bob:p%40ss@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with serve_connections(self._serve) as port:
+            self.url = f"http://bob:p%40ss@127.0.0.1:{port}"
             yield self
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +41,6 @@ class FakeProxy:
                 await writer.drain()
             await reader.read()
         self.closed.set()
-        writer.close()
 
 
 async def test_public_hosts_are_reached_through_the_proxy_which_resolves_them(

@@ -17,6 +17,7 @@ from bonobot.core.http.egress import BodyAllowance, EgressDenied
 from bonobot.core.http.persistent_client import MAX_UNREAD_BYTES, PersistentClient, parse_target
 from tests.bonobot.core.http.test_connection_errors import build_self_signed_context
 from tests.bonobot.core.http.test_outbound_proxy import FakeProxy
+from tests.loopback_server import serve_connections
 from tests.wait import eventually
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -34,21 +35,12 @@ class RawServer:
     heads: list[list[bytes]] = field(default_factory=list)
     url: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     @asynccontextmanager
     async def listening(self, tls: ssl.SSLContext | None = None) -> AsyncIterator["RawServer"]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=tls)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
+        async with serve_connections(self._serve, tls) as port:
             self.url = f"https://localhost:{port}/a" if tls else f"http://127.0.0.1:{port}/a?b=c"
             yield self
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._tasks.append(asyncio.ensure_future(self._serve(reader, writer)))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads: list[bytes] = []
@@ -436,8 +428,8 @@ async def test_a_server_that_speaks_first_is_sent_nothing():
 
     received: list[bytes] = []
     sent: list[bool] = []
-    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server, open_client() as client:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with serve_connections(greet) as port, open_client() as client:
+        url = f"http://127.0.0.1:{port}/"
         connect = client._backend.connect_tcp
 
         async def connect_late(*arguments: object) -> object:
