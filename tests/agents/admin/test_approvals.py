@@ -107,6 +107,17 @@ def test_the_lists_of_the_section_have_the_same_tabs(
     assert tabs.count("aria-current") == 1
 
 
+@pytest.mark.parametrize(("tab", "state"), [("pending", "waiting"), ("answered", "denied")])
+def test_calls_of_a_tool_are_told_apart_by_their_arguments(
+    helper: Agent, reviewer: admin_client.AdminClient, tab: str, state: str
+) -> None:
+    for number in (417, 418):
+        factories.create_approval(helper, state=state, arguments={"number": number})
+    text = admin_client.get_text(reviewer.get(LIST, tab=tab))
+    assert "number 417" in text
+    assert "number 418" in text
+
+
 def test_the_details_say_who_answered_the_last_call_of_the_tool(
     helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:
