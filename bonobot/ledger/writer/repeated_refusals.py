@@ -14,11 +14,14 @@ from bonobot.ledger.types import Opening
 
 WINDOW_S = 60.0
 MAX_WINDOWS = 10_000  # then the oldest is closed early, to limit memory
-RefusalKey = tuple[UUID, str, str, UUID | None, str, str, str, str]
+RefusalKey = tuple[UUID, str, str, UUID | None, str, str, str, str, str]
 
 
 def build_refusal_key(opening: Opening) -> RefusalKey:
-    """Return the key of equal refusals: organization, actor, agent, action, resource and code."""
+    """Return the key of equal refusals: organization, actor, agent, action, resource and code.
+
+    Requests of different approvals aren't equal: each is listed as a pending call.
+    """
     return (
         opening.organization_id,
         opening.actor.kind,
@@ -28,6 +31,7 @@ def build_refusal_key(opening: Opening) -> RefusalKey:
         opening.resource_type,
         opening.resource_id,
         opening.code,
+        str(opening.details.get("approval_id", "")),
     )
 
 

@@ -4,18 +4,15 @@ import csv
 import io
 import json
 import re
-from datetime import UTC, datetime, timedelta
-from html import unescape
+from datetime import timedelta
 from typing import Any
 
 import pytest
-import time_machine
 from django.core.management import call_command
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from agents.models import Approval
-from bonobot.accounts.models import Organization, User
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.admin import usage as admin_usage
@@ -178,41 +175,6 @@ def test_each_row_links_to_its_audit_entries(acme: Organization) -> None:
         links = find_audit_links(page)
         assert links, by
         admin.open(links[-1])
-
-
-@pytest.mark.parametrize("range_slug", ["7d", "30d", "90d"])
-@time_machine.travel(datetime(2026, 11, 22, 23, 30, tzinfo=UTC))  # the next day in Berlin
-def test_the_page_counts_the_calls_of_the_dashboard_and_links_to_them(range_slug: str) -> None:
-    acme = factories.create_organization()
-    agent = factories.create_agent(acme)
-    server = admin_client.create_web_server(acme, "web")
-    large_organization.create_calls(acme, agent, [server], 40)
-    build_rollups.count_organization(acme.pk)
-    factories.create_approval(agent, server_id=server.pk, server_name="web")
-    factories.create_approval(agent, state="denied")
-    old = factories.create_approval(factories.create_agent(acme, "old"))
-    Approval.objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(days=200))
-    admin = admin_client.sign_in(acme, Role.OWNER)
-    User.objects.update(time_zone="Europe/Berlin")
-    first_day = timezone.now().date() - timedelta(days=int(range_slug.removesuffix("d")) - 1)
-    numbers = [
-        re.search(
-            r'href="([^"]+)">\s*<span class="bb-tile-title">Calls</span>\s*<b[^>]*>(\d+)', page
-        )
-        for page in (
-            admin.get("usage", since=first_day.isoformat()),
-            admin.get("index", range=range_slug),
-        )
-    ]
-    assert f"since={first_day}" in admin.get("usage")
-    assert {number[2] for number in numbers if number} == {"41"}
-    for number in numbers:
-        assert number
-        # The factory writes no audit entry of a pending call.
-        assert admin.open(unescape(number[1])).count('data-entry="') == 40
-    report = load_usage_report(factories.build_administrator(acme), UsageQuery(by="tool"))
-    assert report.total.pending == 1
-    assert [entry.line.pending for entry in report.entries if entry.name == "add"] == [1]
 
 
 def test_the_days_of_a_report_are_drawn_with_its_filters(acme: Organization) -> None:

@@ -23,6 +23,11 @@ def test_the_key_is_the_caller_the_call_and_the_reason() -> None:
     agent_call = opening_of(ORGANIZATION, code="denied_by_policy", agent_id=UUID(int=5))
     assert build_refusal_key(agent_call) != KEY
     assert build_refusal_key(opening_of(UUID(int=2), code="denied_by_policy")) != KEY
+    requests = [
+        opening_of(ORGANIZATION, code="approval_required", details={"approval_id": approval})
+        for approval in ("first", "second")
+    ]
+    assert len({build_refusal_key(request) for request in requests}) == 2
 
 
 def test_repeats_within_the_window_are_counted_at_the_first_denial() -> None:
