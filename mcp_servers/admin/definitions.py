@@ -202,6 +202,13 @@ class DefinitionRow:
         ]
 
     @property
+    def label_names(self) -> list[Any]:
+        """The titles of the effective labels."""
+        return [
+            label_name for _label, label_name, is_effective in self.label_choices if is_effective
+        ]
+
+    @property
     def labelled(self) -> bool:
         """Whether flow labels apply; instructions are never called."""
         return self.row.kind != Definition.Kind.INSTRUCTIONS

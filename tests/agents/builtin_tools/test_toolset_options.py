@@ -212,6 +212,19 @@ def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path
     assert rows.count() == 3
 
 
+def test_what_only_a_platform_administrator_can_change_is_text_for_others(
+    helper: Agent, acme: Organization
+) -> None:
+    Agent.objects.filter(pk=helper.pk).update(builtin_tools={"fetch": {}})
+    restricted = ('name="toolset-shell"', 'name="option-fetch-allow_private"')
+    page = admin_client.sign_in(acme, Role.OPERATOR).get("agents_agent_builtin", helper.pk)
+    assert 'name="toolset-fetch"' in page
+    assert [field for field in restricted if field in page] == []
+    assert "Private addresses No Only a platform administrator" in admin_client.get_text(page)
+    page = admin_client.sign_in(acme, None).get("agents_agent_builtin", helper.pk)
+    assert [field for field in restricted if field not in page] == []
+
+
 def test_built_in_tools_are_described_to_people_in_german_and_to_models_in_english(
     helper: Agent, acme: Organization
 ) -> None:

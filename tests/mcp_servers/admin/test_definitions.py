@@ -129,6 +129,18 @@ def test_an_approval_is_revoked(
     assert not Definition.objects.callable().exists()
 
 
+def test_flow_labels_are_text_for_people_who_cant_set_them(
+    acme: Organization, server: Server, browser: admin_client.AdminClient
+) -> None:
+    admin_client.declare_tool(server, annotations={"readOnlyHint": True, "openWorldHint": True})
+    assert 'name="flow_labels-' in browser.get("mcp_servers_server_tools", server.pk)
+    page = admin_client.sign_in(acme, Role.AUDITOR).get("mcp_servers_server_tools", server.pk)
+    assert "flow_labels-" not in page
+    text = admin_client.get_text(page)
+    assert "Flow labels untrusted content" in text
+    assert "suggested" in text
+
+
 def test_an_operator_disables_a_tool(acme: Organization, server: Server) -> None:
     row = admin_client.declare_tool(server)
     operator = admin_client.sign_in(acme, Role.OPERATOR)
