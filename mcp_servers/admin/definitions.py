@@ -261,6 +261,16 @@ class DefinitionRow:
         return self.is_pending or self.row.state == Definition.State.REJECTED
 
     @property
+    def can_revoke(self) -> bool:
+        """Whether its approval is in effect."""
+        return self.row.state == Definition.State.APPROVED
+
+    @property
+    def can_try(self) -> bool:
+        """Whether a call could reach the server: approved, or pending review."""
+        return self.can_revoke or self.is_pending
+
+    @property
     def is_flagged(self) -> bool:
         """Whether it is pending review with findings, so it must be approved individually."""
         return self.is_pending and bool(self.row.findings)

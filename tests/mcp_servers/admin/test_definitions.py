@@ -129,6 +129,31 @@ def test_an_approval_is_revoked(
     assert not Definition.objects.callable().exists()
 
 
+@pytest.mark.parametrize(
+    ("fields", "offered"),
+    [
+        ({}, ["Revoke approval", "Try it"]),
+        ({"digest": "changed"}, ["Try it"]),
+        ({"fault": "hidden text"}, []),
+        ({"present": False}, []),
+        ({"digest": "changed", "rejected_digest": "changed"}, []),
+    ],
+    ids=["approved", "changed", "can't be used", "no longer declared", "rejected"],
+)
+def test_only_what_applies_to_the_state_of_a_definition_is_offered(
+    acme: Organization, server: Server, fields: dict[str, object], offered: list[str]
+) -> None:
+    row = admin_client.declare_tool(server)
+    approve_definitions(factories.build_administrator(acme), server)
+    Definition.objects.filter(pk=row.pk).update(**fields)
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = owner.get("mcp_servers_server_definitions", server.pk)
+    definition = page.partition(f'id="{row.pk}"')[2]
+    assert definition
+    texts = ("Revoke approval", "Try it")
+    assert [text for text in texts if text in admin_client.get_text(definition)] == offered
+
+
 def test_flow_labels_are_text_for_people_who_cant_set_them(
     acme: Organization, server: Server, browser: admin_client.AdminClient
 ) -> None:
