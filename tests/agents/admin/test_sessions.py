@@ -217,6 +217,22 @@ def test_the_error_of_a_model_turn_is_shown_once(
     assert "The turns are used up." in page
 
 
+def test_a_chat_says_once_that_its_agent_has_no_tools(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    text = "The agent has no tools now. The agent has no server. Attach one."
+    create_step(session, "notice", code="no_tools", why="no_server", text=text)
+    chat = operator.get("agents_agent_change", session.agent_id, session=session.pk)
+    assert admin_client.get_text(chat).count("The agent has no server.") == 1
+    attach_url = admin_client.build_url("agents_agent_servers", session.agent_id)
+    for page in (chat, operator.get("agents_session_steps", session.pk)):
+        notice = page.partition('data-kind="notice"')[2].partition("</article>")[0]
+        assert f'href="{attach_url}"' in notice
+    auditor = admin_client.sign_in(session.organization, Role.AUDITOR)
+    notice = auditor.get("agents_session_steps", session.pk).partition('data-kind="notice"')[2]
+    assert attach_url not in notice.partition("</article>")[0]
+
+
 def test_a_page_marks_steps_that_later_pages_replace(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
