@@ -264,7 +264,10 @@ class BonobotAdminSite(AdminSite):
             ],
             "scripts": [
                 static(f"bonobot/{name}.js")
-                for name in ("theme", "admin", "live", "drafts", "toasts", "option-filter")
+                for name in (
+                    *("theme", "fragments", "lists", "forms", "copy", "navigation"),
+                    *("live", "drafts", "toasts", "option-filter"),
+                )
             ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,

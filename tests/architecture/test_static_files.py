@@ -7,6 +7,7 @@ import pytest
 from tests.parts import ROOT
 
 LONGEST_LINE = 120
+MAX_SCRIPT_LINES = 300
 # Folders of our own files; `vendor` has those of other projects, as they were published.
 FOLDERS = {
     "*.html": ("templates",),
@@ -31,3 +32,9 @@ def test_no_line_is_longer_than_120_columns(pattern: str) -> None:
         if len(line) > LONGEST_LINE
     ]
     assert too_long == [], "break these lines (CONTRIBUTING.md, Templates, styles, and scripts)"
+
+
+def test_no_script_is_too_long() -> None:
+    lengths = {path.name: len(path.read_bytes().splitlines()) for path in find_files("*.js")}
+    too_long = {name: lines for name, lines in lengths.items() if lines > MAX_SCRIPT_LINES}
+    assert too_long == {}, "split these scripts by what they are for (CONTRIBUTING.md)"

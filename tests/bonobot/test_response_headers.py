@@ -27,7 +27,7 @@ SAMPLES = {"int": "1", "slug": "a", "str": "a", "path": "a", "uuid": str(UUID(in
 OUTSIDE = (
     *("/healthz", "/readyz", "/metrics", "/mcp", "/mcp/agents/none", "/mcp/servers/none"),
     *("/.well-known/oauth-protected-resource/mcp", "/.well-known/nothing", "/no/such/page"),
-    *("/static/bonobot/admin.js", "/static/none.js", "/api/none", "/admin", "//", "/%00"),
+    *("/static/bonobot/forms.js", "/static/none.js", "/api/none", "/admin", "//", "/%00"),
 )
 REQUIRED = frozenset(name.lower() for name in build_default_headers())
 
@@ -103,7 +103,7 @@ def test_every_path_has_the_security_headers(module_web: Web, cookie: str) -> No
 
 @pytest.mark.parametrize("method", ["DELETE", "PATCH", "TRACE", "OPTIONS", "HEAD", "POST", "X"])
 def test_responses_to_other_methods_have_the_security_headers(module_web: Web, method: str) -> None:
-    for path in ("/admin/", "/api/agents", "/mcp", "/healthz", "/static/bonobot/admin.js", "/x"):
+    for path in ("/admin/", "/api/agents", "/mcp", "/healthz", "/static/bonobot/forms.js", "/x"):
         status, header_faults = send_request(module_web, method, path)
         assert not header_faults, (path, status)
 

@@ -1,5 +1,5 @@
 // The matrix of an agent's tools: filters, selection, and the bar with the unsaved changes.
-// The server decides; this script only shows its answers (see `data-previews` in admin.js).
+// The server decides; this script only shows its answers (see `data-previews` in forms.js).
 "use strict";
 
 (() => {

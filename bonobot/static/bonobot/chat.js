@@ -190,7 +190,7 @@
       setFiles([...files, ...transfer.files]);
     }
 
-    // In the window's capture phase, because admin.js hides the event from the theme's script.
+    // In the window's capture phase, because forms.js hides the event from the theme's script.
     addEventListener("change", (event) => event.target === input && setFiles([...files, ...input.files]), true);
     // Office programs copy a picture of the text with it; then the text is what was meant.
     form.addEventListener("paste", (event) => {

@@ -1,5 +1,5 @@
 // The rules of a policy: a dialog for one rule, and the bar with the unsaved changes.
-// The server shows the rules and their effect (see `data-previews` in admin.js). What is posted is in
+// The server shows the rules and their effect (see `data-previews` in forms.js). What is posted is in
 // hidden fields: a text with a rule per line for each effect, and fields for each rule with a condition.
 "use strict";
 

@@ -36,7 +36,7 @@
     button.disabled = counts.add === 0;
   }
 
-  // After admin.js, which ticks several boxes at once.
+  // After lists.js, which ticks several boxes at once.
   const schedule = () => setTimeout(showCounts);
   for (const type of ["input", "change"]) form.addEventListener(type, schedule);
   showCounts();

@@ -1,0 +1,104 @@
+// Ways through the admin: the command palette, menus, tabs, and the navigation on phones.
+"use strict";
+
+(() => {
+  const { fetchFragment, parseHtml, queryAll } = bonobotFragments;
+
+  // The command palette: Ctrl+K or Cmd+K, letters, arrows, Enter. Results come from the server.
+  const SEARCH_DELAY_MS = 150;
+  function setUpPalette(dialog) {
+    const input = dialog.querySelector("input");
+    const results = dialog.querySelector("[data-palette-found]");
+    const options = () => queryAll("[role=option]", results);
+    let timer = 0;
+    let lastRequest = 0;
+
+    async function fetchResults() {
+      const number = ++lastRequest;
+      const answer = await fetchFragment(
+        `${dialog.dataset.palette}?${new URLSearchParams({ q: input.value })}`,
+      ).catch(() => null);
+      if (!answer?.ok || number !== lastRequest) return;
+      results.replaceChildren(parseHtml(await answer.text()));
+      selectOption(0);
+    }
+
+    function selectOption(at) {
+      const items = options();
+      items.forEach((item, number) => item.setAttribute("aria-selected", String(number === at)));
+      if (items[at]) input.setAttribute("aria-activedescendant", items[at].id);
+      else input.removeAttribute("aria-activedescendant");
+      items[at]?.scrollIntoView({ block: "nearest" });
+    }
+
+    function handleKey(event) {
+      const items = options();
+      const at = items.findIndex((item) => item.getAttribute("aria-selected") === "true");
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (step && items.length) selectOption((at + step + items.length) % items.length);
+      else if (event.key === "Enter") openOption(items[at]);
+      else return;
+      event.preventDefault();
+    }
+
+    function openOption(option) {
+      if (option) location.assign(option.dataset.goes);
+    }
+
+    function openPalette() {
+      if (dialog.open) return dialog.close();
+      input.value = "";
+      dialog.showModal();
+      fetchResults();
+    }
+
+    input.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(fetchResults, SEARCH_DELAY_MS);
+    });
+    input.addEventListener("keydown", handleKey);
+    results.addEventListener("click", (event) => openOption(event.target.closest("[role=option]")));
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+    document.addEventListener("click", (event) => event.target.closest("[data-opens-palette]") && openPalette());
+    document.addEventListener("keydown", (event) => {
+      if (
+        event.key.toLowerCase() !== "k" ||
+        !(event.ctrlKey || event.metaKey) ||
+        event.shiftKey ||
+        event.altKey
+      )
+        return;
+      event.preventDefault();
+      openPalette();
+    });
+  }
+
+  // A menu closes with a click elsewhere, or with Escape.
+  function closeMenus(event) {
+    for (const menu of queryAll("details.bb-menu[open]")) {
+      if (event.type === "click" ? menu.contains(event.target) : event.key !== "Escape") continue;
+      menu.open = false;
+      if (event.type === "keydown") menu.querySelector("summary").focus();
+    }
+  }
+
+  // On a narrow screen the navigation and the rail of a session are open while the URL has their fragment.
+  function closeNavigation(event) {
+    if (event.key !== "Escape" || !["#nav-sidebar", "#session-rail"].includes(location.hash)) return;
+    const opener = document.querySelector(`a[href="${location.hash}"]`);
+    location.hash = "#content";
+    opener?.focus();
+  }
+
+  document.addEventListener("keydown", closeNavigation);
+  document.addEventListener("click", closeMenus);
+  document.addEventListener("keydown", closeMenus);
+  document.addEventListener("DOMContentLoaded", () => {
+    queryAll("[data-palette]").forEach(setUpPalette);
+    // On a phone the current tab may be outside of the visible row.
+    const rows = ".bb-tabs, .bb-segments, .bb-settings-navigation";
+    for (const tab of queryAll(`:is(${rows}) > [aria-current]`))
+      tab.scrollIntoView({ block: "nearest", inline: "center" });
+    document.querySelector("[data-bottom]")?.scrollIntoView({ block: "end" });
+  });
+})();
