@@ -147,9 +147,13 @@ class EntryDetails:
 
     @property
     def has_decision(self) -> bool:
-        """Whether a rule decided: changes by people have only what was refused."""
+        """Whether a rule decided: changes by people have only what was refused.
+
+        The code of a connection's event says why it failed; no rule decided about it.
+        """
         row = self.entry.row
-        return self.is_of_agent or bool(row.rule or row.code)
+        is_decided = row.rule or (row.code and row.event_type != "connection")
+        return self.is_of_agent or bool(is_decided)
 
     @property
     def decision(self) -> str:

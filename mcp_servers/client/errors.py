@@ -107,6 +107,10 @@ class UpstreamError(Problem):
         return _build_blank_error, (type(self), self.args), self.__dict__
 
 
+class ConnectionClosed(UpstreamError):
+    """Bonobot closed the connection, which says nothing about the server."""
+
+
 def quote_text(endpoint: ServerEndpoint, text: str, limit: int = MAX_QUOTE_LENGTH) -> str:
     """Return text from a server with secrets masked, cut to `limit` visible characters."""
     return make_visible(mask_text(text[: 4 * limit], endpoint.secrets), limit)
@@ -137,6 +141,18 @@ def build_unreachable_error(
         http_status=http_status,
         retry_after=retry_after,
         summary=summary,
+    )
+
+
+def build_closed_error(endpoint: ServerEndpoint) -> UpstreamError:
+    """Return the error of a request whose connection Bonobot closed."""
+    return ConnectionClosed(
+        format_message("The connection to `{endpoint}` was closed.", endpoint=endpoint.name),
+        code="server_unreachable",
+        server=endpoint.name,
+        temporary=True,
+        sent=False,
+        remedy="Try again.",
     )
 
 

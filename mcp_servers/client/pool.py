@@ -37,7 +37,7 @@ from mcp_servers.client.change_notifications import (
 )
 from mcp_servers.client.deadlines import RequestDeadline
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.errors import UpstreamError, build_timeout_error
+from mcp_servers.client.errors import UpstreamError, build_closed_error, build_timeout_error
 from mcp_servers.client.extension_points import (
     ServerVersionsLoader,
     StderrSink,
@@ -272,35 +272,57 @@ class ConnectionPool:
         """Open a new connection and list everything that the server declares.
 
         Uses the connection of `preferred_holder` instead if it is open: lists may differ by
-        connection. The deadline is `timeout_s`, else one connect, one start and two reads.
+        connection. If it ends meanwhile, a new one shows whether the server works. The deadline is
+        `timeout_s` for each connection, else one connect, one start and two reads.
         """
-        own_holder = f"survey:{uuid4()}"
-        holder = (
-            preferred_holder
-            if preferred_holder and self._has_connection(endpoint, preferred_holder)
-            else own_holder
-        )
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s + 2 * endpoint.read_s
-        started_at = time.perf_counter()
+        if preferred_holder and self._has_connection(endpoint, preferred_holder):
+            connection = self.find_connection(endpoint, preferred_holder)
 
-        async def send_discovery_request(request: McpRequest) -> dict[str, Any]:
-            return await self.send_request(
-                endpoint, request.method, request.params, holder=holder, host=self._discovery_host
-            )
+            def is_open() -> bool:
+                return self.find_connection(endpoint, preferred_holder) is connection
 
+            try:
+                declarations = await self._list_declarations(
+                    endpoint, preferred_holder, limit_s, is_open
+                )
+            except UpstreamError:
+                if is_open():
+                    raise
+            else:
+                if is_open():
+                    return declarations
+        own_holder = f"survey:{uuid4()}"
         self._discoveries[own_holder] = endpoint.server_id
         try:
-            with RequestDeadline(endpoint, McpRequest("discovery", sent=True), limit_s):
-                handshake = await self.perform_handshake(
-                    endpoint, holder=holder, host=self._discovery_host
-                )
-                latency_ms = round((time.perf_counter() - started_at) * 1000)
-                return await list_all_definitions(
-                    endpoint, handshake, send_discovery_request, latency_ms
-                )
+            return await self._list_declarations(endpoint, own_holder, limit_s)
         finally:
             self._discoveries.pop(own_holder, None)
             await self.release(own_holder)
+
+    async def _list_declarations(
+        self,
+        endpoint: ServerEndpoint,
+        holder: str,
+        limit_s: float,
+        is_open: Callable[[], bool] = lambda: True,
+    ) -> ServerDeclarations:
+        """List the definitions on the holder's connection, while `is_open` returns true."""
+        started_at, host = time.perf_counter(), self._discovery_host
+
+        async def send_discovery_request(request: McpRequest) -> dict[str, Any]:
+            if not is_open():  # a released holder must not get a new connection
+                raise build_closed_error(endpoint)
+            return await self.send_request(
+                endpoint, request.method, request.params, holder=holder, host=host
+            )
+
+        with RequestDeadline(endpoint, McpRequest("discovery", sent=True), limit_s):
+            handshake = await self.perform_handshake(endpoint, holder=holder, host=host)
+            latency_ms = round((time.perf_counter() - started_at) * 1000)
+            return await list_all_definitions(
+                endpoint, handshake, send_discovery_request, latency_ms
+            )
 
     async def listen(self, endpoint: ServerEndpoint, *, holder: str, on_open: OnOpen) -> None:
         """Receive an HTTP server's change notifications; return when the server ends the stream.

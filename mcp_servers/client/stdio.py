@@ -32,6 +32,7 @@ from mcp_servers.client.child_process import (
 from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import (
     UpstreamError,
+    build_closed_error,
     build_crash_error,
     build_protocol_error,
     build_unreachable_error,
@@ -122,7 +123,7 @@ class StdioConnection:
         """Wait until the handshake is complete; raises `UpstreamError` if it fails."""
         await self._opened.wait()
         if self.handshake is None:
-            raise (self.failure or self._build_closed_error()).with_sent(False)
+            raise (self.failure or build_closed_error(self.endpoint)).with_sent(False)
         return self.handshake
 
     async def send_request(self, request: McpRequest) -> dict[str, Any]:
@@ -233,7 +234,7 @@ class StdioConnection:
                 return True
             self._fail(error)
         finally:
-            peer.fail_all(self._build_closed_error())
+            peer.fail_all(build_closed_error(self.endpoint))
             await child.close(EOF_GRACE_S if self.handshake else 0)
         return False
 
@@ -253,7 +254,7 @@ class StdioConnection:
     async def _wait_until_ended(self) -> None:
         """Wait until the child is gone; raises the reason."""
         await self._ended.wait()
-        raise self.failure or self._build_closed_error()
+        raise self.failure or build_closed_error(self.endpoint)
 
     def _handle_child_end(self, peer: StreamPeer, child: ChildProcess) -> None:
         """Record that `child`, the process behind `peer`, can no longer answer."""
@@ -355,11 +356,6 @@ class StdioConnection:
 
     def _send_message(self, message: Mapping[str, Any]) -> None:
         self._child.write_line(encode_message(message))
-
-    def _build_closed_error(self) -> UpstreamError:
-        return build_unreachable_error(
-            self.endpoint, "the connection was closed", remedy="Try again."
-        )
 
 
 async def _wait_for_result(

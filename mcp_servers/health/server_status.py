@@ -17,6 +17,7 @@ from bonobot.ledger.audit.admin_changes import (
     record_finished_change,
 )
 from bonobot.ledger.types import Actor
+from mcp_servers.client.errors import ConnectionClosed
 from mcp_servers.client.list_definitions import ServerDeclarations
 from mcp_servers.health.check_delays import compute_check_delay
 from mcp_servers.health.outages import end_outages, extend_outage, record_unmonitored_period
@@ -159,9 +160,10 @@ def record_call_contact(server_id: Any, latency_ms: int) -> None:
 def record_call_failure(server_id: Any, problem: Problem) -> None:
     """Record that a call could not reach or use the server, unless that is known.
 
-    If each person signs in separately, a missing login does not affect the server.
+    If each person signs in separately, a missing login does not affect the server. Neither does
+    the end of a connection that Bonobot closed, for example because its session ended.
     """
-    status = STATUS_BY_CODE.get(problem.code)
+    status = None if isinstance(problem, ConnectionClosed) else STATUS_BY_CODE.get(problem.code)
     server = Server.objects.filter(pk=server_id).exclude(status=status).first() if status else None
     if server is None or (server.by_person and status == Server.Status.NEEDS_REAUTH):
         return

@@ -369,6 +369,22 @@ def test_a_change_by_a_person_has_no_decision_and_nobody_requested_it(
     assert "Decision Allow" not in facts
 
 
+def test_a_lost_connection_has_no_decision(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    row = create_call(
+        acme,
+        event_type="connection",
+        action="server_connection_lost",
+        outcome="error",
+        code="server_unreachable",
+    )
+    panel = auditor.get("ledger_auditrow_changelist", entry=str(row.pk))
+    page = auditor.get("ledger_auditrow_change", row.pk)
+    assert 'class="bb-rules"' not in panel
+    assert "Decision" not in admin_client.get_text(page)
+
+
 def test_filters_are_chips_that_can_be_removed_one_by_one(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:

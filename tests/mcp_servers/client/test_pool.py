@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -51,6 +53,27 @@ async def test_each_holder_has_its_own_child(connections: ConnectionPool):
         *(call(connections, endpoint, "echo", holder=f"session:{n % 3}") for n in range(9))
     )
     assert children(connections) == 3
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_discovery_moves_to_a_new_connection_when_its_session_ends(
+    connections: ConnectionPool, crashes: bool
+):
+    endpoint = faulty_stdio("handshake")
+    await call(connections, endpoint, "echo")
+    child = connections.find_connection(endpoint, HOLDER)._child
+    os.killpg(child._process.get_pid(), signal.SIGSTOP)  # so that it can't answer before the end
+    reading = asyncio.ensure_future(
+        connections.fetch_declarations(endpoint, preferred_holder=HOLDER)
+    )
+    await until(lambda: connections.find_connection(endpoint, HOLDER)._peer.busy)
+    if crashes:
+        os.killpg(child._process.get_pid(), signal.SIGKILL)
+    else:
+        await connections.release(HOLDER)
+    declarations = await reading
+    assert declarations.items
+    assert (declarations.notices, children(connections)) == ((), int(crashes))
 
 
 async def test_releasing_a_holder_closes_only_its_children(connections: ConnectionPool):

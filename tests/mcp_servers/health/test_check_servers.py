@@ -14,6 +14,8 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.policy_generations import load_policy_generation
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.client.errors import build_closed_error
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.health.check_delays import BACKOFF_LIMIT, compute_check_delay
 from mcp_servers.health.check_servers import (
@@ -22,8 +24,8 @@ from mcp_servers.health.check_servers import (
     check_server_safely,
     claim_due_servers,
 )
-from mcp_servers.health.server_status import record_failure
-from mcp_servers.models import HealthCheck, Server
+from mcp_servers.health.server_status import record_call_failure, record_failure
+from mcp_servers.models import HealthCheck, Outage, Server
 from mcp_servers.refresh_definitions import get_discovery_lifetime
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, set_server_enabled
@@ -175,6 +177,13 @@ def test_the_error_decides_the_status(server, code, status):
     record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("no", code=code, remedy="Do this."))
     assert (reload(server).status, server.status_code) == (status, code)
     assert server.status_detail == "no Do this."
+
+
+def test_a_connection_that_bonobot_closed_doesnt_affect_the_status(server):
+    get_runtime().call(check_server, server.pk)
+    record_call_failure(server.pk, build_closed_error(build_endpoint(server)).with_sent(True))
+    assert (reload(server).status, server.status_code) == (Server.Status.CONNECTED, "")
+    assert not Outage.objects.exists()
 
 
 @given(st.integers(min_value=0, max_value=10_000), st.sampled_from(["http", "stdio"]))
