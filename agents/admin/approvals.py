@@ -424,10 +424,18 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
         "steps": list_preceding_steps(approval),
         "earlier": count_earlier_answers(approval),
         "lines": lines,
+        "argument_changes": list_argument_changes(approval),
         "editable_arguments": _format_arguments(approval),
         "size": size,
         "cut": size > MAX_SHOWN_LENGTH,
     }
+
+
+def list_argument_changes(approval: Approval) -> list[tuple[str, str]]:
+    """Return the lines of the arguments, if the approver changed them: added, removed or same."""
+    return (
+        diff_json(approval.requested_arguments, approval.arguments) if approval.is_changed else []
+    )
 
 
 @ApprovalAdmin.add_page("change", required_actions=READERS)

@@ -1,7 +1,7 @@
 """Entries of the audit log: rows with approvers, turns, and one entry."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.approvals import list_argument_changes
 from agents.admin.audit_filters import (
     PENDING,
     parse_details,
@@ -44,11 +45,15 @@ OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", 
 
 @dataclass(frozen=True)
 class ShownEntry:
-    """An entry as a row: its outcome for readers, who approved it, and what it is about."""
+    """An entry as a row: its outcome for readers, who answered its approval, and its subject.
+
+    `answered_by` approved the call, or denied it if `is_denied`.
+    """
 
     row: AuditRow
     outcome: str
-    approved_by: str = ""
+    answered_by: str = ""
+    is_denied: bool = False
 
     @property
     def title(self) -> str:
@@ -85,21 +90,54 @@ class ShownEntry:
 
 
 def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[ShownEntry]:
-    """Return the rows with their approvals (at most two queries)."""
+    """Return the rows with their approvals (at most three queries)."""
     listed = list(rows)
-    approvals = _load_approvals(organization_id, listed)
+    approvals = load_approvals(organization_id, listed)
     return [_describe_entry(row, approvals.get(row.pk)) for row in listed]
 
 
-def _load_approvals(
+def load_approvals(
     organization_id: UUID, rows: Iterable[AuditRow]
 ) -> dict[UUID, Approval | str | None]:
-    """Return the approvals of calls that needed one, by entry; or `FOR_SESSION`."""
-    row_ids = [row.pk for row in rows if row.decision == AuditRow.Decision.ASK]
+    """Return the approvals of calls that needed one, by entry; or `FOR_SESSION`.
+
+    At most three queries; two if the rows have their texts.
+    """
+    listed = list(rows)
+    approved = _load_referenced_approvals(
+        organization_id, [row for row in listed if row.decision == AuditRow.Decision.ASK]
+    )
+    return approved | _load_refused_approvals(
+        organization_id, [row.pk for row in listed if row.code in NOT_APPROVED_CODES]
+    )
+
+
+def _load_refused_approvals(
+    organization_id: UUID, row_ids: Sequence[UUID]
+) -> dict[UUID, Approval | str | None]:
+    """Return approvals that were denied or expired, of which the entries have only the code."""
     if not row_ids:
         return {}
-    texts = AuditRow.objects.filter(pk__in=row_ids).values_list("pk", "opened")
-    references = {pk: str(parse_details(text).get("approval_id", "")) for pk, text in texts}
+    # The states are those of the index of the inbox.
+    refused = Approval.objects.filter(
+        organization_id=organization_id,
+        state__in=(Approval.State.DENIED, Approval.State.EXPIRED, Approval.State.WAITING),
+        call_id__in=row_ids,
+    )
+    return {approval.call_id: approval for approval in refused.order_by("created_at")}
+
+
+def _load_referenced_approvals(
+    organization_id: UUID, rows: Sequence[AuditRow]
+) -> dict[UUID, Approval | str | None]:
+    """Return the approvals to which the texts of entries refer."""
+    if not rows:
+        return {}
+    texts = {row.pk: row.opened for row in rows if "opened" not in row.get_deferred_fields()}
+    if len(texts) < len(rows):
+        deferred = AuditRow.objects.filter(pk__in=[row.pk for row in rows])
+        texts = dict(deferred.values_list("pk", "opened"))
+    references = {pk: str(parse_details(text).get("approval_id", "")) for pk, text in texts.items()}
     ids = [pk for reference in references.values() if (pk := parse_uuid(reference))]
     approvals = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
     return {
@@ -114,16 +152,19 @@ def _find_approval(approvals: Mapping[UUID, Approval], reference: str) -> Approv
 
 
 def _describe_entry(row: AuditRow, approval: Approval | str | None) -> ShownEntry:
+    is_denied = isinstance(approval, Approval) and approval.state == Approval.State.DENIED
     if not is_approval_request(row.outcome, row.code):
         if approval == FOR_SESSION:
             return ShownEntry(row, row.outcome, str(_("for the session")))
         approver = approval.decider_name if isinstance(approval, Approval) else ""
-        return ShownEntry(row, row.outcome, make_visible(approver, 60))
+        return ShownEntry(row, row.outcome, make_visible(approver, 60), is_denied)
     if not isinstance(approval, Approval):
         return ShownEntry(row, "unknown")
     outcomes = {"waiting": PENDING, "approved": "ok", "withdrawn": "cancelled"}
     state = approval.get_state_at(timezone.now())
-    return ShownEntry(row, outcomes.get(state, "refused"), make_visible(approval.decider_name, 60))
+    return ShownEntry(
+        row, outcomes.get(state, "refused"), make_visible(approval.decider_name, 60), is_denied
+    )
 
 
 @dataclass(frozen=True)
@@ -162,6 +203,11 @@ class EntryDetails:
         return AuditRow.Decision.ASK if row.code in NOT_APPROVED_CODES else row.decision
 
     @property
+    def argument_changes(self) -> list[tuple[str, str]]:
+        """The lines of the arguments that the approver changed: added, removed or same."""
+        return list_argument_changes(self.approval) if self.approval else []
+
+    @property
     def request(self) -> Any:
         """The arguments of a call, secrets masked, or what another entry records."""
         return self.opened.get("arguments") or self.opened
@@ -191,19 +237,10 @@ def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
     ]
 
 
-def _find_refused_approval(row: AuditRow) -> Approval | None:
-    """Return the approval that was denied or expired, of which the entry has only the code."""
-    if row.code not in NOT_APPROVED_CODES:
-        return None
-    rows = Approval.objects.filter(organization_id=row.organization_id, call_id=row.pk)
-    approval: Approval | None = rows.order_by("created_at").last()
-    return approval
-
-
 def load_entry_details(row: AuditRow) -> EntryDetails:
     """Return the details of an entry (at most nine queries)."""
     opened, closed = parse_details(row.opened), parse_details(row.closed)
-    approvals = _load_approvals(row.organization_id, [row])
+    approvals = load_approvals(row.organization_id, [row])
     approval = approvals.get(row.pk)
     turn = (
         AuditRow.objects.for_organization(row.organization_id).filter(pk=row.parent_id).first()
@@ -221,7 +258,7 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         opened=opened,
         closed=closed,
         labels=[FLOW_MARKS[FlowLabel(name)] for name in opened.get("labels", ())],
-        approval=approval if isinstance(approval, Approval) else _find_refused_approval(row),
+        approval=approval if isinstance(approval, Approval) else None,
         turn=turn,
         turn_step=steps_by_call.get(row.parent_id) if row.parent_id else None,
         turn_calls=_load_turn_calls(row if row.event_type == "model" else turn),
@@ -281,8 +318,9 @@ class TurnGroup:
         return sorted({call.row.server_name for call in self.calls if call.row.server_name})
 
     @property
-    def approvers(self) -> str:
-        return ", ".join(sorted({call.approved_by for call in self.calls if call.approved_by}))
+    def answerers(self) -> str:
+        """Who approved or denied the calls."""
+        return ", ".join(sorted({call.answered_by for call in self.calls if call.answered_by}))
 
     @property
     def duration_ms(self) -> int | None:

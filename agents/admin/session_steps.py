@@ -4,7 +4,7 @@ Steps contain untrusted text of models and servers, which templates escape.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,8 @@ from uuid import UUID
 from django.db.models import Count, Max, Q
 from django.utils import timezone
 
-from agents.admin.approvals import LABEL_TEXTS
+from agents.admin.approvals import LABEL_TEXTS, list_argument_changes
+from agents.admin.audit_entries import load_approvals
 from agents.admin.elicitations import ElicitationForm, build_form
 from agents.approvals.services import is_own_call
 from agents.budgets.services import BudgetUse, list_session_budget_use
@@ -40,6 +41,8 @@ class StepRow:
     step: Step
     audit: AuditRow | None = None
     approval: Approval | None = None
+    # The answered approval of a call that ran or was denied.
+    answered: Approval | None = None
     # The viewer made the call, so another person has to approve it.
     is_own_call: bool = False
     # Replaced by a later message, so no longer part of the conversation.
@@ -113,6 +116,11 @@ class StepRow:
     @property
     def arguments(self) -> Any:
         return self.step.payload.get("arguments")
+
+    @property
+    def argument_changes(self) -> list[tuple[str, str]]:
+        """Return the lines of the arguments that the approver changed: added, removed or same."""
+        return list_argument_changes(self.answered) if self.answered else []
 
     @property
     def labels(self) -> tuple[Any, ...]:
@@ -219,7 +227,8 @@ def load_latest_steps(session: Session, principal: Principal) -> SessionSteps:
 def load_steps(session: Session, principal: Principal, after: int = 0) -> SessionSteps:
     """Return a session's steps after `after` with their audit rows (three queries).
 
-    Waiting calls are loaded with their approvals (two more) and elicitation requests (one more),
+    Calls that needed approval are loaded with the answers (at most two more), waiting calls with
+    their approvals (two more) and elicitation requests (one more),
     and calls that weren't made with the names of their tools (one more); if there are more steps
     than one page, replacements by later messages are loaded, too.
     """
@@ -227,6 +236,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
     rows = AuditRow.objects.filter(pk__in=ids) if ids else ()
     audit_rows: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
+    answers = load_approvals(session.organization_id, audit_rows.values())
     approvals = _load_pending_approvals(session, steps)
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
     elicitations = _find_waiting_forms(session, steps, principal)
@@ -248,6 +258,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             shown_step,
             audit_rows.get(shown_step.call_id),
             approvals.get(shown_step.pk),
+            _get_answer(shown_step, answers),
             own_call,
             is_superseded(shown_step.seq, replacements),
             *versions.get(shown_step.seq, ((), None)),
@@ -323,6 +334,12 @@ def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any
     return {
         step: rows[approval_id] for step, approval_id in approval_ids.items() if approval_id in rows
     }
+
+
+def _get_answer(step: Step, approvals: Mapping[UUID, Approval | str | None]) -> Approval | None:
+    """Return the answered approval of a call that ended."""
+    approval = approvals.get(step.call_id) if step.call_id else None
+    return approval if isinstance(approval, Approval) and approval.decided_by else None
 
 
 def _find_waiting_forms(

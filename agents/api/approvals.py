@@ -47,6 +47,10 @@ class CallApprovalSerializer(StrictSerializer):
     name = serializers.CharField(source="label", help_text="The tool's name as the caller sees it.")
     method = serializers.CharField()
     arguments = serializers.DictField(help_text="Secrets are masked.")
+    requested_arguments = serializers.DictField(
+        allow_null=True,
+        help_text="The arguments before the approver changed them; null if they are unchanged.",
+    )
     arguments_digest = serializers.CharField()
     definition_digest = serializers.CharField()
     rule = serializers.CharField()

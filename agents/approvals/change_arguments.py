@@ -127,6 +127,7 @@ def _build_conflict() -> Conflict:
 
 def _bind_approval(approval: Approval, shown_arguments: Mapping[str, Any], changed: Any) -> None:
     """Replace the approval's arguments and digests by those of the changed call."""
+    approval.requested_arguments = approval.arguments
     approval.arguments = dict(shown_arguments)
     approval.arguments_digest = compute_arguments_digest(approval.organization_id, changed)
     approval.digest = compute_call_digest(
@@ -142,6 +143,7 @@ def _bind_approval(approval: Approval, shown_arguments: Mapping[str, Any], chang
     )
     Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING).update(
         arguments=approval.arguments,
+        requested_arguments=approval.requested_arguments,
         arguments_digest=approval.arguments_digest,
         digest=approval.digest,
     )

@@ -85,7 +85,8 @@ class Approval(PersonRequest):
 
     `digest` binds the answer to the caller, the tool, the canonical arguments, the definition and
     the policy rules; an approval is a ledger cell with the same ID, spent by one admission.
-    `arguments` have secrets masked. `id` is that of the audit row about the approval.
+    `arguments` have secrets masked; `requested_arguments` are those before the approver changed
+    them, None if they are unchanged. `id` is that of the audit row about the approval.
     """
 
     class State(models.TextChoices):
@@ -110,6 +111,7 @@ class Approval(PersonRequest):
     label = models.CharField(_("display name"), max_length=512)
     method = models.CharField(max_length=32, default="tools/call")
     arguments = models.JSONField(_("arguments"), default=dict)
+    requested_arguments = models.JSONField(_("requested arguments"), null=True)
     arguments_digest = models.CharField(max_length=64)
     definition_digest = models.CharField(max_length=64, blank=True, default="")
     rules_digest = models.CharField(max_length=64)
@@ -172,6 +174,11 @@ class Approval(PersonRequest):
     def may_have_run(self) -> bool:
         """Tell whether the call may have run already."""
         return self.code == INTERRUPTED_CODE
+
+    @property
+    def is_changed(self) -> bool:
+        """Tell whether it was approved with other arguments than requested."""
+        return self.state == self.State.APPROVED and self.requested_arguments is not None
 
     @property
     def answered_at(self) -> datetime | None:

@@ -95,6 +95,7 @@ STATE_LABELS = {
 APPROVAL_STATES = {
     "waiting": ("warn", "schedule", _lazy("Pending")),
     "approved": ("good", "check_circle", _lazy("Approved")),
+    "approved_changed": ("good", "check_circle", _lazy("Approved with changes")),
     "denied": ("trust", "block", _lazy("Denied")),
     "expired": ("plain", "timer_off", _lazy("Expired")),
     "withdrawn": ("plain", "do_not_disturb_on", _lazy("Canceled")),
@@ -323,9 +324,10 @@ def outcome_word(state: str) -> Any:
 
 
 @register.simple_tag
-def approval_outcome(state: str) -> SafeString:
-    """Return the state of an approval as icon and word."""
-    return render_state(*APPROVAL_STATES.get(str(state), APPROVAL_STATES["expired"]))
+def approval_outcome(state: str, is_changed: bool = False) -> SafeString:
+    """Return the state of an approval as icon and word; `is_changed`: the arguments."""
+    shown_state = "approved_changed" if is_changed else str(state)
+    return render_state(*APPROVAL_STATES.get(shown_state, APPROVAL_STATES["expired"]))
 
 
 @register.simple_tag

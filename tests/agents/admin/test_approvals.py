@@ -118,6 +118,20 @@ def test_calls_of_a_tool_are_told_apart_by_their_arguments(
     assert "number 418" in text
 
 
+def test_an_approval_with_changes_shows_the_arguments_before_and_after(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    answer = {"state": "approved", "decided_by": "Jonas", "decided_at": timezone.now()}
+    changes = {"requested_arguments": {"a": 7}, "arguments": {"a": 70}}
+    approval = factories.create_approval(helper, **answer, **changes)
+    page = reviewer.get(PAGE, approval.pk)
+    text = admin_client.get_text(page)
+    assert text.count("Approved with changes") == 3  # in the list, and twice in the details
+    assert "Approved with changes by Jonas" in text
+    for kind, number in (("removed", 7), ("added", 70)):
+        assert f'<span class="bb-{kind}">"a": {number}</span>' in unescape(page)
+
+
 def test_the_details_say_who_answered_the_last_call_of_the_tool(
     helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:

@@ -1,6 +1,7 @@
 """The audit log in the admin: read-only, searched, filtered, exported, translated."""
 
 import json
+from html import unescape
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -345,6 +346,19 @@ def test_an_approved_call_is_listed_once_with_its_approver(
         assert expected in panel
 
 
+def test_the_panel_shows_what_the_approver_changed(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    answer = {"state": "approved", "decided_by": "Jonas", "decided_at": timezone.now()}
+    changes = {"requested_arguments": {"amount": 7}, "arguments": {"amount": 70}}
+    call = create_approved_call(acme, **answer, **changes)[1]
+    panel = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
+    text = admin_client.get_text(panel)
+    assert "Approved with changes by Jonas" in text
+    for kind, number in (("removed", 7), ("added", 70)):
+        assert f'<span class="bb-{kind}">"amount": {number}</span>' in unescape(panel)
+
+
 def test_a_denied_call_shows_the_rule_that_asked_and_who_denied_it(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
@@ -352,7 +366,9 @@ def test_a_denied_call_shows_the_rule_that_asked_and_who_denied_it(
     answer = {"state": "denied", "decided_by": "Jonas", "decided_at": timezone.now()}
     approval = factories.create_approval(factories.create_agent(acme), **answer)
     Approval.objects.filter(pk=approval.pk).update(call_id=call.pk)
+    assert "Jonas" in auditor.get("ledger_auditrow_changelist")
     panel = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
+    assert "Denied by Jonas" in admin_client.get_text(panel)
     section = panel.partition('<ul class="bb-rules">')[2].partition("</ul>")[0]
     text = admin_client.get_text(section)
     assert text.index("Ask") < text.index("Denied Jonas View approval")
@@ -469,7 +485,8 @@ def test_the_list_uses_a_fixed_number_of_queries(
     create_approved_call(acme)
     for _ in range(30):
         create_call(acme, decision="ask", details={"approval_id": str(uuid4())})
-    with django_assert_max_num_queries(26):
+        create_call(acme, decision="deny", outcome="refused", code="approval_denied")
+    with django_assert_max_num_queries(27):
         auditor.get("ledger_auditrow_changelist")
 
 

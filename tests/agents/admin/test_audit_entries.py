@@ -20,10 +20,10 @@ from tests.agents.admin.test_audit import create_approved_call, create_call
 NOW = timezone.now()
 
 
-def build_entry(outcome: str = "ok", *, approved_by: str = "", **columns: Any) -> ShownEntry:
+def build_entry(outcome: str = "ok", *, answered_by: str = "", **columns: Any) -> ShownEntry:
     values: dict[str, Any] = {"event_type": "call", "tool_name": "pay", "opened_at": NOW}
     row = AuditRow(id=uuid4(), duration_ms=100, **values | columns)
-    return ShownEntry(row, outcome, approved_by)
+    return ShownEntry(row, outcome, answered_by)
 
 
 def test_entries_of_one_model_turn_are_a_group_at_the_place_of_the_newest() -> None:
@@ -61,13 +61,13 @@ def test_the_row_of_a_turn_sums_up_its_calls() -> None:
         [
             build_entry(parent_id=turn, server_name="bank", opened_at=later),
             build_entry("error", parent_id=turn, server_name="bank"),
-            build_entry(parent_id=turn, tool_name="list", approved_by="rita"),
+            build_entry(parent_id=turn, tool_name="list", answered_by="rita"),
         ]
     )
     assert (group.outcome, group.outcome_count) == ("error", 1)
     assert group.tools == "pay ×2, list"
     assert group.servers == ["bank"]
-    assert group.approvers == "rita"
+    assert group.answerers == "rita"
     assert group.duration_ms == 1_100
 
 

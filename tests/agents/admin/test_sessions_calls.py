@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from django.utils import timezone
 
 from agents.models import Agent, Step, ToolName
 from bonobot.accounts.models import Organization
@@ -74,3 +75,49 @@ def test_a_call_that_was_not_made_shows_its_server_and_tool(
     assert re.search(rf"convert {server.name} \w+ canceled", text)
     assert "convert 1" in text
     assert "mcp_clock_convert" not in text
+
+
+@pytest.mark.parametrize("state", ["approved", "denied"])
+def test_a_call_shows_who_answered_its_approval(
+    acme: Organization, helper: Agent, state: str
+) -> None:
+    session = factories.create_answered_session(helper)
+    changes = {"requested_arguments": {"a": 7}, "arguments": {"a": 70}}
+    approval = factories.create_approval(
+        helper,
+        session,
+        state=state,
+        decided_by="Jonas",
+        decided_at=timezone.now(),
+        **(changes if state == "approved" else {}),
+    )
+    is_denied = state == "denied"
+    opening = opening_of(
+        acme.pk,
+        call_id=approval.call_id,
+        session_id=session.pk,
+        decision="deny" if is_denied else "ask",
+        details={} if is_denied else {"approval_id": str(approval.pk)},
+        **({"code": "approval_denied"} if is_denied else {}),
+    )
+    writer = get_writer()
+    if is_denied:
+        writer.record_refusal(opening).result(WAIT_S)
+    else:
+        writer.admit_call(Admission(opening)).result(WAIT_S)
+    writer.close()
+    session.steps.create(
+        seq=9,
+        kind=Step.Kind.CALL,
+        state=Step.State.DONE,
+        turn=1,
+        call_id=approval.call_id,
+        payload={"name": "mcp_web_add", "text": "noon"},
+    )
+    page = admin_client.sign_in(acme, Role.OWNER).get("agents_session_change", session.pk)
+    text = admin_client.get_text(page)
+    if is_denied:
+        assert "Denied by Jonas" in text
+    else:
+        assert "Approved with changes by Jonas" in text
+        assert "bb-removed" in page

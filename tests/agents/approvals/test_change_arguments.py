@@ -40,6 +40,7 @@ def test_the_call_is_made_once_with_the_changed_arguments(waiting, reviewer, run
     approval = Approval.objects.get()
     changed = approve_with_changes(reviewer, approval, {"text": "two"})
     assert (changed.state, changed.arguments) == ("approved", {"text": "two"})
+    assert (changed.is_changed, changed.requested_arguments) == (True, {"text": "one"})
     assert run_to_rest(waiting) == Session.Status.DONE
     call = get_call(waiting)
     assert (call.payload["arguments"], call.payload["text"]) == ({"text": "two"}, "two")
