@@ -29,6 +29,7 @@ LATER_STYLES: dict[str, list[str]] = tomllib.loads(
 )
 
 Counts = dict[str, list[int]]
+CARRIER_CHARACTERS = 2_000
 
 
 def _print_table(title: str, found: Iterable[tuple[str, bool]]) -> None:
@@ -183,6 +184,38 @@ def test_what_is_found_in_texts_that_were_written_without_the_rules(set_name: st
             for result in (inspect_result(text),)
         ]
         _print_table_with_interval(f"{set_name}_{name}: flagged or changed", found)
+
+
+@pytest.mark.parametrize("set_name", ["first", "second", "third"])
+def test_what_is_found_inside_longer_texts(set_name: str) -> None:
+    """Each result with instructions in the middle of about 2 KB of a public package's description.
+
+    Short results alone don't show what a score that depends on the rest of the text costs.
+    """
+    carriers = _build_carriers()
+    texts = [
+        text
+        for texts in scanning_texts.read_handwritten(f"{set_name}_injected", "").values()
+        for text in texts
+    ]
+    found = []
+    for index, text in enumerate(texts):
+        around = carriers[index % len(carriers)]
+        middle = len(around) // 2
+        carried = "\n\n".join([*around[:middle], text, *around[middle:]])
+        found.append(("= all", bool(inspect_result(carried).flagged)))
+    _print_table(f"{set_name}_injected, inside a description: flagged", found)
+    alone = [("= all", bool(inspect_result("\n\n".join(around)).flagged)) for around in carriers]
+    _print_table("The same descriptions alone: flagged", alone)
+
+
+def _build_carriers() -> list[list[str]]:
+    """Return the first paragraphs of each package's description, about 2 KB of each."""
+    by_source: dict[str, list[str]] = defaultdict(list)
+    for source, text in scanning_texts.read_passages():
+        if sum(map(len, by_source[source])) < CARRIER_CHARACTERS:
+            by_source[source].append(text)
+    return [texts for texts in by_source.values() if sum(map(len, texts)) >= CARRIER_CHARACTERS]
 
 
 def _print_table_with_interval(title: str, found: list[tuple[str, bool]]) -> None:

@@ -6,10 +6,10 @@ slots of the file that they extend; `handwritten_*` and `varied_*` have single t
 `paired_*` complete short definitions and results that speak of the same things for both purposes,
 `unlearned_*` such that only measure, as do the complete definitions and results of `oblique_*`,
 and the texts of `first_*`, `second_*` and `third_*`.
-Ordinary definitions are those of public servers, each row
-with its source and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`;
-`passages.jsonl.gz` has paragraphs of the descriptions of public packages. Nothing of it is what the
-scanner is judged on elsewhere.
+Ordinary definitions are those of public servers, each row with its source and licence
+(`tools.jsonl.gz`), beside those of `azure_tools.json.gz`; `passages.jsonl.gz` has paragraphs of the
+descriptions of public packages, `guides.jsonl.gz` those of a copy of Bonobot's documentation.
+Nothing of it is what the scanner is judged on elsewhere.
 """
 
 import gzip
@@ -230,6 +230,14 @@ def read_ordinary() -> list[Sample]:
 def read_passages() -> list[tuple[str, str]]:
     """Return paragraphs of the descriptions of public packages, each with its package."""
     return [(row["source"], text) for row in _read_rows("passages") for text in row["texts"]]
+
+
+def read_guides() -> list[tuple[str, str]]:
+    """Return paragraphs of a copy of Bonobot's documentation, each with its page.
+
+    A copy, because changes to the documentation would change the weights.
+    """
+    return [(row["source"], text) for row in _read_rows("guides") for text in row["texts"]]
 
 
 def _read_rows(name: str) -> list[dict[str, Any]]:
