@@ -64,7 +64,10 @@ def _record_installation(principal: Principal, server: Server) -> None:
 
 
 def discover_after_installation(server_id: UUID) -> None:
-    """Start the discovery of a server whose package was installed too late for its start."""
+    """Start the discovery of a server whose installation ended too late for its start.
+
+    If it failed, this records why.
+    """
     from bonobot.core.runtime import get_runtime
 
     get_runtime().spawn(

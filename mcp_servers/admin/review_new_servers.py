@@ -25,6 +25,7 @@ from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.definitions import TOOLS_FIRST, DefinitionRow, build_definition_row
 from mcp_servers.definition_reviews import approve_definitions, needs_own_review
 from mcp_servers.flow_labels.effective_labels import load_label_context
+from mcp_servers.health.server_status import INSTALLING
 from mcp_servers.models import Server
 
 MAX_SHOWN = 200
@@ -34,7 +35,6 @@ FAILED_TEXT = "import_text"  # in the session, encrypted: the text of the last f
 MAX_KEPT_CHARACTERS = 65_536
 AGAIN_PARAMETER, ALLOW_PARAMETER = "again", "allow"
 PRIVATE_ADDRESS, MISSING_VALUE = "private_address", "missing_value"
-INSTALLING = "server_installing"
 
 
 @dataclass(frozen=True)

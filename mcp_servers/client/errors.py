@@ -257,9 +257,9 @@ def build_installing_error(endpoint: ServerEndpoint, progress: str) -> UpstreamE
     """Return the error of a server whose package is being installed."""
     detail = (
         format_message(
-            "`{endpoint}` is being installed: {progress}",
+            "`{endpoint}` is being installed: {progress}.",
             endpoint=endpoint.name,
-            progress=quote_text(endpoint, progress),
+            progress=_strip_period(quote_text(endpoint, progress)),
         )
         if progress
         else format_message("`{endpoint}` is being installed.", endpoint=endpoint.name)

@@ -330,7 +330,8 @@ def _finish_installation(link: Path, task: asyncio.Task[None]) -> None:
 
 
 def _notify_late_installation(server_id: UUID, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is None:
+    # A failure, too: otherwise the server would seem to be installing until its next check.
+    if not task.cancelled():
         for listener in late_installation_listeners:
             listener(server_id)
 
@@ -411,7 +412,6 @@ class InstallationProgress:
 
     def __init__(self, location: PackageLocation) -> None:
         self._location, self._updated_at = location, 0.0
-        self.update(format_message("started"))
 
     def add_line(self, line: Any) -> None:
         """Handle a line of output."""

@@ -29,6 +29,8 @@ STATUS_BY_CODE: dict[str, Server.Status] = {
     "needs_reauth": Server.Status.NEEDS_REAUTH,
     "server_unreachable": Server.Status.ERROR,
 }
+# The code of a server whose package is being installed.
+INSTALLING = "server_installing"
 CONNECTIONS = Actor(kind="system", id="connections", label="connections")
 
 
@@ -111,13 +113,19 @@ def record_contact(server: Server, kind: str, latency_ms: int, **columns: Any) -
 
 @transaction.atomic
 def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
-    """Record that the server did not answer; 401 and 403 mean that credentials are needed."""
+    """Record that the server did not answer; 401 and 403 mean that credentials are needed.
+
+    A server whose package is being installed has not failed: it is connecting.
+    """
     lock_rows(rows := Server.objects.filter(pk=server_id))
     server = rows.first()
     if server is None:
         return
     now = timezone.now()
     record_unmonitored_period(server, now)
+    if problem.code == INSTALLING:
+        _record_installation(server, problem, now)
+        return
     needs_reauth = problem.code == "needs_reauth"
     was_connected = bool(server.last_connected_at) and not server.failures
     known_failure = {"failures__gt": 0, "status_code": problem.code}
@@ -143,6 +151,17 @@ def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
         _record_event(
             server, "server_credentials_rejected" if needs_reauth else action, details, problem.code
         )
+
+
+def _record_installation(server: Server, problem: Problem, now: datetime) -> None:
+    """Record that the server's package is being installed; its end starts a discovery."""
+    Server.objects.filter(pk=server.pk).update(
+        status=Server.Status.CONNECTING if server.enabled else Server.Status.DISABLED,
+        status_code=problem.code,
+        status_detail=f"{problem} {problem.remedy}".strip(),
+        checked_at=now,
+        next_check_at=now + compute_check_delay(server, 0),
+    )
 
 
 def record_call_contact(server_id: Any, latency_ms: int) -> None:

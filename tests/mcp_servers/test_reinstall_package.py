@@ -9,7 +9,7 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.discovery import run_discovery
 from mcp_servers.health.check_servers import SYSTEM
-from mcp_servers.models import Server
+from mcp_servers.models import Outage, Server
 from mcp_servers.reinstall_package import find_server_installation, reinstall_package
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
@@ -66,7 +66,9 @@ def test_a_server_whose_installation_outlasted_its_start_is_discovered_automatic
     client = rest.as_administrator()
     result = client.post(f"mcp-servers/{server.pk}/test").json
     assert (result["status"], result["code"]) == ("error", "server_installing")
-    assert client.get(f"mcp-servers/{server.pk}").json["installation"]["state"] == "installing"
+    data = client.get(f"mcp-servers/{server.pk}").json
+    assert (data["installation"]["state"], data["status"]) == ("installing", "connecting")
+    assert not Outage.objects.exists()
     settings.BONOBOT_START_S = 10
     registry.sends.set()
 
@@ -75,6 +77,22 @@ def test_a_server_whose_installation_outlasted_its_start_is_discovered_automatic
         return server.status == Server.Status.CONNECTED
 
     eventually(is_connected, within=60, what="the discovery after the installation")
+
+
+def test_a_server_whose_installation_fails_after_its_start_is_failed(settings, registry, server):
+    settings.BONOBOT_START_S = 1
+    registry.sends.clear()
+    client = rest.as_administrator()
+    assert client.post(f"mcp-servers/{server.pk}/test").json["code"] == "server_installing"
+    registry.is_broken = True
+    registry.sends.set()
+
+    def has_failed() -> bool:
+        server.refresh_from_db()
+        return server.status_code == "installation_failed"
+
+    eventually(has_failed, within=60, what="the failure of the installation")
+    assert server.status == Server.Status.ERROR
 
 
 def test_a_reinstallation_is_recorded_with_its_actor(administrator, server):

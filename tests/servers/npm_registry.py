@@ -38,6 +38,7 @@ class Registry:
     asked: list[str] = field(default_factory=list)
     sends: threading.Event = field(default_factory=threading.Event)
     packed: threading.Event = field(default_factory=threading.Event)  # a package was requested
+    is_broken: bool = False  # packages are not found
     versions: tuple[str, ...] = ("1.0.0", "1.1.0")
 
 
@@ -84,7 +85,8 @@ def open_registry() -> Iterator[Registry]:
             elif self.path.endswith(".tgz"):
                 registry.packed.set()
                 registry.sends.wait(60)
-                body = packed[self.path.rpartition("-")[2].removesuffix(".tgz")]
+                if not registry.is_broken:
+                    body = packed[self.path.rpartition("-")[2].removesuffix(".tgz")]
             self.send_response(404 if body == b"{}" else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -17,6 +17,7 @@ from mcp_servers import discovery, services
 from mcp_servers.admin import server_details, uptime_bar
 from mcp_servers.admin import servers as listing
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
+from mcp_servers.health.server_status import record_failure
 from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
@@ -350,6 +351,17 @@ def test_a_failing_server_leads_to_its_configuration(
     page = browser.get("mcp_servers_server_change", server.pk)
     note = page.split('role="alert"', 1)[1].split("<section", 1)[0]
     assert admin_client.build_url("mcp_servers_server_configuration", server.pk) in note
+
+
+def test_a_server_whose_package_is_being_installed_has_not_failed(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme)
+    record_failure(server.pk, "health", Problem("Installing.", code="server_installing"))
+    page = browser.get("mcp_servers_server_change", server.pk)
+    assert "The package is being installed." in page
+    assert 'role="alert"' not in page
+    assert "Failed" not in admin_client.get_text(browser.get("mcp_servers_server_changelist"))
 
 
 def test_testing_the_connection_returns_a_page_fragment(
