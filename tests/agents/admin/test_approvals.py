@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from uuid import uuid4
 
@@ -130,6 +130,28 @@ def test_an_approval_with_changes_shows_the_arguments_before_and_after(
     assert "Approved with changes by Jonas" in text
     for kind, number in (("removed", 7), ("added", 70)):
         assert f'<span class="bb-{kind}">"a": {number}</span>' in unescape(page)
+
+
+def test_an_answered_call_has_the_time_of_its_answer_and_the_servers_name_of_its_tool(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    session, approval = factories.create_waiting_session(helper)
+    answer = {"state": "approved", "decided_by": "Jonas"}
+    Approval.objects.filter(pk=approval.pk).update(
+        created_at=datetime(2026, 3, 2, 7, 33, 21, tzinfo=UTC),
+        decided_at=datetime(2026, 3, 2, 7, 34, 25, tzinfo=UTC),
+        own_name="get-sum",
+        rule="policy:allowlist:ask mcp:get-sum",
+        reason="The rule `ask mcp:get-sum` requires approval for `mcp_web_get_sum`.",
+        **answer,
+    )
+    message = {"kind": Step.Kind.MESSAGE, "state": Step.State.DONE, "payload": {"text": "Add"}}
+    session.steps.create(seq=0, **message)
+    text = admin_client.get_text(reviewer.get(PAGE, approval.pk))
+    assert "get-sum approved 03-02 07:34:25" in text
+    assert "Answered 2026-03-02 07:34:25 UTC" in text
+    assert "A rule of the policy requires approval for the tool get-sum ." in text
+    assert "mcp_web_get_sum" not in text
 
 
 def test_the_details_say_who_answered_the_last_call_of_the_tool(
