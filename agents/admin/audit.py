@@ -99,7 +99,7 @@ def build_verification_urls(
         principal = get_principal(request)
         principal.require(Action.VIEW_AUDIT)
         context = {"verified": describe_verification(request, principal)}
-        return render(request, "admin/audit/verification.html", context)
+        return render(request, "admin/audit/verification_parts.html", context)
 
     return [
         path("verify/", view(verify), name="ledger_auditrow_verify"),

@@ -52,6 +52,8 @@ def test_a_worker_verifies_and_the_page_shows_the_result(
     last = AuditRow.objects.for_organization(acme.pk).first().seq
     page = admin_client.get_text(auditor.get("ledger_auditrow_verification"))
     assert f"Verified up to entry {last}" in page
+    assert "Integrity verified just now" in page, "the toolbar above it is updated, too"
+    assert "Integrity not verified" not in page
     assert IN_PROGRESS not in auditor.get(LIST)
     assert "Verify new entries" in admin_client.get_text(auditor.get(LIST))
 
