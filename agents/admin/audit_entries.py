@@ -17,7 +17,7 @@ from agents.admin.audit_filters import (
     parse_details,
     parse_uuid,
 )
-from agents.models import Approval, Step
+from agents.models import Approval, Session, Step
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
@@ -64,6 +64,12 @@ class ShownEntry:
             name = capfirst(format_action(self.row.action))
         times = f" ×{self.row.repeats + 1}" if self.row.repeats else ""
         return make_visible(name, 120) + times
+
+    @property
+    def code(self) -> str:
+        """The code of the outcome: none for a request of approval once the call was approved."""
+        is_request = is_approval_request(self.row.outcome, self.row.code)
+        return "" if is_request and self.outcome == "ok" else self.row.code
 
     @property
     def subject(self) -> str:
@@ -176,6 +182,7 @@ class EntryDetails:
     closed: dict[str, Any]
     labels: list[LabelMark]
     approval: Approval | None
+    session: Session | None
     turn: AuditRow | None
     turn_step: Step | None
     turn_calls: list[ShownEntry]
@@ -238,7 +245,7 @@ def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
 
 
 def load_entry_details(row: AuditRow) -> EntryDetails:
-    """Return the details of an entry (at most nine queries)."""
+    """Return the details of an entry (at most ten queries)."""
     opened, closed = parse_details(row.opened), parse_details(row.closed)
     approvals = load_approvals(row.organization_id, [row])
     approval = approvals.get(row.pk)
@@ -259,6 +266,11 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         closed=closed,
         labels=[FLOW_MARKS[FlowLabel(name)] for name in opened.get("labels", ())],
         approval=approval if isinstance(approval, Approval) else None,
+        session=Session.objects.filter(
+            organization_id=row.organization_id, pk=row.session_id
+        ).first()
+        if row.session_id
+        else None,
         turn=turn,
         turn_step=steps_by_call.get(row.parent_id) if row.parent_id else None,
         turn_calls=_load_turn_calls(row if row.event_type == "model" else turn),

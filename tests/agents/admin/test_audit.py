@@ -344,6 +344,18 @@ def test_an_approved_call_is_listed_once_with_its_approver(
     panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(call.pk)))
     for expected in ("Approved by Jonas", "amount", "Succeeded"):
         assert expected in panel
+    page = auditor.get("ledger_auditrow_change", request.pk)
+    assert "approval_required" not in admin_client.get_text(page).partition("Recorded data")[0]
+
+
+def test_the_panel_names_the_session_of_a_call_by_its_title(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    session = factories.create_answered_session(factories.create_agent(acme))
+    call = create_call(acme, session_id=session.pk)
+    panel = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
+    facts = admin_client.get_text(panel.partition('<dl class="bb-facts">')[2].partition("</dl>")[0])
+    assert f"Session {session.title}" in facts
 
 
 def test_the_panel_shows_what_the_approver_changed(
