@@ -29,6 +29,8 @@ from mcp_servers.health.server_status import INSTALLING
 from mcp_servers.models import Server
 
 MAX_SHOWN = 200
+# Codes that mean the same for each server; other ones are grouped by their texts.
+GROUPED_CODES = (INSTALLING, "server_unreachable", "installation_failed", "needs_reauth")
 SEPARATOR = "."
 FAILURES, MAX_KEPT = "import_failures", 5  # in the session
 FAILED_TEXT = "import_text"  # in the session, encrypted: the text of the last failures
@@ -193,11 +195,21 @@ class AddedServer:
         return len(self.review.clean_rows) + len(self.review.other_rows) + self.review.hidden_count
 
 
+def _strip_names(server: Server) -> str:
+    """Return the error of a server without its name, which each has its own."""
+    return str(server.status_detail).replace(f"`{server.name}`", "")
+
+
 def group_rows(rows: Iterable[AddedServer]) -> list[list[AddedServer]]:
-    """Return the servers that need attention by status and code, in the order of the first ones."""
-    groups: dict[tuple[str, str], list[AddedServer]] = {}
+    """Return the servers that need attention by status and code, in the order of the first ones.
+
+    A crash has its own reason, so these servers are one group only with the same output.
+    """
+    groups: dict[tuple[str, str, str], list[AddedServer]] = {}
     for row in rows:
-        groups.setdefault((row.server.status, row.server.status_code), []).append(row)
+        server = row.server
+        reason = "" if server.status_code in GROUPED_CODES else _strip_names(server)
+        groups.setdefault((server.status, server.status_code, reason), []).append(row)
     return list(groups.values())
 
 

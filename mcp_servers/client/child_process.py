@@ -24,6 +24,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.masking import MASK, mask_text
 from bonobot.core.text.untrusted_text import make_visible, strip_terminal_sequences
@@ -292,6 +293,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
                     "it was killed by {signal}", signal=signal.Signals(-code).name
                 )
         return format_message("it exited with status {code}", code=code)
+
+    @property
+    def egress_refusal(self) -> Problem | None:
+        """Return the last connection that the egress rules denied, if any."""
+        return self._egress_proxy.refusal if self._egress_proxy else None
 
     async def close(self, grace_s: float = EOF_GRACE_S) -> None:
         """End the process: close its input, then SIGTERM, then SIGKILL for the whole group."""

@@ -72,6 +72,8 @@ class EgressProxy:
         self, server: str, *, allow_private: bool, ports: tuple[ForwardedPort, ...] = ()
     ) -> None:
         self.ports = ports
+        # The last denied connection.
+        self.refusal: Problem | None = None
         self._server = server
         self._allow_private = allow_private
         self._backend = GuardedBackend(
@@ -122,6 +124,7 @@ class EgressProxy:
                 request = await _read_head(reader)
                 upstream = await self._connect(request)
             except Problem as refusal:
+                self.refusal = refusal
                 logger.warning(
                     "a sandboxed server was refused an address",
                     extra={"server": self._server, "code": refusal.code},

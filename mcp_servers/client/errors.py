@@ -3,8 +3,10 @@
 Text from the server is shortened, with hidden characters made visible and secrets masked.
 """
 
+import re
 from collections.abc import Mapping
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 from bonobot.core.http.connection_errors import find_failure
@@ -18,6 +20,11 @@ from mcp_servers.client.endpoint import ServerEndpoint
 MAX_QUOTE_LENGTH = 500
 MAX_CHALLENGE_LENGTH = 2000
 UNREACHABLE_REMEDY = format_message("Check that the server is running and that its URL is correct.")
+# How Node, Python and other programs report a file that they can't read.
+_MISSING_PATH = re.compile(
+    r"cannot find|no such file|can't open|ENOENT|not found|does(?: not|n't) exist|not a valid",
+    re.IGNORECASE,
+)
 # HTTP statuses by code; other errors have 502.
 STATUSES = {
     "bad_url": 503,
@@ -287,7 +294,7 @@ def build_installation_error(endpoint: ServerEndpoint, reason: str) -> UpstreamE
         temporary=True,
         retry_after=60,
         remedy="Check the package name, the version, and the network connection. "
-        "Then run `bonobot mcp install SERVER`, or try again in a minute.",
+        "Then test the connection again.",
     )
 
 
@@ -336,7 +343,8 @@ def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
 
 def build_crash_error(endpoint: ServerEndpoint, crash_reason: str, stderr: str) -> UpstreamError:
     """Return the error of a child process that ended; `stderr` is its last output."""
-    quoted_output = quote_text(endpoint, stderr.strip()[-MAX_QUOTE_LENGTH:])
+    quoted_output = quote_text(endpoint, _get_last_lines(stderr.strip()))
+    hidden_path = _find_hidden_path(endpoint, stderr)
     summary = format_message(
         "`{endpoint}` exited: {how}.", endpoint=endpoint.name, how=crash_reason
     )
@@ -355,9 +363,40 @@ def build_crash_error(endpoint: ServerEndpoint, crash_reason: str, stderr: str) 
         code="server_crashed",
         server=endpoint.name,
         sent=True,
-        remedy="Check its command, arguments, and environment. See its error output for details.",
+        remedy=format_message(
+            "Its sandbox hides `{path}` unless its folder is allowed. Set *Folder* in its "
+            "configuration to a folder that contains it.",
+            path=make_visible(hidden_path, 200),
+        )
+        if hidden_path
+        else "Check its command, arguments, and environment. See its error output for details.",
         summary=summary,
     )
+
+
+def _get_last_lines(output: str) -> str:
+    """Return the last lines of an output, at most `MAX_QUOTE_LENGTH` characters.
+
+    Only a single line that is longer is cut, at a space.
+    """
+    if len(output) <= MAX_QUOTE_LENGTH:
+        return output
+    tail = output[-MAX_QUOTE_LENGTH:]
+    separator = "\n" if "\n" in tail else " "
+    return "… " + tail.partition(separator)[2] if separator in tail else tail
+
+
+def _find_hidden_path(endpoint: ServerEndpoint, output: str) -> str:
+    """Return a path of the arguments that the child didn't find in its sandbox, or ""."""
+    if endpoint.sandbox is None:
+        return ""
+    shown_folders = (*endpoint.sandbox.folders, *filter(None, (endpoint.cwd,)))
+    missing = "\n".join(line for line in output.splitlines() if _MISSING_PATH.search(line))
+    for argument in endpoint.args:
+        is_missing = argument.startswith("/") and len(argument) > 1 and argument in missing
+        if is_missing and not any(Path(argument).is_relative_to(path) for path in shown_folders):
+            return argument
+    return ""
 
 
 def build_protocol_error(

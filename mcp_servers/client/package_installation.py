@@ -390,6 +390,14 @@ async def _run_installer(
         await end_event.wait()
     finally:
         await child.close(0)
+    if child.returncode != 0 and child.egress_refusal:
+        raise OSError(
+            format_message(
+                "a connection was denied: {refusal} The installer reported: {output}",
+                refusal=child.egress_refusal,
+                output=_get_last_lines(tail.get_last_output(), 3),
+            )
+        )
     if child.returncode != 0:
         raise OSError(
             format_message(

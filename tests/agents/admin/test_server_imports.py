@@ -308,6 +308,22 @@ def test_added_servers_with_the_same_problem_are_one_row(
     assert "Installing No answer." in text
 
 
+def test_crashed_servers_are_one_row_only_with_the_same_error(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    config = {f"web{n}": {"url": f"https://web{n}.example.com/mcp"} for n in range(3)}
+    fields = {"text": json.dumps({"mcpServers": config}), "do": "add"}
+    url = admin_client.build_url("mcp_servers_server_paste")
+    result_url = seat.client.post(url, fields).headers["Location"]
+    for name, reason in (("web0", "no module"), ("web1", "no module"), ("web2", "no repository")):
+        detail = f"`{name}` exited: {reason}."
+        row = {"status": "error", "status_code": "server_crashed", "status_detail": detail}
+        Server.objects.filter(name=name).update(**row)
+    text = admin_client.get_text(seat.open(result_url))
+    assert "2 servers web0, web1 cancel Failed They report the same error." in text
+    assert "exited: no repository." in text
+
+
 def test_a_missing_variable_is_reported(seat: admin_client.AdminClient) -> None:
     config = {"weather": {"url": "https://mcp.example.com/${PLACE}"}}
     page = paste(seat, config, do="add", seen="1", add=["weather"])

@@ -1,5 +1,6 @@
 """Errors of servers: their status, and texts that are shown in the reader's language."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from mcp_servers.client.errors import (
     build_rpc_error,
     build_sandbox_error,
 )
+from mcp_servers.client.sandbox import Sandbox
 from tests.mcp_servers.client.endpoints import http
 
 ENDPOINT = http("https://mcp.example.com/mcp")
@@ -57,6 +59,33 @@ def test_the_last_output_of_a_crashed_server_is_shown_in_the_readers_language(st
         )
 
 
+def test_the_last_output_of_a_crashed_server_starts_with_a_whole_line() -> None:
+    output = "x" * 300 + "\n" + "\n".join(f"line {n} of the error" for n in range(20))
+    text = str(build_crash_error(ENDPOINT, "it exited", output))
+    assert "x" not in text.partition("output")[2]
+    assert "“… line 0 of the error" in text
+
+
+@pytest.mark.parametrize(
+    ("output", "is_hidden"),
+    [
+        ("Error: Cannot find module '/opt/tools/index.js'", True),
+        ("python: can't open file '/opt/tools/index.js': [Errno 2]", True),
+        ('File "/opt/tools/index.js", line 1\nValueError', False),
+        ("Error: Cannot find module 'express'", False),
+    ],
+)
+def test_a_path_that_the_sandbox_hides_is_named_with_the_remedy(
+    output: str, is_hidden: bool
+) -> None:
+    arguments = {"command": "node", "args": ("/opt/tools/index.js",)}
+    endpoint = replace(ENDPOINT, transport="stdio", **arguments, sandbox=Sandbox(home="/home/x"))
+    error = build_crash_error(endpoint, "it exited", output)
+    assert ("Its sandbox hides `/opt/tools/index.js`" in error.remedy) == is_hidden
+    allowed = replace(endpoint, cwd="/opt/tools")
+    assert "sandbox" not in build_crash_error(allowed, "it exited", output).remedy
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_refused_connection_is_shown_in_the_readers_language(
     stored: bool, refusal: EgressDenied
@@ -73,7 +102,7 @@ def test_a_refused_connection_is_shown_in_the_readers_language(
 def test_the_progress_of_an_installation_is_shown_in_the_readers_language() -> None:
     error = build_installing_error(ENDPOINT, "added 12 packages")
     with override("de"):
-        assert localize_text(error) == "`a server` wird installiert: added 12 packages"
+        assert localize_text(error) == "`a server` wird installiert: added 12 packages."
 
 
 def test_a_server_that_cant_be_used_from_here_is_unavailable(refusal: EgressDenied) -> None:

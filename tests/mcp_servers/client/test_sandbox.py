@@ -1,5 +1,6 @@
 """The sandbox of an organization's stdio servers, and its egress proxy."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -470,3 +471,17 @@ async def test_a_closed_proxy_leaves_no_socket() -> None:
     assert Path(proxy.socket_path).is_socket()
     await proxy.close()
     assert not Path(proxy.socket_path).parent.exists()
+
+
+async def test_a_proxy_remembers_which_connection_it_denied() -> None:
+    proxy = egress_proxy.EgressProxy("a server", allow_private=False)
+    await proxy.open()
+    try:
+        reader, writer = await asyncio.open_unix_connection(proxy.socket_path)
+        writer.write(b"CONNECT 10.0.0.1:443 HTTP/1.1\r\n\r\n")
+        assert b" 403 " in await reader.readline()
+        writer.close()
+        assert proxy.refusal
+        assert proxy.refusal.code == "private_address"
+    finally:
+        await proxy.close()
