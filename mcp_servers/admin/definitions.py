@@ -41,7 +41,7 @@ from mcp_servers.definition_reviews import (
     reset_review,
     set_definition_enabled,
 )
-from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels import LABEL_BITS, FlowLabel
 from mcp_servers.flow_labels.effective_labels import (
     LABEL_NAMES,
     get_effective_labels,
@@ -123,7 +123,7 @@ ADVICE = (
     (ToolRisk.DESTRUCTIVE, _("Check: destructive")),
     (ToolRisk.EXTERNAL, _("Check: external effect")),
     (ToolRisk.OTHER, _("Check what it changes")),
-    (ToolRisk.READ_ONLY, _("Safe: read-only")),
+    (ToolRisk.READ_ONLY, _("Read-only")),
 )
 TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
 
@@ -225,10 +225,19 @@ class DefinitionRow:
 
     @property
     def safe(self) -> bool:
-        """Whether it is new, only reads data, and has no findings: many are approved at once."""
+        """Whether it is new, only reads data, and is not risky: many are approved at once."""
         return (
-            self.is_pending and not needs_own_review(self.row) and self.risk == ToolRisk.READ_ONLY
+            self.is_pending
+            and not needs_own_review(self.row)
+            and not self.is_risky
+            and self.risk == ToolRisk.READ_ONLY
         )
+
+    @property
+    def is_risky(self) -> bool:
+        """Whether it is destructive, or has a label that a session keeps, such as private data."""
+        is_labeled = not LABEL_BITS.keys().isdisjoint(self.labels)
+        return is_labeled or self.risk == ToolRisk.DESTRUCTIVE
 
     @property
     def advice(self) -> Any:
@@ -237,6 +246,8 @@ class DefinitionRow:
             return _("Check the description")
         if self.row.pinned_digest:
             return _("Check the change")
+        if self.risk == ToolRisk.READ_ONLY and self.is_risky:
+            return _("Check what it reads")
         return dict(ADVICE)[self.risk]
 
     @property

@@ -1,7 +1,7 @@
 """Review the definitions of servers while they are added.
 
-Definitions without findings are preselected, and one button approves them. Suspicious and changed
-ones are listed with a link to their own review.
+Definitions without findings and risks are preselected, and one button approves them. Suspicious and
+changed ones are listed with a link to their own review.
 """
 
 import secrets
@@ -43,12 +43,18 @@ PRIVATE_ADDRESS, MISSING_VALUE = "private_address", "missing_value"
 class NewDefinitions:
     """The definitions of a server that are pending review.
 
-    `clean_rows` are preselected, `other_rows` need their own review, `hidden_count` are not shown.
+    `clean_rows` can be selected, and are unless they are risky; `other_rows` need their own review;
+    `hidden_count` are not shown.
     """
 
     clean_rows: list[DefinitionRow]
     other_rows: list[DefinitionRow]
     hidden_count: int
+
+    @property
+    def selected_count(self) -> int:
+        """Return the number of preselected definitions."""
+        return sum(not item.is_risky for item in self.clean_rows)
 
 
 def load_new_definitions(server: Server) -> NewDefinitions:
@@ -235,7 +241,7 @@ def show_added_servers(
         AddedServer(server, load_new_definitions(server) if server.discovered_at else None)
         for server in servers
     ]
-    selected_count = sum(len(row.review.clean_rows) for row in added_rows if row.review)
+    reviews = [row.review for row in added_rows if row.review]
     rows_by_state = {
         state: [row for row in added_rows if row.state == state]
         for state in ("attention", "connecting", "added")
@@ -258,10 +264,11 @@ def show_added_servers(
         again_url=_build_again_url(request, paste_url, failures_key),
         summary=_summarize(rows_by_state, len(failures), len(all_failures) - len(failures)),
         attention_count=len(rows_by_state["attention"]) + len(failures),
-        selected=selected_count,
+        selected=sum(review.selected_count for review in reviews),
         unknown=unknown_count,
         may_approve=may_approve,
-        is_pending=may_approve and bool(unknown_count or selected_count),
+        is_pending=may_approve
+        and bool(unknown_count or any(review.clean_rows for review in reviews)),
     )
 
 

@@ -60,12 +60,17 @@ def test_the_safe_definitions_are_approved_together(
     server: Server, browser: admin_client.AdminClient
 ) -> None:
     rows = [
-        admin_client.declare_tool(server, name, annotations={"readOnlyHint": True})
-        for name in ("add", "echo")
+        admin_client.declare_tool(
+            server, name, description="Add two numbers.", annotations={"readOnlyHint": True}
+        )
+        for name in ("add", "sum")
     ]
     risky = admin_client.declare_tool(server, "drop", annotations={"destructiveHint": True})
+    open_world = {"readOnlyHint": True, "openWorldHint": True}
+    labeled = admin_client.declare_tool(server, "search", annotations=open_world)
     page = browser.get("mcp_servers_server_tools", server.pk)
-    assert "Approve 2 safe" in page
+    assert "Approve 2 read-only" in page
+    assert f'name="shown" value="{build_choice(labeled)}"' not in page
     assert f'name="shown" value="{build_choice(risky)}"' not in page
     browser.post(
         "mcp_servers_server_tools", server.pk, do="shown", shown=[build_choice(row) for row in rows]

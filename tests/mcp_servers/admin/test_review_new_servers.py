@@ -67,6 +67,20 @@ def test_clean_definitions_are_preselected_and_suspicious_ones_are_not(
     assert "2 selected" in admin_client.get_text(page)
 
 
+def test_risky_definitions_are_not_preselected_but_can_be_selected(
+    owner: admin_client.AdminClient, servers: list[Server]
+) -> None:
+    risky = [
+        admin_client.declare_tool(servers[0], "drop", annotations={"destructiveHint": True}),
+        admin_client.declare_tool(servers[0], "send", annotations={"openWorldHint": True}),
+    ]
+    boxes = dict(BOX.findall(owner.open(address(servers))))
+    assert all("checked" not in boxes[f"{row.pk}:{row.digest}"] for row in risky)
+    assert all("checked" in boxes[value] for value in list_seen_values("add"))
+    Definition.objects.exclude(pk__in=[row.pk for row in risky]).delete()
+    assert "Approve selected" in owner.open(address(servers))
+
+
 def test_findings_have_labels_of_words(
     owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:
