@@ -43,6 +43,11 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 MINUS = "\N{MINUS SIGN}"
+# Refusals by a person's answer, or for want of one: their rule only asked.
+NOT_APPROVED_TITLES = {
+    "approval_denied": _("Denied by a person"),
+    "approval_expired": _("Approval expired"),
+}
 
 
 @dataclass(frozen=True)
@@ -382,7 +387,7 @@ class CallActivity:
 
     @cached_property
     def refusals(self) -> list[dict[str, Any]]:
-        """The most frequent refusals by rule."""
+        """The most frequent refusals by rule; an unapproved call has the rule as a note."""
         lines = self.reader.load_lines(
             "code",
             "rule",
@@ -393,8 +398,8 @@ class CallActivity:
         )
         return [
             {
-                "title": rule or code,
-                "note": code if rule and rule != code else "",
+                "title": NOT_APPROVED_TITLES.get(code) or rule or code,
+                "note": _build_refusal_note(code, rule),
                 "n": line.refused,
                 "url": self.build_audit_url(
                     outcome__in="refused", code=code, **({"rule": rule} if rule else {})
@@ -463,6 +468,13 @@ class CallActivity:
             for name, outcome in outcomes.items()
         }
         return {"url": self.build_audit_url(**query), **urls}
+
+
+def _build_refusal_note(code: str, rule: str) -> str:
+    """Return what the title of a refusal leaves out: the rule that asked, or the code."""
+    if code in NOT_APPROVED_TITLES:
+        return rule
+    return code if rule and rule != code else ""
 
 
 def load_calls_by_tool(

@@ -18,7 +18,9 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import TOOK, Rollup
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.aggregation import BUCKET_COUNT, COUNT_FIELDS, UsageLine
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import admin_client, factories, large_organization
+from tests.bonobot.ledger.factories import opening_of
 
 NOW = datetime(2026, 11, 22, 13, 30, tzinfo=UTC)
 
@@ -119,6 +121,21 @@ def test_every_number_and_bar_links_to_its_rows(range_slug: str) -> None:
     assert (
         unescape(owner.get("index", range=range_slug)).count(step.url) >= 2
     )  # the bar and its table row
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_persons_denial_isnt_listed_as_the_rule_that_asked() -> None:
+    acme = factories.create_organization()
+    rule = "policy:allowlist:ask mcp:echo"
+    for code in ("approval_denied", "approval_expired"):
+        opening = opening_of(acme.pk, decision="deny", code=code, rule=rule)
+        get_writer().record_refusal(opening).result(30)
+    get_writer().close()
+    build_rollups.count_organization(acme.pk)
+    rows = {
+        (str(row["title"]), row["note"]) for row in CallActivity(acme.pk, RANGES[0].slug).refusals
+    }
+    assert rows == {("Denied by a person", rule), ("Approval expired", rule)}
 
 
 def count_listed_entries(person: admin_client.AdminClient, url: str) -> int:
