@@ -190,6 +190,7 @@
       const key = event.key.toLowerCase();
       if (key === "escape" && closePopovers()) return;
       if (key === "escape" && inbox.hasAttribute("data-opened")) return goBack(event);
+      if (key === "enter" && (event.ctrlKey || event.metaKey) && sendPopover(event)) return;
       if (isTyping(event)) return;
       if (event.shiftKey && (key === "a" || key === "d")) {
         const button = form.querySelector(`button[data-key="${key.toUpperCase()}"]`);
@@ -209,6 +210,15 @@
       for (const popover of opened) popover.open = false;
       opened[0]?.querySelector("summary").focus();
       return opened.length > 0;
+    }
+
+    // Ctrl+Enter, or Cmd+Enter, in the text of an answer sends it.
+    function sendPopover(event) {
+      const button = event.target.closest(".bb-deny-form")?.querySelector("button[name=answer]");
+      if (!button || button.disabled) return false;
+      event.preventDefault();
+      if (!event.repeat) button.click();
+      return true;
     }
 
     function pressAnswer(key) {

@@ -105,6 +105,7 @@
   const TEXT_FIELDS = "input, textarea, select, [contenteditable], dialog";
   function answerByKey(event) {
     if (event.key === "Escape") return closeAnswer(event.target.closest(".bb-answer[open]"));
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return sendAnswer(event);
     const isChord = event.ctrlKey || event.metaKey || event.altKey || event.shiftKey;
     if (isChord || event.repeat || event.defaultPrevented || event.target.closest(TEXT_FIELDS)) return;
     const pending = queryAll(".bb-answers");
@@ -116,6 +117,14 @@
     event.stopImmediatePropagation();
     button.click();
     if (button.matches("summary")) button.parentElement.querySelector("textarea, button").focus();
+  }
+
+  // Ctrl+Enter, or Cmd+Enter, in the text of an answer sends it.
+  function sendAnswer(event) {
+    const button = event.target.closest(".bb-answer")?.querySelector("button[name=answer]");
+    if (!button || event.repeat || !event.target.matches("textarea")) return;
+    event.preventDefault();
+    button.click();
   }
 
   function closeAnswer(answer) {

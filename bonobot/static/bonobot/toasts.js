@@ -15,7 +15,7 @@
     setTimeout(() => (isInUse(toast) ? closeLater(toast) : toast.remove()), SHOWN_MS);
   }
 
-  const KEPT_CLEAR = ".bb-save-bar, .bb-actions, [data-chat-dock], .bb-tabs, .bb-primary";
+  const KEPT_CLEAR = ".bb-save-bar, .bb-actions, .bb-deny-form, [data-chat-dock], .bb-tabs, .bb-primary";
   const GAP_PX = 8;
 
   const overlaps = (box, other) =>
@@ -60,6 +60,8 @@
     const observer = new ResizeObserver(placeToasts);
     for (const bar of document.querySelectorAll(".bb-save-bar, [data-chat-dock]")) observer.observe(bar);
   });
+  // A form opens above its button.
+  document.addEventListener("toggle", placeToasts, true);
   addEventListener("load", placeToasts);
   addEventListener("resize", placeToasts);
   addEventListener("scroll", placeToasts, { passive: true });
