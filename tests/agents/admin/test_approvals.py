@@ -548,6 +548,7 @@ def test_the_chat_shows_the_approval_inline_and_reloads(
     page = reviewer.get("agents_session_change", approval.session_id)
     assert 'value="approve"' in page
     assert 'data-rests="waiting"' in page
+    assert "Approve with changes…" in admin_client.get_text(page)
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     assert 'value="approve"' not in auditor.get("agents_session_change", approval.session_id)
     reviewer.post(ANSWER, approval.pk, answer="approve")

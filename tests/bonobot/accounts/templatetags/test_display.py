@@ -8,6 +8,7 @@ from django.utils import timezone, translation
 
 from bonobot.accounts.templatetags.display import (
     age,
+    ago,
     amount,
     counted,
     dollars,
@@ -89,6 +90,20 @@ def test_a_result_of_too_many_levels_is_shown_as_text() -> None:
 )
 def test_an_age_fits_a_narrow_column(seconds: int, text: str) -> None:
     assert age(timezone.now() - timedelta(seconds=seconds)) == text
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (timedelta(hours=24), "in 1 day"),
+        (timedelta(hours=23), "in 23 hours"),
+        (timedelta(minutes=90), "in 1 hour"),
+        (timedelta(minutes=15), "in 15 minutes"),
+    ],
+)
+def test_the_time_left_is_rounded(left: timedelta, text: str) -> None:
+    shown = ago(timezone.now() + left - timedelta(seconds=5))
+    assert f">{text}<" in shown.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_numbers_have_the_separators_of_the_language() -> None:
