@@ -68,7 +68,6 @@ CAUSES: Mapping[str, Any] = {
     "denied_by_organization": _("Organization policy"),
 }
 REVIEW_CODES = frozenset({"not_approved", "definition_changed"})
-SETTING_CODES = frozenset({"denied_by_policy", "denied_by_attachment"})
 # With more tools, only those of the opened server are shown.
 MAX_ROWS = 400
 MAX_ATTACHABLE = 50
@@ -81,7 +80,6 @@ POSITIONS = (
 STATES = (
     ("allow", _("Allow"), "good"),
     ("ask", _("Ask"), "warn"),
-    ("off", _("Off"), "plain"),
     ("deny", _("Deny"), "trust"),
 )
 STAGE_TITLES: Mapping[str, Any] = {
@@ -103,7 +101,7 @@ STAGE_TITLES: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class DecisionCell:
-    """The effective decision about a tool: `state` is allow, ask, off or deny.
+    """The effective decision about a tool: `state` is allow, ask or deny.
 
     `cause` names what overrides the setting; `needs_review` if its definition must be reviewed.
     """
@@ -198,7 +196,7 @@ class MatrixGroup:
 
 
 def count_states(cells: Iterable[DecisionCell]) -> dict[str, int]:
-    counts = dict.fromkeys(("allow", "ask", "off", "deny"), 0)
+    counts = dict.fromkeys(("allow", "ask", "deny"), 0)
     for cell in cells:
         counts[cell.state] += 1
     return counts
@@ -307,15 +305,10 @@ def _build_cell(
     tool: SnapshotTool, after: EffectivePolicy, decision: PolicyDecision
 ) -> DecisionCell:
     key = get_tool_key(tool.facts)
-    # Without a setting of its own, a denial by the policy is what the tool inherits.
-    is_off = decision.code in SETTING_CODES and read_tool_setting(key, after) in (
-        Setting.OFF,
-        Setting.INHERIT,
-    )
     cause, pattern = _find_cause(key, decision, after)
     return DecisionCell(
         name=tool.name,
-        state="off" if is_off else decision.verdict,
+        state=decision.verdict,
         cause=cause,
         by_mode=decision.code == "denied_by_policy" and after.policy.mode == "none",
         pattern=pattern,

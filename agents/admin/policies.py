@@ -33,6 +33,7 @@ from agents.admin.policy_editor import (
     load_organization_scope,
 )
 from agents.agent_tools.restore_policy import restore_policy, save_policy
+from agents.agent_tools.services import list_settable_tools
 from agents.calls.explain import find_no_tools_reason
 from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
@@ -648,9 +649,8 @@ def show_organization_policy_preview(request: HttpRequest) -> HttpResponseBase:
 
 
 def _list_tools(snapshot: CallSnapshot) -> list[SnapshotTool]:
-    """Return the agent's available tools, built-in ones last."""
-    tools = snapshot.tools.values()
-    return sorted((tool for tool in tools if tool.facts.state != "gone"), key=_get_sort_key)
+    """Return the tools that the page *Tools* lists, too; built-in ones last."""
+    return sorted(list_settable_tools(snapshot), key=_get_sort_key)
 
 
 def _get_sort_key(tool: SnapshotTool) -> tuple[bool, str, str, str]:

@@ -11,11 +11,12 @@ from uuid import UUID
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.builtin_tools.registry import BUILTIN_TOOLS
+from agents.agent_tools.services import list_settable_tools
+from agents.builtin_tools.registry import BUILTIN_TOOLS, BuiltinToolAvailability
 from agents.builtin_tools.toolset_options import build_toolbox
 from agents.call_activity import load_calls_by_tool
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
-from agents.models import Agent, AgentServer
+from agents.models import Agent, AgentAssignment, AgentServer
 from agents.policies.decisions import (
     UNRESTRICTED_POLICY,
     AgentServerScope,
@@ -67,11 +68,7 @@ class PolicyScope:
 
 def load_agent_scope(snapshot: CallSnapshot, owner: Owner) -> PolicyScope:
     """Return the scope of an agent's policy: the tools of the agent."""
-    tools = [
-        tool.facts
-        for tool in snapshot.tools.values()
-        if tool.facts.state != "gone" and tool.facts.granted
-    ]
+    tools = [tool.facts for tool in list_settable_tools(snapshot)]
     return PolicyScope(
         owner,
         tools,
@@ -377,7 +374,7 @@ class AffectedAgent:
 def list_affected_agents(
     organization_id: UUID, decisions: Mapping[ToolFacts, str]
 ) -> list[AffectedAgent]:
-    """Return the agents that have at least one of the tools, most tools first (2 queries)."""
+    """Return the agents that have at least one of the tools, most tools first (3 queries)."""
     builtin_tools: dict[str, str] = {}
     server_tools: dict[UUID, dict[str, str]] = defaultdict(dict)
     for tool, decision in decisions.items():
@@ -387,21 +384,32 @@ def list_affected_agents(
             server_tools[tool.server_id][tool.own_name] = decision
     totals = {server_id: Counter(tools.values()) for server_id, tools in server_tools.items()}
     agents = {
-        agent.pk: AffectedAgent(agent, _count_builtin_tools(agent, builtin_tools))
-        for agent in Agent.objects.for_organization(organization_id)
+        agent.pk: AffectedAgent(agent) for agent in Agent.objects.for_organization(organization_id)
     }
-    attached_servers = AgentServer.objects.filter(
-        organization_id=organization_id, server__in=server_tools, enabled=True
-    )
-    for attached in attached_servers:
-        scope, tools = build_scope(attached), server_tools[attached.server_id]
+    agents_with_resources: set[UUID] = set()
+    for attached in AgentServer.objects.filter(organization_id=organization_id):
         if (row := agents.get(attached.agent_id)) is None:  # deleted, and can be restored
             continue
-        row.tools_by_decision.update(
-            _count_selected_tools(scope, tools)
-            if scope.allowed or scope.denied
-            else totals[attached.server_id]
-        )
+        scope = build_scope(attached)
+        if scope.resources:
+            agents_with_resources.add(attached.agent_id)
+        if attached.enabled and attached.server_id in server_tools:
+            row.tools_by_decision.update(
+                _count_selected_tools(scope, server_tools[attached.server_id])
+                if scope.allowed or scope.denied
+                else totals[attached.server_id]
+            )
+    if builtin_tools:
+        agents_with_skills = _find_agents_with_skills(organization_id)
+        for pk, row in agents.items():
+            row.tools_by_decision.update(
+                _count_builtin_tools(
+                    row,
+                    builtin_tools,
+                    has_resources=pk in agents_with_resources,
+                    has_skills=pk in agents_with_skills,
+                )
+            )
     affected = [row for row in agents.values() if row.tools]
     return sorted(affected, key=lambda row: (-row.tools, row.agent.name))
 
@@ -414,12 +422,31 @@ def list_newly_decided_agents(organization_id: UUID, editor: PolicyEditor) -> li
     return list_affected_agents(organization_id, decisions)
 
 
-def _count_builtin_tools(agent: Agent, decisions: Mapping[str, str]) -> Counter[str]:
-    if not decisions:
-        return Counter()
-    toolbox = build_toolbox(agent)
+def _find_agents_with_skills(organization_id: UUID) -> set[UUID]:
+    assignments = AgentAssignment.objects.filter(
+        agent__organization_id=organization_id, skill__enabled=True
+    )
+    return set(assignments.values_list("agent_id", flat=True))
+
+
+def _count_builtin_tools(
+    row: AffectedAgent, decisions: Mapping[str, str], *, has_resources: bool, has_skills: bool
+) -> Counter[str]:
+    """Count the built-in tools that an agent has, which its page *Tools* lists.
+
+    `row` has the tools of its servers, whose number decides whether tools are searched.
+    """
+    availability = BuiltinToolAvailability(
+        has_resources=has_resources,
+        has_skills=has_skills,
+        has_many_tools=0 < row.agent.tool_search_above < row.tools - row.denied,
+        toolbox=build_toolbox(row.agent),
+    )
     return Counter(
-        decision for name, decision in decisions.items() if BUILTIN_TOOLS[name].is_granted(toolbox)
+        decision
+        for name, decision in decisions.items()
+        if availability.is_available(BUILTIN_TOOLS[name])
+        and BUILTIN_TOOLS[name].is_granted(availability.toolbox)
     )
 
 

@@ -66,7 +66,7 @@ def test_hundreds_of_tools_are_set_by_server_by_selection_and_one_by_one(
         page.reload()
         duration = monotonic() - started
         group = page.locator("[data-group]", has_text="web3")
-        expect(group).to_contain_text(f"{TOOLS} off")
+        expect(group).to_contain_text(f"{TOOLS} deny")
         expect(group.locator("[data-find-item]")).to_have_count(0)
         group.get_by_role("link", name="Show tools").click()
         expect(group.locator("[data-find-item]")).to_have_count(TOOLS)
@@ -84,7 +84,7 @@ def test_hundreds_of_tools_are_set_by_server_by_selection_and_one_by_one(
         page.locator("[data-bulk]").get_by_role("button", name="Allow").click()
         page.get_by_role("radiogroup", name="tool012").get_by_label("Inherited").focus()
         page.keyboard.press("ArrowRight")
-        expect(group).to_contain_text(f"2 allow {TOOLS - 3} ask 1 off", timeout=PATIENCE_MS)
+        expect(group).to_contain_text(f"2 allow {TOOLS - 3} ask 1 deny", timeout=PATIENCE_MS)
         expect(bar).to_contain_text("4 unsaved changes")
         expect(bar).to_contain_text("tool010, tool011: inherited to allow")
         expect(bar).to_contain_text("tool012: inherited to off")

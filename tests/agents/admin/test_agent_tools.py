@@ -279,7 +279,7 @@ def test_a_reviewer_sees_the_settings_and_cant_change_them(
     assert "Save changes" not in page
     assert "Attach server" not in page
     assert 'type="radio"' not in page
-    assert "Off Inherited" in admin_client.get_text(page)
+    assert "Deny Policy mode: none" in admin_client.get_text(page)
     reviewer.post("agents_agent_servers", helper.pk, status=403, **{"tool-mcp_web_add": "allow"})
     assert load_policy_spec(helper) == PolicySpec("none")
 

@@ -71,7 +71,7 @@ def test_single_tools_and_patterns_become_rules(
     shown_tools = [
         tool
         for tool in BUILTIN_TOOLS.values()
-        if not (tool.needs_resources or tool.needs_skills or tool.needs_many_tools)
+        if not (tool.toolset or tool.needs_resources or tool.needs_skills or tool.needs_many_tools)
     ]
     assert f"1 of {2 + len(shown_tools)} can be called now" in page  # 2 tools of the server
 

@@ -1,5 +1,7 @@
 """The editor of a policy: rules by effect, what they match, and what changes decide."""
 
+import re
+
 import pytest
 
 from agents.admin.policy_editor import (
@@ -176,3 +178,28 @@ def test_an_auditor_sees_values_without_controls(acme, helper, administrator):
     text = admin_client.get_text(page)
     assert "Mode Denylist" in text
     assert "Deny 1 Calls are denied" in text
+
+
+def test_the_pages_of_an_agent_and_of_the_organization_count_the_same_tools(acme, helper, server):
+    agent_id = helper.pk
+    owner = admin_client.sign_in(acme, Role.OWNER, "olga")
+    tools_page = owner.get("agents_agent_servers", agent_id)
+    (total,) = re.findall(r'<span data-n="(\d+)">', tools_page)
+    denied = re.findall(r'data-filter-state="deny".*?<span>(\d+)</span>', tools_page, re.DOTALL)
+    policy_text = admin_client.get_text(owner.get("agents_agent_policy", agent_id))
+    assert f"of {total} can be called now" in policy_text
+    assert f"Deny {denied[0]}" in policy_text
+    assert 'data-filter-state="off"' not in tools_page
+    decisions = decide_tools(load_organization_scope(acme), PolicySpec("all"))
+    rows = {row.agent.pk: row for row in list_affected_agents(acme.pk, decisions)}
+    assert rows[agent_id].tools == int(total)
+
+
+def test_the_organizations_rules_show_what_each_agents_policy_decides(acme, helper, server):
+    owner = admin_client.sign_in(acme, Role.OWNER, "olga")
+    text = admin_client.get_text(owner.get("organization_policy"))
+    assert "tools of servers and built-in tools" in text
+    assert re.search(r"Agent's policy \d", text)
+    defaults = admin_client.get_text(owner.get("organization_policy_defaults"))
+    assert "tools of servers" in defaults
+    assert "built-in tools" not in defaults
