@@ -1,6 +1,6 @@
 """Search of screens, actions, objects and the documentation for the command palette.
 
-Finds only what the person may open, in at most 6 queries.
+Finds only what the person may open, in at most 7 queries.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.documentation.pages import search_pages
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.models import Server
+from mcp_servers.models import Definition, Server
 
 MAX_RESULTS_PER_TYPE = 6
 MAX_QUERY_LENGTH = 100
@@ -107,6 +107,7 @@ def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteE
     if principal.may(Action.VIEW):
         servers = Server.objects.for_organization(organization_id)
         yield from _search_rows(servers, words, "dns", "mcp_servers_server_change", _("server"))
+        yield from _search_tools(servers, words)
     agents = Agent.objects.visible_to(principal)
     yield from _search_rows(agents, words, "smart_toy", "agents_agent_change", _("agent"))
     skills = Skill.objects.visible_to(principal)
@@ -119,6 +120,25 @@ def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteE
     yield from _search_rows(
         sessions, words, "forum", "agents_session_change", _("session"), "title"
     )
+
+
+def _search_tools(servers: QuerySet[Server], words: list[str]) -> Iterator[PaletteEntry]:
+    """Yield the tools of servers; each opens the tools of its server that have its name."""
+    condition = Q()
+    for word in words:
+        condition &= Q(name__icontains=word) | Q(server__name__icontains=word)
+    # Only those whose own name has a word: a server's name alone would find all its tools.
+    own_name = Q()
+    for word in words:
+        own_name |= Q(name__icontains=word)
+    tools = Definition.objects.tools().filter(condition, own_name, server__in=servers, present=True)
+    rows = tools.order_by("name").values_list("name", "server_id", "server__name")
+    for name, server_id, server_name in rows[:MAX_RESULTS_PER_TYPE]:
+        url = reverse("admin:mcp_servers_server_tools", args=[server_id])
+        kind = _("tool of %(server)s") % {"server": make_visible(server_name, 40)}
+        yield PaletteEntry(
+            make_visible(name, 80), str(kind), "build", f"{url}?{urlencode({'q': name})}"
+        )
 
 
 def _search_rows(

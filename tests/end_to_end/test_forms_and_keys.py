@@ -193,7 +193,11 @@ def test_the_keyboard_reaches_lists_and_the_command_palette(olga: Page, acme: Or
     olga.keyboard.type("web2")
     expect(olga.get_by_role("option").first).to_contain_text("web2")
     expect(olga.get_by_role("option").last).to_contain_text("Search documentation")
-    olga.keyboard.press("Enter")
+    olga.keyboard.press("Escape")
+    expect(olga.get_by_role("combobox", name="Go to")).to_be_hidden()
+    olga.keyboard.press("Control+k")
+    olga.keyboard.type("web2")
+    olga.keyboard.press("Enter")  # opens what was typed, even before its results are shown
     expect(olga.get_by_role("heading", name="web2", exact=True)).to_be_visible()
 
 

@@ -12,15 +12,26 @@
     const options = () => queryAll("[role=option]", results);
     let timer = 0;
     let lastRequest = 0;
+    let shownRequest = 0;
+    let opensFirst = false; // Enter was pressed before the results of the typed text arrived
 
     async function fetchResults() {
+      clearTimeout(timer);
+      timer = 0;
       const number = ++lastRequest;
       const answer = await fetchFragment(
         `${dialog.dataset.palette}?${new URLSearchParams({ q: input.value })}`,
       ).catch(() => null);
-      if (!answer?.ok || number !== lastRequest) return;
-      results.replaceChildren(parseHtml(await answer.text()));
+      const html = answer?.ok ? await answer.text() : "";
+      if (!html || number < shownRequest) return;
+      shownRequest = number;
+      results.replaceChildren(parseHtml(html));
       selectOption(0);
+      if (opensFirst && isCurrent()) openOption(options()[0]);
+    }
+
+    function isCurrent() {
+      return !timer && shownRequest === lastRequest;
     }
 
     function selectOption(at) {
@@ -36,7 +47,12 @@
       const at = items.findIndex((item) => item.getAttribute("aria-selected") === "true");
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       if (step && items.length) selectOption((at + step + items.length) % items.length);
-      else if (event.key === "Enter") openOption(items[at]);
+      else if (event.key === "Enter" && isCurrent()) openOption(items[at]);
+      else if (event.key === "Enter") {
+        opensFirst = true;
+        fetchResults();
+      } else if (event.key === "Escape")
+        dialog.close(); // a search field would only be cleared
       else return;
       event.preventDefault();
     }
@@ -52,7 +68,9 @@
       fetchResults();
     }
 
+    dialog.addEventListener("close", () => (opensFirst = false));
     input.addEventListener("input", () => {
+      opensFirst = false;
       clearTimeout(timer);
       timer = setTimeout(fetchResults, SEARCH_DELAY_MS);
     });

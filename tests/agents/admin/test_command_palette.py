@@ -45,7 +45,9 @@ def test_a_member_finds_only_their_agents(acme: Organization) -> None:
     admin_client.create_web_server(acme, "weather")
     agent = factories.create_agent(acme, "weatherman")
     member = admin_client.sign_in(acme, Role.MEMBER)
-    assert "No results" in member.get("palette", q="weather")
+    page = member.get("palette", q="weather")
+    assert "mcp_servers" not in page
+    assert "agents/agent/" not in page
     agent.members.add(member.user)
     assert admin_client.build_url("agents_agent_change", agent.pk) in member.get(
         "palette", q="weather"
@@ -78,3 +80,26 @@ def test_actions_are_those_that_the_role_can_perform(acme: Organization) -> None
     member = admin_client.sign_in(acme, Role.MEMBER).get("palette")
     assert admin_client.build_url("agents_accessrequest_add") in member
     assert admin_client.build_url("agents_agent_add") not in member
+
+
+def test_tools_are_found_by_their_name_with_a_link_to_their_review(acme: Organization) -> None:
+    server = admin_client.create_web_server(acme, "clock")
+    admin_client.declare_tool(server, "get_current_time")
+    admin_client.declare_tool(server, "other_tool")
+    other_organization = factories.create_organization("other")
+    foreign = admin_client.create_web_server(other_organization, "foreign")
+    admin_client.declare_tool(foreign, "get_current_weather")
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = owner.get("palette", q="get_current")
+    tools_url = admin_client.build_url("mcp_servers_server_tools", server.pk)
+    assert f'data-goes="{tools_url}?q=get_current_time"' in page
+    assert "tool of clock" in admin_client.get_text(page)
+    assert "get_current_weather" not in page
+    assert "other_tool" not in owner.get("palette", q="clock")
+    assert tools_url in owner.get("palette", q="clock other")
+    assert tools_url not in admin_client.sign_in(acme, Role.MEMBER).get("palette", q="get_current")
+
+
+def test_results_of_the_documentation_are_results(acme: Organization) -> None:
+    page = admin_client.sign_in(acme, Role.OWNER).get("palette", q="access requests")
+    assert "No results" not in page
