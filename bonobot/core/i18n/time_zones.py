@@ -9,6 +9,7 @@ from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
 from asgiref.local import Local
+from django.utils.translation import gettext
 
 from bonobot.core.process_cache import compute_once
 
@@ -43,17 +44,17 @@ def get_reader_time_zone() -> tzinfo:
 
 
 def format_datetime(moment: datetime, *, seconds: bool = False) -> str:
-    """Return a time in the reader's zone with its name: `2026-11-23 06:14 CET`."""
+    """Return a time in the reader's zone with its name: `2026-11-23 06:14 CET`.
+
+    Other languages have their own order of the date: `23.11.2026 06:14 CET` in German.
+    """
     zone: tzinfo = getattr(_reader_state, "zone", UTC)
     local_time = moment.astimezone(zone)
     name = local_time.tzname() or ""
     # Zones without an abbreviation are named by their offset.
     zone_name = name if name.isalpha() else f"UTC{name}"
-    return (
-        f"{local_time:%Y-%m-%d %H:%M:%S} {zone_name}"
-        if seconds
-        else f"{local_time:%Y-%m-%d %H:%M} {zone_name}"
-    )
+    date_format, time_format = gettext("%Y-%m-%d"), "%H:%M:%S" if seconds else "%H:%M"
+    return f"{local_time.strftime(f'{date_format} {time_format}')} {zone_name}"
 
 
 def format_time_of_day(moment: datetime) -> str:
@@ -61,7 +62,7 @@ def format_time_of_day(moment: datetime) -> str:
     zone: tzinfo = getattr(_reader_state, "zone", UTC)
     local_time = moment.astimezone(zone)
     is_today = local_time.date() == datetime.now(zone).date()
-    return f"{local_time:%H:%M:%S}" if is_today else f"{local_time:%m-%d %H:%M:%S}"
+    return local_time.strftime("%H:%M:%S" if is_today else f"{gettext('%m-%d')} %H:%M:%S")
 
 
 def get_zone_name() -> str:

@@ -54,7 +54,7 @@ def test_the_last_output_of_a_crashed_server_is_shown_in_the_readers_language(st
     text = "".join(str(error)) if stored else error.detail
     with override("de"):
         assert localize_text(text) == (
-            "`a server` wurde beendet: er endete mit Status 3. "
+            "`a server` wurde beendet: der Prozess endete mit Status 3. "
             "Letzte Fehlerausgabe: „No module. Sorry“."
         )
 

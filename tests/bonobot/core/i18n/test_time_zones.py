@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.utils import translation
 
 from bonobot.core.i18n import time_zones
 
@@ -38,6 +39,13 @@ def test_a_time_is_shown_in_the_readers_time_zone_with_its_name(
 
 def test_seconds_are_shown_on_request() -> None:
     assert time_zones.format_datetime(WINTER, seconds=True) == "2026-01-01 23:30:05 UTC"
+
+
+def test_dates_have_the_order_of_the_readers_language() -> None:
+    with translation.override("de"):
+        assert time_zones.format_datetime(WINTER) == "01.01.2026 23:30 UTC"
+        assert time_zones.format_time_of_day(WINTER) == "01.01. 23:30:05"
+        assert time_zones.get_zone_name() == "UTC"
 
 
 def test_time_zones_can_be_chosen_and_file_paths_cant() -> None:
