@@ -126,6 +126,7 @@ def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
         title=localize_text(problem.title),
         status=problem.status,
         problem=problem,
+        is_problem_page=True,
         request_id=request_id.get(),
         previous_url=_read_referrer_path(request),
     )

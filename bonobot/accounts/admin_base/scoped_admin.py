@@ -287,11 +287,7 @@ class ScopedAdmin(ModelAdmin):
     ) -> Never:
         """Raise the same `NotFound` for missing rows and those of other organizations."""
         raise NotFound(
-            format_message(
-                "The {kind} {name!r} doesn't exist.",
-                kind=opts.verbose_name,
-                name=object_id,
-            ),
+            format_message("The {kind} doesn't exist or was deleted.", kind=opts.verbose_name),
             remedy="Check the organization you are working in.",
         )
 

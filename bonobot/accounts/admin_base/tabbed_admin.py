@@ -221,9 +221,7 @@ class TabbedAdmin(ScopedAdmin):
         if instance is None:
             raise NotFound(
                 format_message(
-                    "The {kind} {name!r} doesn't exist.",
-                    kind=self.opts.verbose_name,
-                    name=str(object_id),
+                    "The {kind} doesn't exist or was deleted.", kind=self.opts.verbose_name
                 ),
                 remedy="Check the organization you are working in.",
             )

@@ -12,6 +12,7 @@ from zlib import crc32
 from django import template
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import capfirst
@@ -631,7 +632,11 @@ def field_text(field: Any) -> str:
     value = field.value()
     if isinstance(value, bool):
         return _("Yes") if value else _("No")
-    choices = {str(key): str(title) for key, title in getattr(field.field, "choices", ())}
+    choices = {
+        # Names of objects stay as they are; words of the product are written like other values.
+        str(key): capfirst(title) if isinstance(title, Promise) else str(title)
+        for key, title in getattr(field.field, "choices", ())
+    }
     if isinstance(value, list | tuple):
         return ", ".join(choices.get(str(item), str(item)) for item in value)
     text = choices.get(str(value), value)
@@ -660,7 +665,10 @@ def breadcrumbs(context: Any) -> list[dict[str, Any]]:
     """Return the breadcrumbs: the active navigation entries, then the object and its tab.
 
     A page without an object has its title instead. The last one has no link: it is the page.
+    A page that can't be shown has only what happened, not the name of what it would be.
     """
+    if context.get("is_problem_page"):
+        return [{"title": context["title"], "link": ""}]
     items: Iterable[Any] = getattr(context.get("sidebar_navigation"), "trail", ())
     trail = [{"title": item.title, "link": item.link} for item in items]
     if not trail or trail[-1]["link"] != context["request"].path:

@@ -186,7 +186,7 @@ def test_members_get_access_to_an_agent(
     )
     assert "Helper" in member.get("agents_agent_changelist")
     operator.post("agents_agent_configuration", helper.pk, **build_fields(helper))
-    assert "No agents yet" in member.get("agents_agent_changelist")
+    assert "No agents available to you" in member.get("agents_agent_changelist")
 
 
 def test_an_agent_is_disabled(helper: Agent, operator: admin_client.AdminClient) -> None:

@@ -56,7 +56,7 @@ def test_skills_and_servers_are_shown_as_values(auditor, helper, acme):
         (auditor.get("agents_skill_edit", skill.pk), ("triage", "Sort them.", "Agents Helper")),
         (
             auditor.get("mcp_servers_server_configuration", server.pk),
-            ("Name web", "http://127.0.0.1:9/mcp", "Sign-in none", "Enabled Yes"),
+            ("Name web", "http://127.0.0.1:9/mcp", "Sign-in None", "Enabled Yes"),
         ),
     )
     for page, values in pages:

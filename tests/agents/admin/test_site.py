@@ -292,3 +292,19 @@ def test_the_dashboard_lists_quarantined_sessions_and_ended_processes(
     page = admin_client.get_text(admin_client.sign_in(acme, Role.OWNER).get("index"))
     assert "Quarantined session Hello" in page
     assert "Process" not in page, "the installation isn't theirs"
+
+
+def test_a_page_that_cant_be_shown_has_what_happened_as_its_title() -> None:
+    acme = factories.create_organization()
+    denied = admin_client.sign_in(acme, Role.MEMBER).get("settings", status=403)
+    (heading,) = re.findall(r"<h1[^>]*>(.*?)</h1>", denied)
+    assert heading == "Not allowed"
+    missing_id = "01a2b3c4-0000-4000-8000-000000000000"
+    missing = admin_client.sign_in(acme, Role.OWNER).get(
+        "agents_agent_change", missing_id, status=404
+    )
+    (heading,) = re.findall(r"<h1[^>]*>(.*?)</h1>", missing)
+    assert heading == "Not found"
+    text = admin_client.get_text(missing)
+    assert "The agent doesn't exist or was deleted." in text
+    assert missing_id not in text
