@@ -261,7 +261,12 @@ def _describe_sandbox(preset: Preset) -> str:
             "on the Configuration page of the server."
         )
     network = Server.Network(preset.network or DEFAULT_NETWORKS[kind])
-    return f"{kind.label}; {network.label}"
+    access = (
+        _t("Access only to the organization's own folders")
+        if kind == Server.SandboxMode.SANDBOX  # its label begins with the word of the row
+        else kind.label
+    )
+    return f"{access}; {network.label}"
 
 
 def _list_allowed_folders(principal: Principal, preset: Preset) -> list[str]:

@@ -336,3 +336,12 @@ def test_each_kind_has_its_own_tab(server: Server, browser: admin_client.AdminCl
         page = browser.get(f"mcp_servers_server_{tab}", server.pk, **query)
         assert {name for name in names if f'<code class="bb-strong">{name}<' in page} == expected
     assert "text/x-note" in browser.get("mcp_servers_server_resources", server.pk)
+
+
+def test_what_a_tool_does_is_shown_before_what_can_be_decided(
+    server: Server, browser: admin_client.AdminClient
+) -> None:
+    admin_client.declare_tool(server, "weather", description="Returns the weather.")
+    page = browser.get("mcp_servers_server_tools", server.pk)
+    description = page.index('title="Text from the server"')
+    assert description < page.index("Reject…") < page.index('name="flow_labels-')
