@@ -634,7 +634,7 @@ def field_text(field: Any) -> str:
         return _("Yes") if value else _("No")
     choices = {
         # Names of objects stay as they are; words of the product are written like other values.
-        str(key): capfirst(title) if isinstance(title, Promise) else str(title)
+        str(key): capfirst(str(title)) if isinstance(title, Promise) else str(title)
         for key, title in getattr(field.field, "choices", ())
     }
     if isinstance(value, list | tuple):
