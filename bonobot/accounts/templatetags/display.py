@@ -12,7 +12,6 @@ from zlib import crc32
 from django import template
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import capfirst
@@ -401,9 +400,7 @@ def moment(value: datetime | None, precision: str = "") -> SafeString | str:
     """Return a time in the user's time zone as a `time` element, with seconds if asked."""
     if value is None:
         return "–"
-    return _render_time(
-        value, "", time_zones.format_datetime(value, seconds=precision == "seconds")
-    )
+    return _render_time(value, "", clock(value, precision))
 
 
 @register.filter
@@ -633,8 +630,7 @@ def field_text(field: Any) -> str:
     if isinstance(value, bool):
         return _("Yes") if value else _("No")
     choices = {
-        # Names of objects stay as they are; words of the product are written like other values.
-        str(key): capfirst(str(title)) if isinstance(title, Promise) else str(title)
+        str(key): localization.capitalize_words(title)
         for key, title in getattr(field.field, "choices", ())
     }
     if isinstance(value, list | tuple):
@@ -665,7 +661,6 @@ def breadcrumbs(context: Any) -> list[dict[str, Any]]:
     """Return the breadcrumbs: the active navigation entries, then the object and its tab.
 
     A page without an object has its title instead. The last one has no link: it is the page.
-    A page that can't be shown has only what happened, not the name of what it would be.
     """
     if context.get("is_problem_page"):
         return [{"title": context["title"], "link": ""}]

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from functools import lru_cache
 from gettext import GNUTranslations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.utils.formats import date_format, get_format
+from django.utils.functional import Promise
+from django.utils.text import capfirst
 from django.utils.translation import get_language, gettext
 
 from bonobot.core.i18n.messages import TemplatePart, TranslatableMessage, split_template
@@ -248,3 +250,8 @@ def format_percent(percent: float, specification: str = ",.1f") -> str:
 def format_day(day: date) -> str:
     """Return a day of the current year as charts label it: `Nov 23`, or `23. Nov` in German."""
     return date_format(day, gettext("M j"))
+
+
+def capitalize_words(text: Any) -> str:
+    """Return words of the product with a capital; names of objects stay as they are."""
+    return capfirst(str(text)) if isinstance(text, Promise) else str(text)
