@@ -406,8 +406,7 @@ def moment(value: datetime | None, precision: str = "") -> SafeString | str:
 @register.filter
 def time_of_day(value: datetime) -> SafeString:
     """Return a time for a row of a log, in the user's time zone, as a `time` element."""
-    title = time_zones.format_datetime(value, seconds=True)
-    return _render_time(value, title, time_zones.format_time_of_day(value))
+    return _render_time(value, clock(value, "seconds"), time_zones.format_time_of_day(value))
 
 
 @register.filter
@@ -629,10 +628,8 @@ def field_text(field: Any) -> str:
     value = field.value()
     if isinstance(value, bool):
         return _("Yes") if value else _("No")
-    choices = {
-        str(key): localization.capitalize_words(title)
-        for key, title in getattr(field.field, "choices", ())
-    }
+    titles = dict(getattr(field.field, "choices", ()))
+    choices = {str(key): localization.capitalize_words(titles[key]) for key in titles}
     if isinstance(value, list | tuple):
         return ", ".join(choices.get(str(item), str(item)) for item in value)
     text = choices.get(str(value), value)
@@ -660,7 +657,7 @@ def filter_input(context: Any, name: str, label: Any) -> SafeString:
 def breadcrumbs(context: Any) -> list[dict[str, Any]]:
     """Return the breadcrumbs: the active navigation entries, then the object and its tab.
 
-    A page without an object has its title instead. The last one has no link: it is the page.
+    A page without an object has its title instead. The last one, the page, has no link.
     """
     if context.get("is_problem_page"):
         return [{"title": context["title"], "link": ""}]
