@@ -408,7 +408,9 @@ def add_parameter(page: Page, **values: str) -> Locator:
     return row
 
 
-def approve_pending(page: Page) -> None:
+def approve_pending(page: Page, tool: str) -> None:
+    # Tools that reach other systems aren't preselected.
+    page.get_by_role("checkbox", name=tool).check(timeout=PATIENCE_MS)
     page.get_by_role("button", name="Approve selected").click(timeout=PATIENCE_MS)
     expect(page.locator("body")).to_contain_text("1 definition approved.")
 
@@ -444,7 +446,7 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     expect(preview).to_contain_text("/v1/orders/1?limit=20")
     assert shop.arrived == []
     anna.get_by_role("button", name="Add and connect").click()
-    approve_pending(anna)
+    approve_pending(anna, "get_order")
     call_tool(anna, {"id": 7})
     expect(anna.locator("#result")).to_contain_text("open")
     [request] = shop.arrived

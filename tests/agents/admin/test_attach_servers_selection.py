@@ -128,7 +128,7 @@ def test_only_selected_tools_are_attached(
 ) -> None:
     page = attach_selected(operator, helper, server, mode="selected", tool=["add", "a*b"])
     assert helper.agent_servers.get().allowed_tools == ["a[*]b", "add"]
-    assert "1 allow 1 off 1 deny" in admin_client.get_text(page)
+    assert "1 allow 2 deny" in admin_client.get_text(page)
     assert "Not selected" in page
 
 

@@ -106,7 +106,7 @@ SUMMARY = re.compile(
             "More connection settings",
             "Headers: X-Team",
         ),
-        ({"approval": "first"}, "Permissions", "Definition review: trust the first discovery"),
+        ({"approval": "first"}, "Permissions", "Definition review: Trust the first discovery"),
         ({"calls_per_minute": "90"}, "Limits and prices", "Calls per minute: 90"),
         ({"enabled": ""}, "Description and status", "Enabled: No"),
     ],
