@@ -205,11 +205,18 @@ _CLAIMABLE_SESSION = PreparedQuery(
         pk=QueryParameter("session", output_field=UUIDField()),
     ).values_list("fence", "crashes")
 )
-_CLAIM = PreparedUpdate(
-    lambda: Session.objects.filter(
+
+
+def select_fenced_session() -> QuerySet[Session]:
+    """Return the rows of a prepared update: the session, if nobody has claimed it since."""
+    return Session.objects.filter(
         pk=QueryParameter("session", output_field=UUIDField()),
         fence=QueryParameter("fence", output_field=BigIntegerField()),
-    ),
+    )
+
+
+_CLAIM = PreparedUpdate(
+    select_fenced_session,
     lambda: {
         "runner_id": QueryParameter("runner", output_field=UUIDField()),
         "fence": F("fence") + 1,

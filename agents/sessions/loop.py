@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import BigIntegerField, CharField, DateTimeField, TextField, UUIDField
+from django.db.models import CharField, DateTimeField, TextField
 from django.utils import timezone
 
 from agents.approvals.services import withdraw_approvals
@@ -37,7 +37,12 @@ from agents.sessions.connect_servers import (
 )
 from agents.sessions.extension_points import workflow_executor
 from agents.sessions.history import SessionHistory, load_history
-from agents.sessions.leases import LeaseLost, SessionLease, release_session
+from agents.sessions.leases import (
+    LeaseLost,
+    SessionLease,
+    release_session,
+    select_fenced_session,
+)
 from agents.sessions.output_schemas import check_final_answer
 from agents.sessions.recovery import close_pending_steps, recover_calls
 from agents.sessions.run_context import RunContext, load_run_context
@@ -418,10 +423,7 @@ def suspend_session(lease: SessionLease) -> None:
 
 
 _SESSION_END = PreparedUpdate(
-    lambda: Session.objects.filter(
-        pk=QueryParameter("session", output_field=UUIDField()),
-        fence=QueryParameter("fence", output_field=BigIntegerField()),
-    ),
+    select_fenced_session,
     lambda: {
         "status": QueryParameter("status", output_field=CharField()),
         "error_code": QueryParameter("code", output_field=CharField()),

@@ -1,11 +1,12 @@
 """A session's calls show their cost, flow labels, and decision."""
 
 import re
+from uuid import UUID
 
 import pytest
 from django.utils import timezone
 
-from agents.models import Agent, Step, ToolName
+from agents.models import Agent, Session, Step, ToolName
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.types import Admission, Settlement
@@ -16,6 +17,17 @@ from tests.bonobot.ledger.factories import opening_of
 pytestmark = pytest.mark.django_db(transaction=True)
 
 WAIT_S = 30.0
+
+
+def add_completed_call(session: Session, call_id: UUID, name: str) -> None:
+    session.steps.create(
+        seq=9,
+        kind=Step.Kind.CALL,
+        state=Step.State.DONE,
+        turn=1,
+        call_id=call_id,
+        payload={"name": name, "text": "noon"},
+    )
 
 
 def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
@@ -39,14 +51,7 @@ def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
     )
     get_writer().settle_call(settlement).result(WAIT_S)
     get_writer().close()
-    session.steps.create(
-        seq=9,
-        kind=Step.Kind.CALL,
-        state=Step.State.DONE,
-        turn=1,
-        call_id=opening.call_id,
-        payload={"name": "mcp_time_now", "text": "noon"},
-    )
+    add_completed_call(session, opening.call_id, "mcp_time_now")
     owner = admin_client.sign_in(acme, Role.OWNER)
     assert "Sundial" in owner.get("agents_session_change", session.pk)
     for page in ("agents_session_change", "agents_session_timeline"):
@@ -106,14 +111,7 @@ def test_a_call_shows_who_answered_its_approval(
     else:
         writer.admit_call(Admission(opening)).result(WAIT_S)
     writer.close()
-    session.steps.create(
-        seq=9,
-        kind=Step.Kind.CALL,
-        state=Step.State.DONE,
-        turn=1,
-        call_id=approval.call_id,
-        payload={"name": "mcp_web_add", "text": "noon"},
-    )
+    add_completed_call(session, approval.call_id, "mcp_web_add")
     page = admin_client.sign_in(acme, Role.OWNER).get("agents_session_change", session.pk)
     text = admin_client.get_text(page)
     if is_denied:
