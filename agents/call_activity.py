@@ -28,6 +28,7 @@ from bonobot.accounts.admin_base.svg_charts import (
 )
 from bonobot.accounts.templatetags.display import dollars, milliseconds, percent, thousands
 from bonobot.core.i18n.localization import format_day, format_percent
+from bonobot.core.i18n.time_zones import get_reader_time_zone
 from bonobot.ledger.admin.usage import build_time_filters, describe_pending
 from bonobot.ledger.extension_points import PendingCalls
 from bonobot.ledger.usage import query_rollups
@@ -258,7 +259,7 @@ class ActivityInterval:
 
     def _to_shown_time(self, time: datetime) -> datetime:
         is_hour = self.ends - self.begins <= HOUR
-        return timezone.localtime(time) if is_hour else time.astimezone(UTC)
+        return time.astimezone(get_reader_time_zone() if is_hour else UTC)
 
 
 class CallActivity:

@@ -49,7 +49,9 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import register
 from bonobot.core.celery_tasks import enqueue_task_on_commit
+from bonobot.core.i18n.localization import format_day
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.i18n.time_zones import get_reader_time_zone
 from bonobot.core.problems import NotFound
 from bonobot.ledger.api.audit import build_download
 from bonobot.ledger.audit import search as audit_search
@@ -68,6 +70,8 @@ START_TIMEOUT = timedelta(minutes=1)
 # of more would read as many rows in random places of the table.
 MAX_PAGED = 1_000
 DEFAULT_SPAN = timedelta(hours=24)
+# Bars up to this long are labeled with times.
+MAX_TIMED_STEP, DAY = timedelta(hours=1), timedelta(days=1)
 WIDTH, HEIGHT, GAP = 1000, 100, 0.2
 SERIES = ("ok", "refused", PENDING, "error")
 
@@ -277,7 +281,8 @@ class AuditAdmin(ScopedAdmin):
         }
         return {
             "groups": group_turns(entries, entry_id),
-            "chips": audit_filters.list_chips(request.GET, names),
+            "chips": (chips := audit_filters.list_chips(request.GET, names)),
+            "is_filtered": bool(chips or audit_filters.find_period_name(request.GET)),
             "query": request.GET.urlencode(),
             "further": describe_search_limit(request),
             "older_query": build_older_query(request, changelist),
@@ -293,8 +298,11 @@ class AuditAdmin(ScopedAdmin):
             "export_forms": (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV"))),
             "saved": build_filter_panel(principal, query.urlencode()),
             "verified": describe_verification(request, principal),
-            "has_entries": bool(context["groups"] or context["chips"]),
+            "has_entries": bool(context["groups"] or context["is_filtered"]),
             "histogram": build_histogram(principal.organization_id, query, period),
+            "periods": audit_filters.list_periods(query),
+            "period": audit_filters.find_period_name(query),
+            "period_inputs": audit_filters.list_period_inputs(query),
             "outcomes": audit_filters.OUTCOMES,
             "legend": [(series, audit_filters.OUTCOME_TITLES[series]) for series in SERIES],
             "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),
@@ -386,7 +394,8 @@ class Histogram:
     highest: int
     total: int
     step: timedelta
-    ticks: list[tuple[float, datetime]]
+    # The place in percent, the time of day or the day, and the day below the first time of one.
+    ticks: list[tuple[float, str, str]]
 
 
 def build_histogram(
@@ -416,7 +425,9 @@ def build_histogram(
     every = max(1, len(bars) // 6)
     # The last label would be wider than its bars.
     labeled = range(0, len(bars) - every // 2, every)
-    ticks = [(round(100 * at / len(bars), 2), bars[at].begins) for at in labeled]
+    labels = _list_tick_labels([bars[at].begins for at in labeled], bars[0].ends - bars[0].begins)
+    places = [round(100 * at / len(bars), 2) for at in labeled]
+    ticks = [(place, *label) for place, label in zip(places, labels, strict=True)]
     return Histogram(
         shown_parts,
         highest=highest,
@@ -424,6 +435,22 @@ def build_histogram(
         step=bars[0].ends - bars[0].begins,
         ticks=ticks,
     )
+
+
+def _list_tick_labels(times: list[datetime], step: timedelta) -> list[tuple[str, str]]:
+    """Return the labels of the time axis: days for long steps, else times with new days below.
+
+    Bars of days are of UTC.
+    """
+    if step > MAX_TIMED_STEP:
+        zone = UTC if step >= DAY else get_reader_time_zone()
+        return [(format_day(moment.astimezone(zone)), "") for moment in times]
+    labels, day = [], timezone.now().astimezone(get_reader_time_zone()).date()
+    for moment in times:
+        local = moment.astimezone(get_reader_time_zone())
+        labels.append((f"{local:%H:%M}", format_day(local) if local.date() != day else ""))
+        day = local.date()
+    return labels
 
 
 def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
@@ -17,7 +18,9 @@ from agents.admin.audit_filters import (
     parse_details,
     parse_uuid,
 )
+from agents.calls.require_approval import SESSION_APPROVAL
 from agents.models import Approval, Session, Step
+from agents.policies.rule_texts import name_rule
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
@@ -25,10 +28,8 @@ from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import NOT_APPROVED_CODES, is_approval_request
-from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
+from mcp_servers.flow_labels.label_icons import LabelMark, list_label_marks
 
-FOR_SESSION = "session"  # `approval_id` of a call that an approval of the session covers
 MAX_TURN_CALLS = 50
 REQUESTER_KINDS = {
     "token": _("token"),
@@ -44,16 +45,33 @@ OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", 
 
 
 @dataclass(frozen=True)
+class CoveringApproval:
+    """The approval of a tool for a session, as the entry of a call that it covers records it.
+
+    Entries of earlier versions don't name who approved it, and when.
+    """
+
+    decided_by: str
+    decided_at: datetime | None
+
+    @property
+    def decider_name(self) -> str:
+        return get_actor_name("cli", "", self.decided_by) if self.decided_by else ""
+
+
+@dataclass(frozen=True)
 class ShownEntry:
     """An entry as a row: its outcome for readers, who answered its approval, and its subject.
 
-    `answered_by` approved the call, or denied it if `is_denied`.
+    `answered_by` approved the call, or denied it if `is_denied`. `covering_approval` approved its
+    tool for the session.
     """
 
     row: AuditRow
     outcome: str
     answered_by: str = ""
     is_denied: bool = False
+    covering_approval: CoveringApproval | None = None
 
     @property
     def title(self) -> str:
@@ -64,6 +82,11 @@ class ShownEntry:
             name = capfirst(format_action(self.row.action))
         times = f" ×{self.row.repeats + 1}" if self.row.repeats else ""
         return make_visible(name, 120) + times
+
+    @property
+    def rule_name(self) -> tuple[Any, str]:
+        """What decided the call by a rule, and the tools that the rule matches."""
+        return name_rule(self.row.rule) if self.row.event_type == "call" else ("", "")
 
     @property
     def code(self) -> str:
@@ -95,6 +118,9 @@ class ShownEntry:
         return REQUESTER_KINDS.get(self.row.actor_kind, "")
 
 
+AnsweredApproval = Approval | CoveringApproval | None
+
+
 def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[ShownEntry]:
     """Return the rows with their approvals (at most three queries)."""
     listed = list(rows)
@@ -102,10 +128,8 @@ def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[Sh
     return [_describe_entry(row, approvals.get(row.pk)) for row in listed]
 
 
-def load_approvals(
-    organization_id: UUID, rows: Iterable[AuditRow]
-) -> dict[UUID, Approval | str | None]:
-    """Return the approvals of calls that needed one, by entry; or `FOR_SESSION`.
+def load_approvals(organization_id: UUID, rows: Iterable[AuditRow]) -> dict[UUID, AnsweredApproval]:
+    """Return the approvals of calls that needed one, or of their tools for the session, by entry.
 
     At most three queries; two if the rows have their texts.
     """
@@ -120,7 +144,7 @@ def load_approvals(
 
 def _load_refused_approvals(
     organization_id: UUID, row_ids: Sequence[UUID]
-) -> dict[UUID, Approval | str | None]:
+) -> dict[UUID, AnsweredApproval]:
     """Return approvals that were denied or expired, of which the entries have only the code."""
     if not row_ids:
         return {}
@@ -135,7 +159,7 @@ def _load_refused_approvals(
 
 def _load_referenced_approvals(
     organization_id: UUID, rows: Sequence[AuditRow]
-) -> dict[UUID, Approval | str | None]:
+) -> dict[UUID, AnsweredApproval]:
     """Return the approvals to which the texts of entries refer."""
     if not rows:
         return {}
@@ -143,25 +167,30 @@ def _load_referenced_approvals(
     if len(texts) < len(rows):
         deferred = AuditRow.objects.filter(pk__in=[row.pk for row in rows])
         texts = dict(deferred.values_list("pk", "opened"))
-    references = {pk: str(parse_details(text).get("approval_id", "")) for pk, text in texts.items()}
-    ids = [pk for reference in references.values() if (pk := parse_uuid(reference))]
+    details = {pk: parse_details(text) for pk, text in texts.items()}
+    references = [str(entry.get("approval_id", "")) for entry in details.values()]
+    ids = [pk for reference in references if (pk := parse_uuid(reference))]
     approvals = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
-    return {
-        pk: FOR_SESSION if reference == FOR_SESSION else _find_approval(approvals, reference)
-        for pk, reference in references.items()
-    }
+    return {pk: _find_approval(approvals, entry) for pk, entry in details.items()}
 
 
-def _find_approval(approvals: Mapping[UUID, Approval], reference: str) -> Approval | None:
+def _find_approval(
+    approvals: Mapping[UUID, Approval], details: Mapping[str, Any]
+) -> AnsweredApproval:
+    reference = str(details.get("approval_id", ""))
+    if reference == SESSION_APPROVAL:
+        approved_at = parse_datetime(str(details.get("approved_at", "")))
+        return CoveringApproval(str(details.get("approved_by", "")), approved_at)
     pk = parse_uuid(reference)
     return approvals.get(pk) if pk else None
 
 
-def _describe_entry(row: AuditRow, approval: Approval | str | None) -> ShownEntry:
+def _describe_entry(row: AuditRow, approval: AnsweredApproval) -> ShownEntry:
     is_denied = isinstance(approval, Approval) and approval.state == Approval.State.DENIED
     if not is_approval_request(row.outcome, row.code):
-        if approval == FOR_SESSION:
-            return ShownEntry(row, row.outcome, str(_("for the session")))
+        if isinstance(approval, CoveringApproval):
+            approver = make_visible(approval.decider_name, 60) or str(_("for the session"))
+            return ShownEntry(row, row.outcome, approver, covering_approval=approval)
         approver = approval.decider_name if isinstance(approval, Approval) else ""
         return ShownEntry(row, row.outcome, make_visible(approver, 60), is_denied)
     if not isinstance(approval, Approval):
@@ -264,7 +293,7 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         entry=_describe_entry(row, approval),
         opened=opened,
         closed=closed,
-        labels=[FLOW_MARKS[FlowLabel(name)] for name in opened.get("labels", ())],
+        labels=_list_marks(opened),
         approval=approval if isinstance(approval, Approval) else None,
         session=Session.objects.filter(
             organization_id=row.organization_id, pk=row.session_id
@@ -278,9 +307,16 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
     )
 
 
+def _list_marks(opened: Mapping[str, Any]) -> list[LabelMark]:
+    """Return the labels and annotations that the tool had when it was called."""
+    annotations = dict.fromkeys(opened.get("hints", ()), True)
+    marks = list_label_marks(opened.get("labels", ()), {"annotations": annotations})
+    return [mark for mark in marks if mark.present]
+
+
 @dataclass(frozen=True)
 class TurnGroup:
-    """The entries of a page that one model turn caused, newest first, with that of the turn.
+    """The entries of a page that one model turn caused, in their order, after that of the turn.
 
     Other entries are groups of their own. `is_open` shows the entries of a folded group.
     """
@@ -335,6 +371,11 @@ class TurnGroup:
         return ", ".join(sorted({call.answered_by for call in self.calls if call.answered_by}))
 
     @property
+    def rule_owners(self) -> list[str]:
+        """What decided the calls by a rule, such as "Policy"."""
+        return sorted({str(call.rule_name[0]) for call in self.calls if call.rule_name[0]})
+
+    @property
     def duration_ms(self) -> int | None:
         """The time from the first call's start to the last one's end; None while one runs."""
         durations = [call.row.duration_ms for call in self.calls]
@@ -348,13 +389,14 @@ class TurnGroup:
 def group_turns(entries: Iterable[ShownEntry], open_entry: str = "") -> list[TurnGroup]:
     """Return the entries by model turn, at the place of the newest of each.
 
-    The group of the entry with the ID `open_entry` is unfolded.
+    Entries are newest first, those of a turn oldest first: what happened reads downward. The group
+    of the entry with the ID `open_entry` is unfolded.
     """
     groups: dict[UUID, list[ShownEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.row.parent_id or entry.row.pk, []).append(entry)
     return [
-        TurnGroup(turn_id, members, any(str(entry.row.pk) == open_entry for entry in members))
+        TurnGroup(turn_id, members[::-1], any(str(entry.row.pk) == open_entry for entry in members))
         for turn_id, members in groups.items()
     ]
 

@@ -19,6 +19,7 @@ from django.http.response import HttpResponseBase
 from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.functional import cached_property
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -38,9 +39,15 @@ from bonobot.core.admin.theme import (
     DropdownFilter,
     FieldTextFilter,
 )
-from bonobot.core.i18n.localization import localize_problem
+from bonobot.core.i18n.localization import format_day, localize_problem
+from bonobot.core.i18n.time_zones import (
+    format_datetime_input,
+    get_reader_time_zone,
+    parse_datetime,
+)
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.admin.usage import build_time_filters
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import APPROVAL_REQUIRED_CODE
@@ -85,7 +92,6 @@ CHIP_TITLES = {
     SEARCH_VAR: _("Search"),
 }
 LIST_URL_NAME = "admin:ledger_auditrow_changelist"
-UNTIL_PARAMETER = f"{TIME_PARAMETER}_to"
 EVENT_KINDS = (
     ("call", _("tool calls")),
     ("model", _("model turns")),
@@ -94,6 +100,10 @@ EVENT_KINDS = (
     ("connection", _("connections")),
 )
 LABEL_CHOICES = tuple((label.value, FLOW_MARKS[label].title) for label in FlowLabel)
+VALUE_TITLES: Mapping[str, Mapping[str, Any]] = {
+    "kind": dict(EVENT_KINDS),
+    "decision": dict(AuditRow.Decision.choices),
+}
 # Filter titles of audit columns, which have no verbose names.
 COLUMN_TITLES = {
     "outcome": _("outcome"),
@@ -104,6 +114,14 @@ COLUMN_TITLES = {
     "tool_name": _("tool"),
 }
 # The parameters that the filter form and the search field have fields for.
+# Periods of whole days, from days ago until the end of days ago, in the reader's time zone.
+PERIOD_PARAMETER = f"{TIME_PARAMETER}_period"
+PERIODS: Mapping[str, tuple[Any, int, int]] = {
+    "today": (_("Today"), 0, 0),
+    "yesterday": (_("Yesterday"), 1, 1),
+    "7d": (_("7 days"), 6, 0),
+    "30d": (_("30 days"), 29, 0),
+}
 FORM_PARAMETERS = frozenset(
     {
         *("outcome__in", "kind", "decision__exact", "code__icontains", "agent_name__icontains"),
@@ -193,8 +211,9 @@ def list_chips(query: QueryDict, names: Mapping[str, str]) -> list[FilterChip]:
     """Return the active filters; `names` are those of ids."""
     chips = []
     period = {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
-    if any(query.get(name) for name in period):
-        chips.append(FilterChip(_("Time"), _describe_period(query), _drop(query, period)))
+    # The list shows a period of days as selected.
+    if any(parse_period(query)) and not find_period_name(query):
+        chips.append(FilterChip(_("Time"), _describe_period(query), _drop_period(query)))
     for name in query:
         column = name.removesuffix("__icontains").removesuffix("__exact").removesuffix("__in")
         value = query.get(name, "").strip()
@@ -214,19 +233,76 @@ def _describe_value(column: str, values: list[str], names: Mapping[str, str]) ->
     parts = [part for value in values for part in value.split(",")]
     if column == "outcome":
         return ", ".join(str(OUTCOME_TITLES.get(part, part)) for part in parts)
+    if column in VALUE_TITLES:
+        return ", ".join(capfirst(str(VALUE_TITLES[column].get(part, part))) for part in parts)
     if column == LABEL_PARAMETER:
         return ", ".join(str(FLOW_MARKS[part].title) for part in parts if part in FLOW_MARKS)
     return ", ".join(names.get(part, part) for part in parts)
 
 
 def _describe_period(query: QueryDict) -> str:
-    bounds = [
-        " ".join(
-            query.get(f"{TIME_PARAMETER}_{end}_{part}", "")[: 8 if part else 10] for part in (0, 1)
+    zone = get_reader_time_zone()
+    bounds = [bound.astimezone(zone) if bound else None for bound in parse_period(query)]
+    start, end = (f"{format_day(bound)}, {bound:%H:%M}" if bound else "" for bound in bounds)
+    since, until = bounds
+    if not (since and until):
+        return (
+            _t("from %(time)s") % {"time": start} if since else _t("until %(time)s") % {"time": end}
         )
+    return f"{start} – {until:%H:%M}" if since.date() == until.date() else f"{start} – {end}"
+
+
+def find_period_name(query: QueryDict) -> str:
+    """Return the name of the selected period of days; blank if it has none, or other bounds."""
+    has_bounds = any(query.get(f"{TIME_PARAMETER}_{end}_0") for end in ("from", "to"))
+    name = query.get(PERIOD_PARAMETER, "")
+    return name if name in PERIODS and not has_bounds else ""
+
+
+def parse_period(query: QueryDict) -> tuple[datetime | None, datetime | None]:
+    """Return the first and the last time of the list's period."""
+    if name := find_period_name(query):
+        _title, first, last = PERIODS[name]
+        zone = get_reader_time_zone()
+        today = timezone.now().astimezone(zone).date()
+        return (
+            datetime.combine(today - timedelta(days=first), time.min, zone),
+            datetime.combine(today - timedelta(days=last), time.max, zone),
+        )
+    since, until = (
+        [query.get(f"{TIME_PARAMETER}_{end}_{part}", "") for part in (0, 1)]
         for end in ("from", "to")
+    )
+    return parse_datetime(*since), parse_datetime(*until, is_end=True)
+
+
+def list_periods(query: QueryDict) -> list[FilterChip]:
+    """Return the periods of days; the query of the selected one is that without it."""
+    remaining_query = _drop_period(query)
+    selected = find_period_name(query)
+    return [
+        FilterChip(
+            title,
+            name,
+            remaining_query
+            if name == selected
+            else "&".join(filter(None, (remaining_query, urlencode({PERIOD_PARAMETER: name})))),
+        )
+        for name, (title, _first, _last) in PERIODS.items()
     ]
-    return " – ".join(bound.strip() or "…" for bound in bounds)
+
+
+def list_period_inputs(query: QueryDict) -> dict[str, str]:
+    """Return the fields of the period in the filter form, in the reader's time zone."""
+    bounds = (None, None) if find_period_name(query) else parse_period(query)
+    inputs = {}
+    for end, bound in zip(("from", "to"), bounds, strict=True):
+        if bound:
+            local = bound.astimezone(get_reader_time_zone())
+            is_minute = local.second == (59 if end == "to" else 0)
+            inputs[f"{end}_date"] = f"{local:%Y-%m-%d}"
+            inputs[f"{end}_time"] = f"{local:%H:%M}" if is_minute else f"{local:%H:%M:%S}"
+    return inputs
 
 
 def _drop(query: QueryDict, names: Iterable[str]) -> str:
@@ -237,17 +313,13 @@ def _drop(query: QueryDict, names: Iterable[str]) -> str:
     )
 
 
+def _drop_period(query: QueryDict) -> str:
+    return _drop(query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")})
+
+
 def build_period_query(query: QueryDict, since: datetime, until: datetime) -> str:
-    remaining_query = _drop(
-        query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
-    )
-    last = until - timedelta(microseconds=1)
-    period = {}
-    for end, moment in (("from", since), ("to", last)):
-        local = timezone.localtime(moment)
-        period[f"{TIME_PARAMETER}_{end}_0"] = f"{local:%Y-%m-%d}"
-        period[f"{TIME_PARAMETER}_{end}_1"] = f"{local:%H:%M:%S.%f}"
-    return "&".join(filter(None, (remaining_query, urlencode(period))))
+    period = urlencode(build_time_filters(since, until))
+    return "&".join(filter(None, (_drop_period(query), period)))
 
 
 def build_filter_urls(
@@ -335,13 +407,21 @@ class AuditPeriodFilter(DateTimeRangeFilter):
 
     column_label = _("requested")
 
+    def __init__(
+        self, field: Field, request: HttpRequest, params: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(field, request, params, *args, **kwargs)
+        params.pop(PERIOD_PARAMETER, None)
+        self.bounds = parse_period(request.GET)
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Return the rows in the range, and store its bounds on the request."""
-        request.asked_within = (  # type: ignore[attr-defined]
-            self._parse_datetime("from", time.min),
-            self._parse_datetime("to", time.max),
-        )
+        request.asked_within = self.bounds  # type: ignore[attr-defined]
         return super().queryset(request, queryset)
+
+    def parse_bounds(self) -> tuple[datetime | None, datetime | None]:
+        """Return the bounds of the period, which may be one of days."""
+        return self.bounds
 
 
 def limit_search(request: HttpRequest, organization_id: UUID, rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -386,12 +466,15 @@ def build_older_query(request: HttpRequest, changelist: Any) -> str:
 def _build_query_until(request: HttpRequest, until: datetime) -> str:
     """Return the list's query with another end of the period, on its first page."""
     parameters = {name: request.GET.getlist(name) for name in request.GET if name != PAGE_VAR}
-    local = timezone.localtime(until)
-    parameters |= {
-        f"{UNTIL_PARAMETER}_0": [f"{local:%Y-%m-%d}"],
-        f"{UNTIL_PARAMETER}_1": [f"{local:%H:%M:%S.%f}"],
-    }
-    return urlencode(parameters, doseq=True)
+    since = parse_period(request.GET)[0]
+    if since and parameters.pop(PERIOD_PARAMETER, None):
+        parameters |= _build_bound("from", since)
+    return urlencode(parameters | _build_bound("to", until), doseq=True)
+
+
+def _build_bound(end: str, moment: datetime) -> dict[str, list[str]]:
+    texts = format_datetime_input(moment)
+    return {f"{TIME_PARAMETER}_{end}_{part}": [text] for part, text in enumerate(texts)}
 
 
 def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:

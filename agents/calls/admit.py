@@ -40,6 +40,7 @@ from bonobot.ledger.types import (
     RateCharge,
     Store,
 )
+from mcp_servers.flow_labels.label_icons import list_hints
 
 # Seconds that a caller without a session waits for a budget that others have reserved.
 CALLER_WAIT_S = 5
@@ -244,6 +245,8 @@ def _build_target_details(context: CallContext, target: Target | None) -> dict[s
         details["definition_digest"] = target.digest
     if target and target.labels:
         details["labels"] = [str(label) for label in target.labels]
+    if isinstance(target, SnapshotTool) and (hints := list_hints(target.declaration)):
+        details["hints"] = hints
     return details
 
 
@@ -264,8 +267,7 @@ def _build_optional_details(
         if target and target.facts.own_name != request.tool:
             details["template"] = target.facts.own_name
     if context.grant is not None:
-        approval = context.grant.approval
-        details["approval_id"] = str(approval.id) if approval else "session"
+        details |= context.grant.details
     if approval_id is not None:
         details |= {"approval_id": str(approval_id), "call_id": str(request.call_id)}
     has_shadow_policy = snapshot.draft is not None or snapshot.organization_draft is not None

@@ -27,6 +27,9 @@ from bonobot.ledger.models import ApprovalCell, FlowCell
 from bonobot.ledger.types import ApprovalReference
 from mcp_servers.flow_labels import decode_labels
 
+# `approval_id` in the audit entry of a call whose tool is approved for the session.
+SESSION_APPROVAL = "session"
+
 
 class ApprovalRequired(CallRefused):
     """A person must approve the call first; `extra` has the approval's id and URL."""
@@ -75,8 +78,16 @@ def require_approval(context: CallContext) -> ApprovalGrant:
     """
     request, target = context.request, context.target
     digests = compute_approval_digests(request, target, context.decision)
-    if request.session_id and _has_session_grant(request.session_id, target, digests):
-        return ApprovalGrant()
+    if request.session_id and (
+        session_approval := _find_session_approval(request.session_id, target, digests)
+    ):
+        return ApprovalGrant(
+            {
+                "approval_id": SESSION_APPROVAL,
+                "approved_by": session_approval.granted_by,
+                "approved_at": session_approval.created_at.isoformat(),
+            }
+        )
     approval = (
         Approval.objects.filter(
             organization_id=context.snapshot.organization_id, digest=digests.combined
@@ -88,9 +99,10 @@ def require_approval(context: CallContext) -> ApprovalGrant:
         raise ApprovalRequired(create_approval(_build_approval(context, digests)))
     is_own_approval = approval.call_id == request.call_id
     if approval.state == Approval.State.APPROVED and not _is_spent(approval):
-        return ApprovalGrant(ApprovalReference(approval.pk, approval.digest))
+        reference = ApprovalReference(approval.pk, approval.digest)
+        return ApprovalGrant({"approval_id": str(approval.pk)}, reference)
     if _is_spent_by_same_call(request, approval):
-        return ApprovalGrant()
+        return ApprovalGrant({"approval_id": str(approval.pk)})
     if approval.is_answerable(timezone.now()):
         raise ApprovalRequired(approval)
     refusal = build_refusal(approval)
@@ -147,14 +159,16 @@ def compute_approval_digests(
     return ApprovalDigests(arguments, target.digest, rules, combined)
 
 
-def _has_session_grant(session_id: UUID, target: Target, digests: ApprovalDigests) -> bool:
+def _find_session_approval(
+    session_id: UUID, target: Target, digests: ApprovalDigests
+) -> SessionApproval | None:
     return SessionApproval.objects.filter(
         session_id=session_id,
         server_id=target.facts.server_id,
         own_name=target.facts.own_name,
         definition_digest=digests.definition,
         rules_digest=digests.rules,
-    ).exists()
+    ).first()
 
 
 def _is_spent_by_same_call(request: CallRequest, approval: Approval) -> bool:

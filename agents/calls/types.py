@@ -241,8 +241,13 @@ class CallOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGrant:
-    """An approval for this one call, or None if the tool is approved for the session."""
+    """What allows a call that requires approval, with the details of its audit entry.
 
+    `approval` is the one-time approval that the call spends; None if it is already spent by the
+    same call, or if the tool is approved for the session.
+    """
+
+    details: Mapping[str, str]
     approval: ApprovalReference | None = None
 
 

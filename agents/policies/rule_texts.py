@@ -111,6 +111,22 @@ TOOL_RULE = re.compile(
     r"(?P<owner>organization|policy:\w+):(?P<effect>allow|ask|deny) (?P<source>\w+):"
     r"(?P<pattern>.+?)(?P<condition> when its condition holds)?"
 )
+# What decides by its rules, by the first part of their IDs.
+RULE_OWNERS: Mapping[str, Any] = {
+    "agent": _("Agent"),
+    "attachment": _("Agent tools"),
+    "budget": _("Budget"),
+    "builtin": _("Built-in tools"),
+    "definition": _("Definition review"),
+    "flow": _("Flow labels"),
+    "flow_labels": _("Flow labels"),
+    "organization": _("Organization policy"),
+    "policy": _("Policy"),
+    "rate": _("Rate limit"),
+    "role": _("Role"),
+    "scope": _("Token scope"),
+    "server": _("Server"),
+}
 MIN_RATE_KEY_PARTS = 4  # `rate:{organization}:{scope}:{scope id}`
 
 
@@ -123,6 +139,15 @@ def build_rule_text(rule: str) -> str:
     kind, _, rest = rule.partition(":")
     build_text = _TEXT_BUILDERS.get(kind)
     return build_text(rule, rest) if build_text and rest else ""
+
+
+def name_rule(rule: str) -> tuple[Any, str]:
+    """Return what decides by a rule and the tools that it matches, each blank if unknown."""
+    if rule == "organization:halted":
+        return _("Kill switch"), ""
+    match = TOOL_RULE.fullmatch(rule)
+    pattern = match["pattern"] if match else ""
+    return RULE_OWNERS.get(rule.partition(":")[0], ""), "" if pattern == "default" else pattern
 
 
 def _build_tool_text(match: re.Match[str]) -> Message:

@@ -48,6 +48,13 @@ _MARKS: Mapping[str, LabelMark] = HINT_MARKS | {
 ALL_MARKS = tuple(_MARKS[column] for column in COLUMNS)
 
 
+def list_hints(declaration: Mapping[str, Any]) -> list[str]:
+    """Return the annotations with a mark that a tool's server set, of any form."""
+    annotations = declaration.get("annotations")
+    hints = annotations if isinstance(annotations, Mapping) else {}
+    return [name for name in HINT_MARKS if hints.get(name) is True]
+
+
 def list_label_marks(
     labels: Collection[str], declaration: Mapping[str, Any] | None = None
 ) -> tuple[LabelMark, ...]:
@@ -55,15 +62,14 @@ def list_label_marks(
 
     `declaration` is the tool's as its server sent it, so its annotations can be anything.
     """
-    annotations = (declaration or {}).get("annotations")
-    hints = annotations if isinstance(annotations, Mapping) else {}
+    shown = {*labels, *list_hints(declaration or {})}
     return tuple(
         LabelMark(
             mark.key,
             mark.icon,
             mark.title,
             mark.tone,
-            present=column in labels or hints.get(column) is True,
+            present=column in shown,
         )
         for column, mark in zip(COLUMNS, ALL_MARKS, strict=True)
     )

@@ -15,6 +15,7 @@ from agents.call_activity import MINUS, RANGES, CallActivity, build_tiles, load_
 from agents.models import Approval
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
+from bonobot.core.i18n import time_zones
 from bonobot.ledger.models import TOOK, Rollup
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.aggregation import BUCKET_COUNT, COUNT_FIELDS, UsageLine
@@ -271,3 +272,14 @@ def test_the_current_step_isnt_part_of_the_sparklines(acme: Organization) -> Non
     assert len(spark.line.split()) == 23
     assert spark.line.endswith(",2.0")  # the top
     assert len(activity.chart.columns) == 24
+
+
+@pytest.mark.django_db
+def test_hours_are_labeled_in_the_readers_time_zone() -> None:
+    activity = CallActivity(factories.create_organization().pk, "24h", NOW)
+    time_zones.set_reader_time_zone("America/New_York")
+    try:
+        step = activity.steps[-1]
+        assert (step.label, step.title) == ("08:00", "Nov 22, 08:00–09:00")
+    finally:
+        time_zones.set_reader_time_zone("")

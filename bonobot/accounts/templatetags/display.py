@@ -448,13 +448,6 @@ def step_length(step: timedelta) -> str:
     return ngettext("%(n)d day", "%(n)d days", step.days) % {"n": step.days}
 
 
-@register.filter
-def axis_label(value: datetime, step: timedelta) -> str:
-    """Return the label of a time axis: the time of day, or the date for steps of hours or more."""
-    text = time_zones.format_datetime(value)
-    return text[5:10] if step >= timedelta(hours=3) else text[11:16]
-
-
 # -- Numbers ---------------------------------------------------------------------------------------
 
 

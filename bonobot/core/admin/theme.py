@@ -5,14 +5,12 @@ theme can be replaced in one file.
 """
 
 from collections.abc import Iterator
-from datetime import datetime, time
+from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import register, site
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
-from django.utils.dateparse import parse_date, parse_time
 from django.utils.functional import Promise
 from django.utils.text import capfirst, format_lazy
 from django.utils.translation import gettext_lazy as _
@@ -50,6 +48,7 @@ from unfold.widgets import (
     UnfoldBooleanWidget as Checkbox,
 )
 
+from bonobot.core.i18n import time_zones
 from bonobot.core.text.masked_values import MASK
 
 __all__ = [
@@ -113,7 +112,7 @@ class SecretInput(PasswordInput):
 
 
 class DateTimeRangeFilter(RangeDateTimeFilter):
-    """Filters rows between two times (UTC); a date without a time includes the whole day.
+    """Filters rows between two times in the reader's zone; a date alone includes the whole day.
 
     `column_label` replaces the model's label of the column.
     """
@@ -123,27 +122,23 @@ class DateTimeRangeFilter(RangeDateTimeFilter):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         untyped: Any = self
-        untyped.title = format_lazy("{} (UTC)", self.column_label or untyped.title)
+        label = self.column_label or untyped.title
+        untyped.title = format_lazy("{} ({})", label, time_zones.get_zone_name())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Return the rows in the range; invalid dates are ignored."""
-        bounds = {
-            "gte": self._parse_datetime("from", time.min),
-            "lte": self._parse_datetime("to", time.max),
-        }
+        bounds = zip(("gte", "lte"), self.parse_bounds(), strict=True)
         conditions = {
-            f"{self.parameter_name}__{lookup}": bound for lookup, bound in bounds.items() if bound
+            f"{self.parameter_name}__{lookup}": bound for lookup, bound in bounds if bound
         }
         return queryset.filter(**conditions)
 
-    def _parse_datetime(self, end: str, default_time: time) -> datetime | None:
-        date_text, time_text = (self._get_parameter(f"{end}_{part}") for part in (0, 1))
-        try:
-            date = parse_date(date_text)
-            time_of_day = parse_time(time_text) or default_time
-        except ValueError:
-            return None
-        return timezone.make_aware(datetime.combine(date, time_of_day)) if date else None
+    def parse_bounds(self) -> tuple[datetime | None, datetime | None]:
+        """Return the first and the last time of the range."""
+        since, until = (
+            [self._get_parameter(f"{end}_{part}") for part in (0, 1)] for end in ("from", "to")
+        )
+        return time_zones.parse_datetime(*since), time_zones.parse_datetime(*until, is_end=True)
 
     def _get_parameter(self, name: str) -> str:
         value: Any = self.used_parameters.get(f"{self.parameter_name}_{name}")

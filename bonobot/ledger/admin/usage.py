@@ -21,6 +21,7 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.templatetags.display import dollars, thousands
 from bonobot.core.i18n.localization import format_day
+from bonobot.core.i18n.time_zones import format_datetime_input
 from bonobot.core.problems import Problem
 from bonobot.ledger.api.usage import build_csv_response
 from bonobot.ledger.usage import query_rollups
@@ -331,9 +332,8 @@ def build_time_filters(since: datetime, until: datetime | None = None) -> dict[s
     last = until - timedelta(microseconds=1) if until else None
     for end, moment in (("from", since), ("to", last)):
         if moment:
-            local = timezone.localtime(moment)
-            filters[f"opened_at_{end}_0"] = f"{local:%Y-%m-%d}"
-            filters[f"opened_at_{end}_1"] = f"{local:%H:%M:%S.%f}"
+            texts = format_datetime_input(moment)
+            filters |= {f"opened_at_{end}_{part}": text for part, text in enumerate(texts)}
     return filters
 
 

@@ -1,9 +1,11 @@
 """The audit log in the admin: read-only, searched, filtered, exported, translated."""
 
 import json
+from datetime import UTC, datetime, time, timedelta
 from html import unescape
 from typing import Any
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
@@ -15,7 +17,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from agents.admin import audit
 from agents.models import Agent, Approval
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
@@ -348,6 +350,82 @@ def test_an_approved_call_is_listed_once_with_its_approver(
     assert "approval_required" not in admin_client.get_text(page).partition("Recorded data")[0]
 
 
+def test_a_call_that_a_session_approval_covers_names_who_approved_it_and_when(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    approval = {"approved_by": "Jonas", "approved_at": "2026-02-03T04:05:06+00:00"}
+    call = create_call(acme, decision="ask", details={"approval_id": "session", **approval})
+    old_call = create_call(acme, decision="ask", details={"approval_id": "session"})
+    rows = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
+    assert "Jonas · for the session" in rows
+    panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(call.pk)))
+    assert "Approved by Jonas for the session, Feb 3, 04:05:06" in panel
+    # Entries of earlier versions don't have the name.
+    panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(old_call.pk)))
+    assert "Approved by for the session" in panel
+
+
+def test_a_row_names_the_rule_that_decided_the_call(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    create_call(acme, rule="policy:allowlist:allow mcp:pay_*")
+    create_call(acme, rule="organization:halted", decision="deny", outcome="refused")
+    rows = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
+    assert "Policy pay_*" in rows
+    assert "Kill switch" in rows.partition("Decided by")[2]
+
+
+def test_the_panel_shows_the_annotations_that_the_tool_had(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    call = create_call(acme, details={"hints": ["readOnlyHint"], "labels": ["private_data"]})
+    panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(call.pk)))
+    assert "Read-only" in panel
+    assert "Private data" in panel
+    assert "Destructive" not in panel
+
+
+def test_periods_and_filters_use_the_readers_time_zone(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    User.objects.update(time_zone="Pacific/Auckland")
+    zone = ZoneInfo("Pacific/Auckland")
+    midnight = datetime.combine(timezone.now().astimezone(zone).date(), time.min, zone)
+    late = create_call(acme, opened_at=midnight - timedelta(seconds=1))
+    early = create_call(acme, opened_at=midnight)
+    yesterday = f"{midnight - timedelta(hours=1):%Y-%m-%d}"
+    for query in ({"opened_at_period": "yesterday"}, {"opened_at_to_0": yesterday}):
+        page = auditor.get("ledger_auditrow_changelist", **query)
+        assert str(late.pk) in page
+        assert str(early.pk) not in page
+    assert str(early.pk) in auditor.get("ledger_auditrow_changelist", opened_at_period="today")
+    page = auditor.get("ledger_auditrow_changelist", opened_at_to_0=yesterday)
+    assert f'name="opened_at_to_0" value="{yesterday}"' in " ".join(page.split())
+    assert "To (NZ" in page
+
+
+def test_a_period_stays_selected_when_other_filters_change(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    create_call(acme)
+    page = auditor.get("ledger_auditrow_changelist", opened_at_period="7d", kind="call")
+    assert 'name="opened_at_period" value="7d"' in page
+    assert "?kind=call&amp;opened_at_period=30d" in page
+    assert '<a href="?kind=call" aria-current="true">7 days</a>' in " ".join(page.split())
+    # The period remains if it has no entries.
+    empty = auditor.get("ledger_auditrow_changelist", opened_at_period="yesterday")
+    assert "No results" in empty
+    assert "opened_at_period=30d" in empty
+
+
+def test_the_time_axis_has_the_day_where_it_begins() -> None:
+    times = [datetime(2026, 3, 4, hour, tzinfo=UTC) for hour in (12, 20)]
+    times += [datetime(2026, 3, 5, 4, tzinfo=UTC)]
+    labels = audit._list_tick_labels(times, timedelta(hours=1))
+    assert labels == [("12:00", "Mar 4"), ("20:00", ""), ("04:00", "Mar 5")]
+    assert audit._list_tick_labels(times[:1], timedelta(hours=3)) == [("Mar 4", "")]
+
+
 def test_the_panel_names_the_session_of_a_call_by_its_title(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
@@ -428,7 +506,7 @@ def test_filters_are_chips_that_can_be_removed_one_by_one(
     assert f"kind=call&amp;agent_id={call.agent_id}&amp;outcome__in=ok&amp;entry={call.pk}" in page
 
 
-EXPECTED_CHIPS = ("Type call", "Agent Helper", "Outcome Succeeded")
+EXPECTED_CHIPS = ("Type Tool calls", "Agent Helper", "Outcome Succeeded")
 
 
 def test_calls_over_time_have_each_call_once_and_link_to_their_period(

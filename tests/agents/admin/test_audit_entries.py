@@ -40,6 +40,7 @@ def test_entries_of_one_model_turn_are_a_group_at_the_place_of_the_newest() -> N
     assert [len(group.entries) for group in groups] == [3, 1, 1]
     assert [group.is_folded for group in groups] == [True, False, False]
     assert [part for _entry, part in groups[0].rows] == ["middle", "middle", "end"]
+    assert groups[0].entries == [entries[4], entries[2], entries[0]]  # what happened, downward
     assert not any(group.is_open for group in groups)
     (opened, *_others) = group_turns(entries, str(entries[2].row.pk))
     assert opened.is_open
@@ -65,7 +66,7 @@ def test_the_row_of_a_turn_sums_up_its_calls() -> None:
         ]
     )
     assert (group.outcome, group.outcome_count) == ("error", 1)
-    assert group.tools == "pay ×2, list"
+    assert group.tools == "list, pay ×2"
     assert group.servers == ["bank"]
     assert group.answerers == "rita"
     assert group.duration_ms == 1_100
@@ -73,7 +74,7 @@ def test_the_row_of_a_turn_sums_up_its_calls() -> None:
 
 def test_a_turn_with_a_running_call_has_no_duration_and_names_three_tools_at_most() -> None:
     turn = uuid4()
-    names = ("one", "two", "three", "four")
+    names = ("four", "three", "two", "one")
     entries = [build_entry(parent_id=turn, tool_name=name) for name in names]
     entries[0].row.duration_ms = None
     (group,) = group_turns(entries)

@@ -292,6 +292,10 @@ def test_a_session_approval_is_valid_until_revoked(
     administrator = factories.build_administrator(acme)
     sessions.send_message(administrator, session, f'/{ECHO} {{"text": "two"}}')
     assert run_to_rest(session) == Session.Status.DONE
+    rows = AuditRow.objects.filter(event_type="call", outcome="ok").order_by("seq")
+    details = [json.loads(row.opened)["details"] for row in rows]
+    assert [entry["approval_id"] for entry in details] == ["session"] * 2
+    assert {entry["approved_by"] for entry in details} == {SessionApproval.objects.get().granted_by}
     revoke_session_approval(reviewer, SessionApproval.objects.get())
     sessions.send_message(administrator, session, f'/{ECHO} {{"text": "three"}}')
     assert run_to_rest(session) == Session.Status.WAITING
