@@ -406,7 +406,7 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
     rules = list_matching_rules(approval) if approval.is_answerable(now) else []
     marks = {name: text for match in rules for name, text in match.conditions.items()}
     lines = highlight_json_lines(approval.arguments, marks)
-    size = len(_format_arguments(approval))
+    size = len(format_arguments(approval))
     return {
         "approval": approval,
         "state": approval.get_state_at(now),
@@ -425,7 +425,7 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
         "earlier": count_earlier_answers(approval),
         "lines": lines,
         "argument_changes": list_argument_changes(approval),
-        "editable_arguments": _format_arguments(approval),
+        "editable_arguments": format_arguments(approval),
         "size": size,
         "cut": size > MAX_SHOWN_LENGTH,
     }
@@ -465,7 +465,7 @@ def show_approval(visit: ObjectRequest) -> HttpResponseBase:
 @ApprovalAdmin.add_page("arguments", required_actions=READERS)
 def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
     """Return all arguments as a file, with secrets masked."""
-    response = HttpResponse(_format_arguments(visit.object), content_type="application/json")
+    response = HttpResponse(format_arguments(visit.object), content_type="application/json")
     response["Content-Disposition"] = f'attachment; filename="{visit.object.pk}.json"'
     response["Cache-Control"] = "no-store"
     return response
@@ -506,6 +506,7 @@ def find_definition(approval: Approval) -> ApprovalDefinition | None:
     return ApprovalDefinition(definition, changed=definition.digest != approval.definition_digest)
 
 
-def _format_arguments(approval: Approval) -> str:
+def format_arguments(approval: Approval) -> str:
+    """Return the arguments as an approver reads and edits them, with secrets masked."""
     value: Any = approval.arguments
     return json.dumps(value, indent=2, ensure_ascii=False)

@@ -12,8 +12,13 @@ from uuid import UUID
 from django.db.models import Count, Max, Q
 from django.utils import timezone
 
-from agents.admin.approvals import LABEL_TEXTS, list_argument_changes
-from agents.admin.audit_entries import load_approvals
+from agents.admin.approvals import (
+    LABEL_TEXTS,
+    MAX_SHOWN_LENGTH,
+    format_arguments,
+    list_argument_changes,
+)
+from agents.admin.audit_entries import AnsweredApproval, CoveringApproval, load_approvals
 from agents.admin.elicitations import ElicitationForm, build_form
 from agents.approvals.services import is_own_call
 from agents.budgets.services import BudgetUse, list_session_budget_use
@@ -57,6 +62,10 @@ class StepRow:
     tool: ToolName | None = None
     # The end of a turn for the error of the model turn above it.
     repeats_error: bool = False
+    # The approval of the tool for the session that covered the call.
+    covering_approval: CoveringApproval | None = None
+    # A message that was sent while the agent worked on an earlier one.
+    is_interjection: bool = False
 
     @property
     def elicitation_form(self) -> ElicitationForm | None:
@@ -116,6 +125,14 @@ class StepRow:
     @property
     def arguments(self) -> Any:
         return self.step.payload.get("arguments")
+
+    @property
+    def editable_arguments(self) -> str:
+        """Return the arguments to change before approval; blank if they can't be changed here."""
+        if self.approval is None or not self.approval.may_be_changed or self.is_own_call:
+            return ""
+        text = format_arguments(self.approval)
+        return text if len(text) <= MAX_SHOWN_LENGTH else ""
 
     @property
     def argument_changes(self) -> list[tuple[str, str]]:
@@ -253,6 +270,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, processed_at=None)
     replacements = _list_replacements(session, steps)
     versions = _group_versions(replacements)
+    interjections = _find_interjections(session, steps)
     lines = tuple(
         StepRow(
             shown_step,
@@ -265,6 +283,8 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             elicitation=elicitations.get(shown_step.pk),
             tool=tools.get(shown_step.payload.get("name")),
             repeats_error=_repeats_error(session, steps, shown_step),
+            covering_approval=_get_covering_approval(shown_step, answers),
+            is_interjection=shown_step.seq in interjections,
         )
         for shown_step in steps
         if _should_show(shown_step)
@@ -336,10 +356,38 @@ def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any
     }
 
 
-def _get_answer(step: Step, approvals: Mapping[UUID, Approval | str | None]) -> Approval | None:
+def _get_answer(step: Step, approvals: Mapping[UUID, AnsweredApproval]) -> Approval | None:
     """Return the answered approval of a call that ended."""
     approval = approvals.get(step.call_id) if step.call_id else None
     return approval if isinstance(approval, Approval) and approval.decided_by else None
+
+
+def _get_covering_approval(
+    step: Step, approvals: Mapping[UUID, AnsweredApproval]
+) -> CoveringApproval | None:
+    approval = approvals.get(step.call_id) if step.call_id else None
+    return approval if isinstance(approval, CoveringApproval) else None
+
+
+def _find_interjections(session: Session, steps: Sequence[Step]) -> set[int]:
+    """Return the messages that the model read before it answered an earlier one.
+
+    At most one query: if the first step is a message, for the step before it.
+    """
+    if not steps:
+        return set()
+    is_working = False
+    if steps[0].kind == Step.Kind.MESSAGE and steps[0].seq > 1:
+        before = session.steps.filter(seq=steps[0].seq - 1).first()
+        is_working = before is not None and before.kind in (Step.Kind.CALL, Step.Kind.MODEL)
+    found = set()
+    for step in steps:
+        if step.kind == Step.Kind.MESSAGE and is_working and "replaces" not in step.payload:
+            found.add(step.seq)
+        is_working = step.kind in (Step.Kind.CALL, Step.Kind.MODEL) or (
+            is_working and step.kind != Step.Kind.END
+        )
+    return found
 
 
 def _find_waiting_forms(
@@ -388,7 +436,9 @@ def _repeats_error(session: Session, steps: Sequence[Step], end: Step) -> bool:
 
 
 def _should_show(step: Step) -> bool:
-    """Return False for model turns that only requested calls: the calls are shown."""
+    """Return False for model turns that only requested calls, and for ends after an answer."""
+    if step.kind == Step.Kind.END:
+        return "code" in step.payload or "output" in step.payload
     if step.kind != Step.Kind.MODEL or step.state == Step.State.INTENT:
         return True
     return bool(step.payload.get("text") or step.state != Step.State.DONE)

@@ -244,7 +244,7 @@ async def _append_notices(lease: SessionLease, context: RunContext) -> None:
         reason = context.no_tools_reason
         text = f"{format_message('The agent has no tools now.')} {reason}"
         no_tools = {"code": "no_tools", "why": reason.code, "text": text}
-        await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, no_tools)
+        await get_runtime().run_orm(step_store.append_notice_once, lease, no_tools)
 
 
 async def _execute_session(lease: SessionLease, context: RunContext) -> dict[str, Any] | None:

@@ -64,6 +64,15 @@ def append_step(
     return step
 
 
+def append_notice_once(lease: SessionLease, payload: dict[str, Any]) -> None:
+    """Append a notice, unless the session's latest step but its messages and answers says it."""
+    silent_kinds = (Step.Kind.MESSAGE, Step.Kind.MODEL, Step.Kind.END)
+    steps = Step.objects.filter(session=lease.session_id).exclude(kind__in=silent_kinds)
+    latest_step = steps.order_by("-seq").first()
+    if latest_step is None or latest_step.payload != payload:
+        append_step(lease, Step.Kind.NOTICE, payload)
+
+
 def append_notice(lease: SessionLease, payload: Mapping[str, Any], **counts: int) -> None:
     """Append a notice and add `counts` to the session; raises `LeaseLost`."""
     step = build_step(Step.Kind.NOTICE, payload)

@@ -127,6 +127,28 @@
     button.click();
   }
 
+  // The form of an answer opens above the field for messages.
+  function showAnswer(event) {
+    if (!event.target.matches(".bb-answer[open]")) return;
+    const form = event.target.querySelector("form");
+    form.style.scrollMarginBottom = `${document.querySelector("[data-chat-dock]")?.offsetHeight ?? 0}px`;
+    form.scrollIntoView({ block: "nearest" });
+  }
+
+  // Arguments that aren't a JSON object would be lost with the page.
+  function checkJson(event) {
+    const field = event.target;
+    if (!field.matches("[data-json]")) return;
+    let value = null;
+    try {
+      value = JSON.parse(field.value);
+    } catch {
+      // not JSON
+    }
+    const isObject = value !== null && typeof value === "object" && !Array.isArray(value);
+    field.setCustomValidity(isObject ? "" : field.dataset.json);
+  }
+
   function closeAnswer(answer) {
     if (!answer) return;
     answer.open = false;
@@ -224,6 +246,8 @@
     queryAll("[data-live]").forEach(setUpJump);
     if (document.querySelector("[data-chat-dock]")) setUpHead();
     document.addEventListener("keydown", answerByKey, true);
+    document.addEventListener("input", checkJson);
+    document.addEventListener("toggle", showAnswer, true);
     showElapsedTimes();
     const observer = new MutationObserver(showElapsedTimes);
     for (const dock of queryAll("[data-chat-dock]")) observer.observe(dock, { childList: true });

@@ -138,8 +138,8 @@ def test_an_answered_call_has_the_time_of_its_answer_and_the_servers_name_of_its
     session, approval = factories.create_waiting_session(helper)
     answer = {"state": "approved", "decided_by": "Jonas"}
     Approval.objects.filter(pk=approval.pk).update(
-        created_at=datetime(2026, 3, 2, 7, 33, 21, tzinfo=UTC),
-        decided_at=datetime(2026, 3, 2, 7, 34, 25, tzinfo=UTC),
+        created_at=datetime(2020, 3, 2, 7, 33, 21, tzinfo=UTC),
+        decided_at=datetime(2020, 3, 2, 7, 34, 25, tzinfo=UTC),
         own_name="get-sum",
         rule="policy:allowlist:ask mcp:get-sum",
         reason="The rule `ask mcp:get-sum` requires approval for `mcp_web_get_sum`.",
@@ -148,8 +148,8 @@ def test_an_answered_call_has_the_time_of_its_answer_and_the_servers_name_of_its
     message = {"kind": Step.Kind.MESSAGE, "state": Step.State.DONE, "payload": {"text": "Add"}}
     session.steps.create(seq=0, **message)
     text = admin_client.get_text(reviewer.get(PAGE, approval.pk))
-    assert "get-sum approved 03-02 07:34:25" in text
-    assert "Answered 2026-03-02 07:34:25 UTC" in text
+    assert "get-sum approved 2020-03-02 07:34" in text
+    assert "Answered 2020-03-02 07:34:25 UTC" in text
     assert "A rule of the policy requires approval for the tool get-sum ." in text
     assert "mcp_web_get_sum" not in text
 
@@ -548,7 +548,8 @@ def test_the_chat_shows_the_approval_inline_and_reloads(
     page = reviewer.get("agents_session_change", approval.session_id)
     assert 'value="approve"' in page
     assert 'data-rests="waiting"' in page
-    assert "Approve with changes…" in admin_client.get_text(page)
+    form = page.partition('value="approve_changed"')[0].rpartition("<form")[2]
+    assert 'name="arguments"' in form
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     assert 'value="approve"' not in auditor.get("agents_session_change", approval.session_id)
     reviewer.post(ANSWER, approval.pk, answer="approve")

@@ -353,13 +353,13 @@ def test_an_approved_call_is_listed_once_with_its_approver(
 def test_a_call_that_a_session_approval_covers_names_who_approved_it_and_when(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
-    approval = {"approved_by": "Jonas", "approved_at": "2026-02-03T04:05:06+00:00"}
+    approval = {"approved_by": "Jonas", "approved_at": "2020-02-03T04:05:06+00:00"}
     call = create_call(acme, decision="ask", details={"approval_id": "session", **approval})
     old_call = create_call(acme, decision="ask", details={"approval_id": "session"})
     rows = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
     assert "Jonas · for the session" in rows
     panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(call.pk)))
-    assert "Approved by Jonas for the session, Feb 3, 04:05:06" in panel
+    assert "Approved by Jonas for the session, 2020-02-03 04:05" in panel
     # Entries of earlier versions don't have the name.
     panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(old_call.pk)))
     assert "Approved by for the session" in panel

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db.models import QuerySet
 from django.template.loader import render_to_string
 from django.utils import timezone, translation
 
@@ -20,6 +21,7 @@ from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.text.pdf_files import MAX_PDF_BYTES
+from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -231,6 +233,50 @@ def test_a_chat_says_once_that_its_agent_has_no_tools(
     auditor = admin_client.sign_in(session.organization, Role.AUDITOR)
     notice = auditor.get("agents_session_steps", session.pk).partition('data-kind="notice"')[2]
     assert attach_url not in notice.partition("</article>")[0]
+
+
+def test_an_answer_has_its_time_and_no_line_that_it_is_completed(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "model", text="It is noon.")
+    create_step(session, "end", answer="It is noon.")
+    steps = operator.get("agents_session_steps", session.pk)
+    assert 'data-kind="end"' not in steps
+    reply = steps.partition('data-kind="model"')[2].partition("</article>")[0]
+    assert "<time" in reply
+    create_step(session, "end", output={"hour": 12})
+    assert "hour" in operator.get("agents_session_steps", session.pk)
+
+
+def test_a_message_that_the_model_read_during_a_turn_says_so(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "message", text="first", by="ada")
+    create_step(session, "call", name="time", arguments={})
+    create_step(session, "message", text="second", by="ada")
+    create_step(session, "model", text="It is noon.")
+    create_step(session, "end")
+    create_step(session, "message", text="third", by="ada")
+    principal = factories.build_administrator(session.organization)
+    for after in (0, 2):
+        lines = load_steps(session, principal, after).lines
+        assert [line.step.seq for line in lines if line.is_interjection] == [3]
+    page = admin_client.get_text(operator.get("agents_session_steps", session.pk))
+    assert page.count("sent while the agent was working") == 1
+
+
+def test_a_call_names_who_approved_its_tool_for_the_session(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    step = create_step(session, "call", name="pay", arguments={})
+    approval = {"approved_by": "Jonas", "approved_at": timezone.now().isoformat()}
+    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)  # the model's own manager refuses
+    columns = {"seq": 1_000, "digest": "0" * 64, "opened_at": timezone.now(), "decision": "ask"}
+    opened = json.dumps({"details": {"approval_id": "session", **approval}})
+    columns |= {"id": step.call_id, "event_type": "call", "outcome": "ok", "opened": opened}
+    rows.bulk_create([AuditRow(organization_id=session.organization_id, **columns)])
+    page = admin_client.get_text(operator.get("agents_session_steps", session.pk))
+    assert "Approved for the session by Jonas, just now" in page
 
 
 def test_a_page_marks_steps_that_later_pages_replace(

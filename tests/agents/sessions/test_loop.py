@@ -104,6 +104,20 @@ def test_a_session_continues_with_the_next_message(workshop, run):
     assert len(list_steps(session, Step.Kind.END)) == 2
 
 
+def test_a_missing_tool_is_reported_once_until_a_call_was_made(acme, helper, workshop, run):
+    administrator = factories.build_administrator(acme)
+    set_policy(administrator, helper, PolicySpec("none"))
+    session = run("one")
+    run("two", session)
+    assert len(list_steps(session, Step.Kind.NOTICE)) == 1
+    set_policy(administrator, helper, PolicySpec("all"))
+    run('/mcp_workshop_echo {"text": "hi"}', session)
+    set_policy(administrator, helper, PolicySpec("none"))
+    run("three", session)
+    notices = list_steps(session, Step.Kind.NOTICE)
+    assert [notice.payload.get("code") for notice in notices].count("no_tools") == 2
+
+
 def test_an_unreachable_server_is_reported_and_the_session_continues(acme, helper, workshop, run):
     unreachable = factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "gone")
     factories.attach_server(factories.build_administrator(acme), helper, unreachable)

@@ -1,15 +1,17 @@
 """Times in the time zone of the reader."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+import time_machine
 from django.utils import translation
 
 from bonobot.core.i18n import time_zones
 
 WINTER, SUMMER = (datetime(2026, month, 1, 23, 30, 5, tzinfo=UTC) for month in (1, 7))
+YEAR = timedelta(days=365)
 
 
 @pytest.fixture(autouse=True)
@@ -41,10 +43,17 @@ def test_seconds_are_shown_on_request() -> None:
     assert time_zones.format_datetime(WINTER, seconds=True) == "2026-01-01 23:30:05 UTC"
 
 
+def test_times_of_a_log_have_the_day_unless_it_is_today() -> None:
+    with time_machine.travel(SUMMER, tick=False):
+        assert time_zones.format_time_of_day(SUMMER) == "23:30:05"
+        assert time_zones.format_time_of_day(WINTER) == "Jan 1, 23:30:05"
+        assert time_zones.format_time_of_day(WINTER - YEAR) == "2025-01-01 23:30"
+
+
 def test_dates_have_the_order_of_the_readers_language() -> None:
     with translation.override("de"):
         assert time_zones.format_datetime(WINTER) == "01.01.2026 23:30 UTC"
-        assert time_zones.format_time_of_day(WINTER).startswith("1. Jan, 23:30:05")
+        assert time_zones.format_time_of_day(WINTER - YEAR) == "01.01.2025 23:30"
         assert time_zones.get_zone_name() == "UTC"
 
 
