@@ -89,7 +89,6 @@ DEFAULT_MODES = (
     (ToolPolicy.Mode.ALL, _("All"), _("All approved tools.")),
 )
 CONDITION_SEPARATOR = " when "
-MAX_SUGGESTED = 500  # tool names
 PAGE_SIZE = 200  # rows; with more, each group loads its rows when it is opened
 NO_RULE = "none"
 BUILTIN_GROUP = "builtin"
@@ -414,7 +413,6 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
         editor=build_policy_editor(load_agent_scope(snapshot, agent), stored_policy, draft_policy),
         groups=build_tool_groups(matching_tools, form_data.tool_rules, posted),
         preview_query=f"?{urlencode({'q': search_text})}",
-        tool_names=[tool.name for tool in tools[:MAX_SUGGESTED]],
         match_count=len(matching_tools),
         many=len(tools) > PAGE_SIZE,
         q=search_text,

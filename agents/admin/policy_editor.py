@@ -1,5 +1,6 @@
 """The editor of a policy: its rules by effect, and the tools and agents that changes affect."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,8 +33,10 @@ from agents.policies.services import (
     Owner,
     PolicySpec,
     RuleSpec,
+    format_rule_name,
     get_organization_id,
     list_entry_rules,
+    map_tool_names,
 )
 from bonobot.accounts.models import Organization
 from bonobot.core.text.canonical_json import to_canonical_json
@@ -41,6 +44,7 @@ from mcp_servers.models import Definition, Server
 
 USAGE_PERIOD = timedelta(days=30)
 MAX_CHANGED_TOOLS = 8
+MAX_TOOL_CHOICES = 1_000
 GROUP_TEXTS: Mapping[str, Any] = {
     "deny": _("Calls are denied"),
     "ask": _("A person approves each call"),
@@ -125,6 +129,35 @@ def load_scope(owner: Owner) -> PolicyScope:
 
 
 @dataclass(frozen=True)
+class ToolChoice:
+    """What a rule can be about: `name` is blank for all tools of the server, or of any server."""
+
+    rule: str
+    name: str
+    server: str
+
+
+def list_tool_choices(scope: PolicyScope) -> list[ToolChoice]:
+    """Return each server of a scope with its tools, then built-in tools (two queries)."""
+    slugs = dict(Server.objects.filter(pk__in=scope.server_names).values_list("pk", "slug"))
+    rule_names = map_tool_names(scope.owner)
+    tools: dict[UUID | None, list[str]] = defaultdict(list)
+    for tool in scope.tools:
+        tools[tool.server_id].append(tool.own_name)
+    choices = []
+    for server_id, server in sorted(scope.server_names.items(), key=lambda item: item[1]):
+        slug = slugs.get(server_id)
+        if slug is None:  # deleted meanwhile
+            continue
+        choices.append(ToolChoice(format_rule_name(slug, "*"), "", server))
+        for name in sorted(tools[server_id]):
+            rule_name = rule_names.get((server_id, name)) or format_rule_name(slug, name)
+            choices.append(ToolChoice(rule_name, name, server))
+    choices += [ToolChoice(name, name, "") for name in sorted(tools[None])]
+    return choices[:MAX_TOOL_CHOICES]
+
+
+@dataclass(frozen=True)
 class EditedRule:
     """A rule as a row: `tool` and `when` as people write them, `words` say when it applies.
 
@@ -190,6 +223,13 @@ class PolicyEditor:
     changed_tools: tuple[ChangedTool, ...] = ()
     mode: str = ""
     problem: bool = field(default=False)
+    scope: PolicyScope | None = None
+
+    @property
+    def tool_choices(self) -> str:
+        """What a rule can be about, as JSON for the script of the dialog."""
+        choices = list_tool_choices(self.scope) if self.scope else []
+        return json.dumps([vars(choice) for choice in choices])
 
     @property
     def total(self) -> int:
@@ -247,6 +287,7 @@ def build_policy_editor(scope: PolicyScope, stored: PolicySpec, draft: PolicySpe
         _list_changed_tools(scope, before, after, verdicts),
         draft.mode,
         has_problem,
+        scope,
     )
 
 

@@ -14,7 +14,6 @@ from django.utils import timezone
 
 from agents.admin.approvals import (
     LABEL_TEXTS,
-    MAX_SHOWN_LENGTH,
     format_arguments,
     list_argument_changes,
 )
@@ -29,6 +28,7 @@ from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.history import is_superseded
 from agents.sessions.partial_output import TEXT_FIELDS
 from bonobot.accounts.principals import Principal
+from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH
 from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES

@@ -381,4 +381,9 @@ def format_rule(rule: ToolRule, tool_names: dict[tuple[UUID, str], str]) -> str:
     if rule.server is None:
         return "mcp_*"
     tool_name = tool_names.get((rule.server.pk, rule.pattern))
-    return tool_name or build_rule_name(rule.server.slug, rule.pattern, _get_style())
+    return tool_name or format_rule_name(rule.server.slug, rule.pattern)
+
+
+def format_rule_name(server_slug: str, pattern: str) -> str:
+    """Return what a rule about tools of a server is called, such as `mcp_github_delete_*`."""
+    return build_rule_name(server_slug, pattern, _get_style())

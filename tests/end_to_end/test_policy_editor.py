@@ -129,10 +129,10 @@ def test_rules_are_edited_in_a_dialog_with_their_effect(
         expect(dialog).to_be_hidden()
         page.get_by_label("Edit the rule mcp_web_drop_*").click()
         dialog.get_by_text("Deny", exact=True).click()
-        dialog.get_by_label("Condition").fill("[")
+        dialog.locator("textarea").fill("[")
         dialog.get_by_role("button", name="Apply").click()
         expect(dialog.get_by_role("alert")).to_contain_text("must be a JSON object")
-        dialog.get_by_label("Condition").fill("")
+        dialog.locator("textarea").fill("")
         dialog.get_by_role("button", name="Apply").click()
         expect(effect).to_contain_text("2 tools change their decision", timeout=PATIENCE_MS)
         expect(bar).to_contain_text("mcp_web_drop_*: was ask")
@@ -144,9 +144,15 @@ def test_rules_are_edited_in_a_dialog_with_their_effect(
         expect(bar).to_contain_text("1 unsaved change", timeout=PATIENCE_MS)
 
         page.get_by_role("button", name="Add rule").click()
+        dialog.get_by_label("Tool or pattern").fill("web add")
+        expect(dialog.locator("[role=option]")).to_have_text("addweb")
         dialog.get_by_label("Tool or pattern").fill("read_result")
-        dialog.get_by_label("Condition").fill('{"required": ["a"]}')
-        page.keyboard.press("Tab")
+        expect(dialog.locator("[role=option]")).to_have_text("read_resultbuilt-in")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        expect(dialog.locator("[role=listbox]")).to_be_hidden()
+        dialog.get_by_label("Argument").fill("a")
+        dialog.get_by_label("Comparison").select_option("is set")
         dialog.get_by_role("button", name="Apply").click()
         expect(bar).to_contain_text("read_result: new ask", timeout=PATIENCE_MS)
         faults += check_page(page)
@@ -155,5 +161,6 @@ def test_rules_are_edited_in_a_dialog_with_their_effect(
     get_writer().close()
     policy = load_policy_spec(agent)
     assert policy.deny == ("mcp_web_drop_*",)
-    assert set(policy.ask) == {"mcp_web_add", RuleSpec("read_result", {"required": ["a"]})}
+    condition = {"properties": {"a": {}}, "required": ["a"]}
+    assert set(policy.ask) == {"mcp_web_add", RuleSpec("read_result", condition)}
     assert not faults, "\n".join(faults)

@@ -328,7 +328,7 @@ def _get_day_span(day: date) -> tuple[datetime, datetime]:
 
 def build_time_filters(since: datetime, until: datetime | None = None) -> dict[str, str]:
     """Return the parameters of the audit list for a time from `since` to before `until`."""
-    filters = {}
+    filters: dict[str, str] = {}
     last = until - timedelta(microseconds=1) if until else None
     for end, moment in (("from", since), ("to", last)):
         if moment:

@@ -1,5 +1,6 @@
 """The editor of a policy: rules by effect, what they match, and what changes decide."""
 
+import json
 import re
 
 import pytest
@@ -203,3 +204,20 @@ def test_the_organizations_rules_show_what_each_agents_policy_decides(acme, help
     defaults = admin_client.get_text(owner.get("organization_policy_defaults"))
     assert "tools of servers" in defaults
     assert "built-in tools" not in defaults
+
+
+def test_a_rule_can_be_about_each_server_its_tools_and_built_in_tools(acme, helper):
+    for owner in (helper, acme):
+        stored = load_policy_spec(owner)
+        choices = json.loads(build_policy_editor(load_scope(owner), stored, stored).tool_choices)
+        tools = ["add", "drop_one", "drop_two"]
+        assert choices[:4] == [
+            {"rule": "mcp_web_*", "name": "", "server": "web"},
+            *({"rule": f"mcp_web_{name}", "name": name, "server": "web"} for name in tools),
+        ]
+        assert {"rule": "read_result", "name": "read_result", "server": ""} in choices[4:]
+        set_policy(
+            factories.build_administrator(acme),
+            owner,
+            PolicySpec("all", deny=tuple(choice["rule"] for choice in choices)),
+        )
