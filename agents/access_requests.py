@@ -24,7 +24,7 @@ from agents.agent_tools.settings import (
 )
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.flow_labels.text_labels import label_text
-from agents.models import AccessRequest, Agent
+from agents.models import AccessRequest, Agent, ToolName
 from agents.models.access_requests import (
     MAX_REASON_LENGTH,
     MAX_TARGET_LENGTH,
@@ -58,6 +58,7 @@ from mcp_servers.presets.services import build_server_spec
 from mcp_servers.services import create_server
 
 MAX_NAMES_SHOWN = 5
+MAX_SUGGESTED_NAMES = 500
 RECENTLY_ANSWERED = timedelta(days=7)
 # Answering requires one of these. A person who can approve calls but not manage agents, a reviewer,
 # approves with the permissions of an operator, limited to what was requested.
@@ -242,6 +243,32 @@ def is_requester(principal: Principal, access_request: AccessRequest) -> bool:
         access_request.requested_by_kind,
         access_request.requested_by_id,
     )
+
+
+def list_requestable_names(principal: Principal) -> dict[str, list[str]]:
+    """Return names that a person can request, by kind, sorted (four queries).
+
+    They are the other agents of the organization, servers and presets, and tools of the person's
+    agents.
+    """
+    organization_id = principal.organization_id
+    own_agents = Agent.objects.visible_to(principal)
+    agents = Agent.objects.for_organization(organization_id).enabled().exclude(pk__in=own_agents)
+    pool = Server.objects.for_organization(organization_id).in_organization_pool()
+    presets = Preset.objects.available_to(organization_id).enabled_for(organization_id)
+    tools = ToolName.objects.filter(agent__in=own_agents)
+    names = {
+        AccessRequest.Kind.SERVER: {
+            *pool.values_list("name", flat=True),
+            *presets.values_list("name", flat=True),
+        },
+        AccessRequest.Kind.TOOL: set(tools.values_list("own_name", flat=True)),
+        AccessRequest.Kind.AGENT: set(agents.values_list("name", flat=True)),
+    }
+    return {
+        str(kind): sorted(kind_names, key=str.lower)[:MAX_SUGGESTED_NAMES]
+        for kind, kind_names in names.items()
+    }
 
 
 def find_server(access_request: AccessRequest) -> Server | None:

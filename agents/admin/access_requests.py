@@ -27,6 +27,7 @@ from agents.access_requests import (
     find_server,
     find_tool,
     is_requester,
+    list_requestable_names,
 )
 from agents.admin.agents import READERS
 from agents.admin.approvals import MAX_ANSWERED, PartialNameFilter, PersonRequestAdmin
@@ -68,8 +69,8 @@ class AccessRequestForm(forms.Form):
     target = forms.CharField(
         label=_("Name"),
         max_length=MAX_TARGET_LENGTH,
-        widget=TextInput,
-        help_text=_("The name of the server, tool, or agent, such as GitHub."),
+        widget=TextInput(attrs={"data-lists": "kind", "autocomplete": "off"}),
+        help_text=_("Select a name, or enter that of a server, tool, or agent to add."),
     )
     agent = forms.ChoiceField(
         label=_("For agent"),
@@ -215,6 +216,7 @@ class AccessRequestAdmin(PersonRequestAdmin):
             "access_requests/add.html",
             title=_("Request access"),
             form=form,
+            names=list_requestable_names(principal),
             opts=self.opts,
         )
 

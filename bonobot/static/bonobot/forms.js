@@ -84,6 +84,11 @@
       const row = part.matches("input, select, textarea") ? part.closest(".form-row") : part;
       (row ?? part).hidden = !isShown && !row?.querySelector(".errorlist");
     }
+    // Suggestions that depend on a choice: data-lists="kind" uses the list #kind-server if that is selected.
+    for (const field of queryAll("[data-lists]", root)) {
+      const name = field.dataset.lists;
+      field.setAttribute("list", `${name}-${new FormData(field.form).get(name)}`);
+    }
   }
 
   function editPairs(event) {

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from agents.models import AccessRequest, Agent
+from agents.models import AccessRequest, Agent, ToolName
+from bonobot.accounts.models import Membership
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset
 from tests import admin_client, factories
@@ -123,3 +124,24 @@ def test_a_request_that_cant_be_set_up_can_only_be_denied(
             page, admin_client.build_url("mcp_servers_server_presets")
         )
         assert bool(add_link) == (role is Role.OPERATOR and kind == "server")
+
+
+def test_the_form_suggests_names_that_the_member_can_request() -> None:
+    acme = factories.create_organization()
+    factories.create_agent(factories.create_organization("other"), "foreign")
+    own_agent, other_agent = (factories.create_agent(acme, slug) for slug in ("mine", "theirs"))
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    own_agent.members.add(
+        *Membership.objects.filter(role=Role.MEMBER).values_list("user", flat=True)
+    )
+    server = admin_client.create_web_server(acme)
+    factories.attach_server(factories.build_administrator(acme), own_agent, server)
+    ToolName.objects.create(
+        organization=acme, agent=own_agent, server=server, own_name="echo", name="mcp_web_echo"
+    )
+    page = member.get("agents_accessrequest_add")
+    lists = dict(re.findall(r'<datalist id="kind-(\w+)">(.*?)</datalist>', page, re.DOTALL))
+    names = {kind: re.findall(r'value="([^"]*)"', text) for kind, text in lists.items()}
+    assert names["agent"] == [other_agent.name]
+    assert names["tool"] == ["echo"]
+    assert server.name in names["server"]
