@@ -53,13 +53,17 @@ class PaletteEntry:
 
 
 def search_palette(principal: Principal, navigation: Navigation, query: str) -> list[PaletteEntry]:
-    """Return the entries that match all words, screens and actions first."""
+    """Return the entries that match all words, screens and actions first.
+
+    Without words, these are all screens and actions, and the first agents.
+    """
     words = query[:MAX_QUERY_LENGTH].lower().split()
     local_entries = [*_list_screens(navigation), *_list_actions(principal)]
     matches = [
         entry for entry in local_entries if all(word in entry.title.lower() for word in words)
     ]
-    return [*matches, *(_search_objects(principal, words) if words else ())]
+    search = _search_objects if words else _search_agents
+    return [*matches, *search(principal, words)]
 
 
 def search_documentation(query: str) -> list[PaletteEntry]:
@@ -108,8 +112,7 @@ def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteE
         servers = Server.objects.for_organization(organization_id)
         yield from _search_rows(servers, words, "dns", "mcp_servers_server_change", _("server"))
         yield from _search_tools(servers, words)
-    agents = Agent.objects.visible_to(principal)
-    yield from _search_rows(agents, words, "smart_toy", "agents_agent_change", _("agent"))
+    yield from _search_agents(principal, words)
     skills = Skill.objects.visible_to(principal)
     yield from _search_rows(skills, words, "school", "agents_skill_change", _("skill"))
     workflows = Workflow.objects.visible_to(principal)
@@ -120,6 +123,12 @@ def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteE
     yield from _search_rows(
         sessions, words, "forum", "agents_session_change", _("session"), "title"
     )
+
+
+def _search_agents(principal: Principal, words: list[str]) -> Iterator[PaletteEntry]:
+    """Yield the agents; each opens its chat."""
+    agents = Agent.objects.visible_to(principal).order_by("name")
+    yield from _search_rows(agents, words, "smart_toy", "agents_agent_change", _("agent"))
 
 
 def _search_tools(servers: QuerySet[Server], words: list[str]) -> Iterator[PaletteEntry]:

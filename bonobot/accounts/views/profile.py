@@ -41,8 +41,7 @@ class ProfileForm(forms.ModelForm):
         required=False,
         widget=Select,
         help_text=_(
-            "Times are shown in this time zone. Days in reports and budgets, and times in "
-            "filters, use UTC."
+            "Times, also in filters, use this time zone. Days in reports and budgets use UTC."
         ),
     )
 

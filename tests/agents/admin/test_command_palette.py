@@ -49,6 +49,7 @@ def test_a_member_finds_only_their_agents(acme: Organization) -> None:
     assert "mcp_servers" not in page
     assert "agents/agent/" not in page
     agent.members.add(member.user)
+    assert admin_client.build_url("agents_agent_change", agent.pk) in member.get("palette")
     assert admin_client.build_url("agents_agent_change", agent.pk) in member.get(
         "palette", q="weather"
     )
