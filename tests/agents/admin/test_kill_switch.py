@@ -75,6 +75,12 @@ def test_the_enabled_kill_switch_is_shown_on_every_page(acme, session, owner):
     assert "is halted" not in admin_client.get_text(owner.get("index"))
 
 
+def test_without_sessions_the_kill_switch_does_not_offer_to_cancel_any(owner):
+    page = admin_client.get_text(owner.get("organization_kill_switch"))
+    assert "denies every call" in page
+    assert "cancels" not in page
+
+
 def test_other_roles_see_the_kill_switch_and_who_can_use_it(acme):
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     page = reviewer.get("organization_kill_switch")

@@ -200,7 +200,7 @@ def test_the_organizations_rules_show_what_each_agents_policy_decides(acme, help
     owner = admin_client.sign_in(acme, Role.OWNER, "olga")
     text = admin_client.get_text(owner.get("organization_policy"))
     assert "tools of servers and built-in tools" in text
-    assert re.search(r"Agent's policy \d", text)
+    assert re.search(r"Per agent \d", text)
     defaults = admin_client.get_text(owner.get("organization_policy_defaults"))
     assert "tools of servers" in defaults
     assert "built-in tools" not in defaults
