@@ -4,6 +4,7 @@ A modern request carries all of it. For a client of the handshake era, a session
 holds its capabilities, log level and watched resources.
 """
 
+import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
+from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 from mcp.server.session import ServerSession
@@ -68,9 +70,12 @@ class GatewaySession:
     # The keys that own its connections; other sessions may share the second.
     holders: tuple[str, ...] = ()
     pending_count: int = 0
-    # Its row, and the watched resources in it when it was read last.
+    # Its row, and the watched resources in it as far as this process has read or written them.
     state_id: UUID | None = None
     stored_uris: frozenset[str] = frozenset()
+    saving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # Incremented when a save starts and when it ends, so it is odd during a save.
+    save_count: int = 0
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
     protocol_version: str = ""
@@ -202,15 +207,28 @@ class GatewaySessionStore:
         session.state_id, session.log_level = state.pk, state.log_level
         session.list_digests = dict(state.list_digests)
         session.capabilities = state.params.get("capabilities") or {}
-        await self.sync_session(session_id, state)
+        await self.sync_session(session_id, state, session.save_count)
         for uri, known_state in state.watched.items():
             if uri in session.watched:
                 session.watched[uri].state = known_state
 
-    async def sync_session(self, session_id: str, state: GatewaySessionState) -> None:
-        """Apply what a session's client changed in other processes."""
+    def get_save_count(self, session_id: str) -> int:
+        """Return a session's save count, to pass to `sync_session` with a row that is read next."""
+        session = self._sessions.get(session_id)
+        return session.save_count if session is not None else 0
+
+    async def sync_session(
+        self, session_id: str, state: GatewaySessionState, save_count: int
+    ) -> None:
+        """Apply what a session's client changed in other processes.
+
+        Ignores a row that may be older than what this process saved: if a save was in progress at
+        `save_count`, or began since.
+        """
         session = self._sessions.get(session_id)
         if session is None or session.caller is None:
+            return
+        if save_count % 2 or save_count != session.save_count:
             return
         session.log_level = state.log_level
         stored_uris = frozenset(state.watched)
@@ -230,20 +248,33 @@ class GatewaySessionStore:
             if (resource := session.watched.pop(uri, None)) is not None
         )
 
-    async def save_session(self, inbound: GatewayRequest) -> None:
-        """Store a session's log level, watched resources and known lists for other processes."""
+    async def save_session(self, inbound: GatewayRequest, log_level: str | None = None) -> None:
+        """Store a session's watched resources and known lists, and `log_level` if given.
+
+        Only the resources that this process added or removed are changed.
+        """
         session = self._sessions.get(inbound.subscriber)
         if session is None or session.state_id is None:
             return
-        session.stored_uris = frozenset(session.watched)
-        watched = {uri: watched.state for uri, watched in session.watched.items()}
-        with suppress(*UNAVAILABLE_ERRORS):  # this process keeps it
-            await get_runtime().run_orm(
-                partial(update_state, session.state_id),
-                log_level=session.log_level,
-                watched=watched,
+        async with session.saving:
+            session.save_count += 1
+            watched = {uri: resource.state for uri, resource in session.watched.items()}
+            stored_uris = session.stored_uris
+            update = partial(
+                update_state,
+                session.state_id,
+                log_level=log_level,
                 list_digests=dict(session.list_digests),
+                watched=watched,
+                added_uris=watched.keys() - stored_uris,
+                removed_uris=stored_uris - watched.keys(),
             )
+            try:
+                with suppress(*UNAVAILABLE_ERRORS):  # this process keeps it
+                    if await get_runtime().run_orm(update):
+                        session.stored_uris = frozenset(watched)
+            finally:
+                session.save_count += 1
 
     def delete_all_sessions(self) -> None:
         """Delete all sessions."""
@@ -437,10 +468,34 @@ def find_state(session_id: str, caller: AuthenticatedClient) -> GatewaySessionSt
     return state
 
 
-def update_state(state_id: UUID, **values: Any) -> None:
-    """Store a session's log level, watched resources or known lists."""
-    if len(to_canonical_json(values)) <= MAX_STATE_SIZE:
-        GatewaySessionState.objects.filter(pk=state_id).update(**values)
+def update_state(
+    state_id: UUID,
+    *,
+    log_level: str | None,
+    list_digests: Mapping[Kind, str],
+    watched: Mapping[str, str | None],
+    added_uris: Collection[str],
+    removed_uris: Collection[str],
+) -> bool:
+    """Store a session's log level if given, known lists, and changes of its watched resources.
+
+    Return False if the session has ended or its state would be too large.
+    """
+    with transaction.atomic():
+        state = GatewaySessionState.objects.select_for_update().filter(pk=state_id).first()
+        if state is None:
+            return False
+        state.log_level = log_level or state.log_level
+        state.list_digests = dict(list_digests)
+        state.watched = {
+            uri: watched.get(uri, known_state)
+            for uri, known_state in state.watched.items()
+            if uri not in removed_uris
+        } | {uri: watched[uri] for uri in added_uris}
+        if len(to_canonical_json([state.list_digests, state.watched])) > MAX_STATE_SIZE:
+            return False
+        state.save(update_fields=["log_level", "list_digests", "watched"])
+    return True
 
 
 def delete_state(session_id: str, caller: AuthenticatedClient) -> None:

@@ -257,8 +257,9 @@ class GatewayDispatcher:
         return {**NO_CACHE_HINTS, **result, "cacheScope": "private"}
 
     async def _set_log_level(self, inbound: GatewayRequest) -> dict[str, Any]:
-        self.sessions.set_log_level(inbound, inbound.get_text("level"))
-        await self.sessions.save_session(inbound)
+        level = inbound.get_text("level")
+        self.sessions.set_log_level(inbound, level)
+        await self.sessions.save_session(inbound, log_level=level)
         return {}
 
     async def _subscribe(self, inbound: GatewayRequest) -> dict[str, Any]:

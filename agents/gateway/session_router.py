@@ -234,13 +234,19 @@ class SessionRouter:
             for state_id, (_, local) in sessions.items()
             if self._store.is_in_use(local.local_id)
         ]
+        save_counts = {
+            state_id: self._store.get_save_count(sessions[state_id][1].local_id)
+            for state_id in used_ids
+        }
         orm = get_runtime().run_orm
         states = await orm(client_sessions.load_live_states, list(sessions), used_ids)
         for state_id in sessions.keys() - states.keys():
             await self._end_local(sessions[state_id][0])
         for state_id in used_ids:
             if state_id in states:
-                await self._store.sync_session(sessions[state_id][1].local_id, states[state_id])
+                await self._store.sync_session(
+                    sessions[state_id][1].local_id, states[state_id], save_counts[state_id]
+                )
         if not used_ids:
             return
         for key, state_id, body in await orm(

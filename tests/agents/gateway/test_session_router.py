@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from threading import Event
 from typing import Any
 
 import pytest
 from django.utils import timezone
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from agents.gateway import session_router
+from agents.gateway import client_sessions, session_router
+from agents.gateway.resource_subscriptions import WatchedResource
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent, GatewaySessionMessage, GatewaySessionState
 from bonobot.accounts.models import Organization, Token
@@ -17,9 +19,9 @@ from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from tests import factories
-from tests.agents.gateway.conftest import GatewayClient, Session, Stream, token_of
+from tests.agents.gateway.conftest import LONG_S, GatewayClient, Session, Stream, token_of
 from tests.agents.gateway.upstream_server import ANSWERS, KEY, Upstream, attach_upstream
-from tests.resource_updates import PAPER, create_news_server, edition_url
+from tests.resource_updates import PAPER, SECRET, create_news_server, edition_url
 from tests.wait import eventually
 
 __all__ = ["edition_url"]
@@ -212,4 +214,73 @@ def test_a_subscription_in_one_process_reaches_the_stream_in_another(
     params = {"name": "print", "arguments": {"uri": PAPER}}
     gateway_client.modern(path, "tools/call", params)
     assert (stream.next() or {})["params"] == {"uri": PAPER}
+    stream.close()
+
+
+@pytest.fixture
+def news(acme: Organization, helper: Agent, edition_url: Callable[..., str]) -> Server:
+    return create_news_server(acme, helper, edition_url())
+
+
+def get_watched(gateway_client: GatewayClient) -> dict[str, WatchedResource]:
+    """Return the resources that the only session of a process watches."""
+    (session,) = gateway_client._mount.dispatcher.sessions._sessions.values()
+    return session.watched
+
+
+def test_a_subscription_survives_a_row_that_was_read_before_it_was_stored(
+    news: Server, gateway_client: GatewayClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = gateway_client.handshake(f"/mcp/servers/{news.slug}")
+    stream = session.follow()
+    session.ask("resources/subscribe", {"uri": PAPER})
+    load_live_states = client_sessions.load_live_states
+    is_read, is_stored, is_synced = Event(), Event(), Event()
+
+    def load_slowly(state_ids: Any, used_ids: Any) -> Any:
+        (is_synced if is_read.is_set() else is_read).set()
+        states = load_live_states(state_ids, used_ids)
+        is_stored.wait(LONG_S)
+        return states
+
+    monkeypatch.setattr(client_sessions, "load_live_states", load_slowly)
+    assert is_read.wait(LONG_S)
+    session.ask("resources/subscribe", {"uri": SECRET})
+    resource = get_watched(gateway_client)[SECRET]
+    is_stored.set()
+    assert is_synced.wait(LONG_S)
+    assert get_watched(gateway_client)[SECRET] is resource
+    stream.close()
+
+
+def test_processes_store_only_the_subscriptions_that_they_changed(
+    news: Server, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
+) -> None:
+    session = gateway_client.handshake(f"/mcp/servers/{news.slug}")
+    session.ask("resources/subscribe", {"uri": PAPER})
+    moved_session = move(session, start_process())
+    moved_session.ask("ping")  # from here on, it knows the subscription to the paper
+    session.ask("resources/subscribe", {"uri": SECRET})
+    moved_session.ask("resources/unsubscribe", {"uri": PAPER})
+    assert list(GatewaySessionState.objects.get().watched) == [SECRET]
+
+
+def test_subscriptions_that_are_too_large_to_store_stay_in_their_process(
+    news: Server, gateway_client: GatewayClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_router, "SYNC_INTERVAL_S", 0.05)
+    session = gateway_client.handshake(f"/mcp/servers/{news.slug}")
+    monkeypatch.setattr(client_sessions, "MAX_STATE_SIZE", 30)
+    stream = session.follow()
+    session.ask("resources/subscribe", {"uri": PAPER})
+    assert GatewaySessionState.objects.get().watched == {}
+    load_live_states, loads = client_sessions.load_live_states, []
+
+    def load_and_count(*args: Any) -> Any:
+        loads.append(args)
+        return load_live_states(*args)
+
+    monkeypatch.setattr(client_sessions, "load_live_states", load_and_count)
+    eventually(lambda: len(loads) > 1, what="a second load, after the first was applied")
+    assert PAPER in get_watched(gateway_client)
     stream.close()
