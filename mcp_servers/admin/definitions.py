@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Case, Q, When
+from django.db.models import Case, Count, Q, When
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
@@ -33,7 +33,7 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.syntax_highlighting import diff_json
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
-from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.admin.servers import KINDS_OF_PAGES, ServerAdmin
 from mcp_servers.definition_reviews import (
     approve_definitions,
     needs_own_review,
@@ -53,6 +53,7 @@ from mcp_servers.flow_labels.label_icons import ALL_MARKS, LabelMark, list_label
 from mcp_servers.flow_labels.suggested_labels import LabelContext, Labels, list_missing_labels
 from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
 from mcp_servers.models import Definition, Server
+from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
 MAX_TEXT_LENGTH = 8_000  # characters of each version of a text
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -60,12 +61,7 @@ _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 # A piece of a line, and whether it is part of the change.
 Piece = tuple[str, bool]
 PAGE_SIZE = 50
-RESOURCES = (
-    Definition.Kind.RESOURCE,
-    Definition.Kind.RESOURCE_TEMPLATE,
-    Definition.Kind.SKILL,
-)
-PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
+TOOLS, RESOURCES, PROMPTS = KINDS_OF_PAGES.values()
 # Kind filters of each tab: (query value, title, kinds).
 KIND_FILTERS = {
     "resources": (
@@ -78,7 +74,7 @@ KIND_FILTERS = {
         ("instructions", _("Instructions"), PROMPTS[1:]),
     ),
     "definitions": (
-        ("tools", _("Tools"), (Definition.Kind.TOOL,)),
+        ("tools", _("Tools"), TOOLS),
         ("resources", _("Resources"), RESOURCES),
         ("prompts", _("Prompts"), PROMPTS[:1]),
         ("instructions", _("Instructions"), PROMPTS[1:]),
@@ -355,7 +351,7 @@ def _split_by_findings(row: Definition) -> list[tuple[str, bool]]:
 @ServerAdmin.add_page("tools", _("Tools"), order=20)
 def show_tools(visit: ObjectRequest) -> HttpResponseBase:
     """Show the tools."""
-    return _render_definitions(visit, (Definition.Kind.TOOL,))
+    return _render_definitions(visit, TOOLS)
 
 
 @ServerAdmin.add_page("resources", _("Resources"), order=21)
@@ -410,11 +406,19 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         q=text,
         approvable_items=[item for item in items if item.is_pending and not item.is_flagged],
         safe_items=[item for item in items if item.safe],
-        new_count=sum(item.is_pending and not item.row.pinned_digest for item in items),
-        changed_count=sum(item.is_pending and bool(item.row.pinned_digest) for item in items),
-        flagged_items=[item for item in items if item.is_flagged],
+        tools_only=kinds == TOOLS,
+        pending=_count_pending(definitions),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
+    )
+
+
+def _count_pending(definitions: DefinitionQuerySet) -> dict[str, int]:
+    """Return how many of the filtered definitions are pending review, on all pages."""
+    return definitions.order_by().aggregate(
+        total=Count("pk", filter=AWAITING_REVIEW),
+        changed=Count("pk", filter=AWAITING_REVIEW & ~Q(pinned_digest="")),
+        flagged=Count("pk", filter=AWAITING_REVIEW & ~Q(findings=[])),
     )
 
 

@@ -5,7 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import Count, Q
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -32,10 +31,10 @@ from mcp_servers.admin.servers import (
     summarize_discovery,
 )
 from mcp_servers.auth_config import mask_auth_config
+from mcp_servers.definition_counts import DefinitionCounts, count_definitions
 from mcp_servers.discovery import ServerRemoved, discover_servers
 from mcp_servers.extension_points import Panel, build_registered_panels
 from mcp_servers.models import Definition, HealthCheck, OAuthGrant, Server
-from mcp_servers.models.definitions import AWAITING_REVIEW
 from mcp_servers.oauth_client import authorization_code
 from mcp_servers.oauth_client.access_tokens import can_authenticate
 from mcp_servers.reinstall_package import find_server_installation
@@ -48,7 +47,9 @@ KIND_NAMES = (
     (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
     (Definition.Kind.SKILL, _("skills"), "resources"),
     (Definition.Kind.PROMPT, _("prompts"), "prompts"),
+    (Definition.Kind.INSTRUCTIONS, _("instructions"), "prompts"),
 )
+MAX_FLAGGED_SHOWN = 5
 PACKAGE_STATES = {
     "needed": _("not installed yet"),
     "installing": _("installing"),
@@ -61,23 +62,20 @@ PACKAGE_STATES = {
 def show_overview(visit: ObjectRequest) -> HttpResponseBase:
     """Show the server's status, definitions and configuration."""
     server: Server = visit.object
-    counts = server.definitions.aggregate(
-        pending_review=Count("pk", filter=AWAITING_REVIEW),
-        refused=Count("pk", filter=~Q(fault="")),
-        **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, *_words in KIND_NAMES},
-    )
+    counts = count_definitions([server])[server.pk]
     return visit.render_tab(
         "servers/overview.html",
         server=server,
         # Few servers have the other kinds: a zero of each would only hide the numbers.
         counts=[
-            (title, counts[kind], visit.url(tab))
+            (title, counts.declared[kind], visit.url(tab))
             for kind, title, tab in KIND_NAMES
-            if counts[kind] or kind == Definition.Kind.TOOL
+            if (counts.declared[kind] and kind != Definition.Kind.INSTRUCTIONS)
+            or kind == Definition.Kind.TOOL
         ],
         usage=_load_last_day(visit) if visit.principal.may(Action.VIEW_AUDIT) else None,
-        review_count=counts["pending_review"],
-        refused=counts["refused"],
+        review=_summarize_reviews(visit, counts),
+        refused=counts.refused,
         endpoint=mask_endpoint_config(server),
         auth=mask_auth_config(server),
         checks=list(server.checks.all()[:60])[::-1],
@@ -86,6 +84,22 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
         notices=load_change_notification_status(server),
         panels=list(_build_panels(visit)),
     )
+
+
+def _summarize_reviews(visit: ObjectRequest, counts: DefinitionCounts) -> dict[str, Any]:
+    """Return the definitions pending review: how many of each kind, and the flagged ones."""
+    flagged = visit.object.definitions.awaiting_review().exclude(findings=[])
+    return {
+        "total": counts.pending_total,
+        "kinds": [
+            (title, counts.pending[kind], visit.url(tab))
+            for kind, title, tab in KIND_NAMES
+            if counts.pending[kind]
+        ],
+        "flagged": flagged.order_by("kind", "name")[: MAX_FLAGGED_SHOWN + 1]
+        if counts.pending_total
+        else (),
+    }
 
 
 def _load_last_day(visit: ObjectRequest) -> dict[str, Any]:

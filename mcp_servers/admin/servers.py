@@ -42,13 +42,24 @@ from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
 from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
 from mcp_servers.admin.uptime_bar import render_uptime_bar
+from mcp_servers.definition_counts import count_definitions
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult, discover_servers
 from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Server
-from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
+from mcp_servers.models.definitions import DefinitionQuerySet
 
 ROUTE_NAMES = {"form": "add"}  # other routes have the name of the method
 MAX_SEARCH_WORDS = 8
+# The kinds of definitions on the pages that list them; every kind is on one of them.
+KINDS_OF_PAGES = {
+    "tools": (Definition.Kind.TOOL,),
+    "resources": (
+        Definition.Kind.RESOURCE,
+        Definition.Kind.RESOURCE_TEMPLATE,
+        Definition.Kind.SKILL,
+    ),
+    "prompts": (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS),
+}
 NONE_MARK = SafeString('<span class="bb-none">–</span>')
 
 
@@ -268,19 +279,18 @@ class ServerAdmin(TabbedAdmin):
         """Count tools and pending definitions of the servers on the page, in one query."""
         changelist = super().get_changelist_instance(request)
         page = changelist.result_list = list(changelist.result_list)
-        definitions = Definition.objects.filter(server__in=page).order_by().values("server")
-        counts = {
-            row["server"]: row
-            for row in definitions.annotate(
-                tools=Count("pk", filter=Q(kind=Definition.Kind.TOOL, present=True)),
-                pending_review=Count("pk", filter=AWAITING_REVIEW),
-            )
-        }
+        counts = count_definitions(page)
         for server in page:
-            row = counts.get(server.pk)
-            server.tool_total = row["tools"] if row else 0
-            server.waiting_count = row["pending_review"] if row else 0
+            server.tool_total = counts[server.pk].tools
+            server.waiting_count = counts[server.pk].pending_total
         return changelist
+
+    def count_pending(self, visit: ObjectRequest) -> dict[str, int]:
+        """Count the definitions pending review that each page shows (one query)."""
+        pending = count_definitions([visit.object])[visit.object.pk].pending
+        return {
+            slug: sum(pending[kind] for kind in kinds) for slug, kinds in KINDS_OF_PAGES.items()
+        }
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Drop Django's delete action; ours shows what is affected."""

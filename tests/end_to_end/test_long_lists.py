@@ -59,6 +59,23 @@ def test_300_tools_are_reviewed_and_set_without_scrolling_back(
         allow.click(trial=True)
 
 
+def test_approve_selected_needs_a_selection(olga: Page, acme: Organization) -> None:
+    server = admin_client.create_web_server(acme)
+    for name in ("add", "sub"):
+        admin_client.declare_tool(server, name)
+    olga.goto(f"/admin/mcp_servers/server/{server.pk}/tools/")
+    select_all = olga.locator("[data-tick-all=seen]")
+    approve = olga.locator("[data-selection-bar] button")
+    expect(approve).to_be_disabled()
+    olga.locator("input[name=seen]").first.check()
+    expect(approve).to_be_enabled()
+    assert select_all.evaluate("box => box.indeterminate")
+    olga.locator("input[name=seen]").last.check()
+    expect(select_all).to_be_checked()
+    select_all.uncheck()
+    expect(approve).to_be_disabled()
+
+
 def test_120_calls_of_three_pages_are_approved_at_once(olga: Page, acme: Organization) -> None:
     agent = factories.create_agent(acme)
     for n in range(120):

@@ -187,14 +187,20 @@ class TabbedAdmin(ScopedAdmin):
         """Show the object's first page."""
         return self._build_page_view(FIRST_PAGE)(request, object_id=object_id)
 
+    def count_pending(self, visit: ObjectRequest) -> dict[str, int]:
+        """Return how many rows of a page wait for a person, by slug; the tabs show it."""
+        return {}
+
     def build_tabs(self, visit: ObjectRequest) -> list[dict[str, Any]]:
         """Return the tabs that the user may open, each with its pages."""
+        pending = self.count_pending(visit)
         parent_tab = self.pages[visit.page].parent_tab if visit.page in self.pages else ""
         pages: dict[str, dict[str, Any]] = {
             page.slug: {
                 "title": page.title,
                 "url": visit.url(page.slug),
                 "active": page.slug == (parent_tab or visit.page),
+                "pending": pending.get(page.slug, 0),
             }
             for page in sorted(self.pages.values(), key=lambda page: page.order)
             if page.title and any(map(visit.principal.may, page.required_actions))
@@ -209,6 +215,7 @@ class TabbedAdmin(ScopedAdmin):
                 "title": title,
                 "url": group_pages[0]["url"],
                 "active": any(page["active"] for page in group_pages),
+                "pending": sum(page["pending"] for page in group_pages),
                 "pages": group_pages,
             }
             for title, group_pages in groups

@@ -9,20 +9,35 @@ const bonobotLists = (() => {
     const checkbox = event.target.closest("[data-tick-all]");
     if (!checkbox) return;
     const scope = checkbox.closest("form") ?? document;
-    for (const item of queryAll(`input[name="${checkbox.dataset.tickAll}"]`, scope)) {
-      if (!item.disabled && item.closest("[data-find-item]")?.hidden !== true) item.checked = checkbox.checked;
-    }
+    for (const item of listSelectable(checkbox, scope)) item.checked = checkbox.checked;
     updateCounts(scope);
   }
 
+  // The checkboxes that "Select all" changes: those of the rows that are shown.
+  function listSelectable(checkbox, scope) {
+    const items = queryAll(`input[name="${checkbox.dataset.tickAll}"]`, scope);
+    return items.filter((item) => !item.disabled && item.closest("[data-find-item]")?.hidden !== true);
+  }
+
+  // Show how many are selected; a button that needs a selection is disabled without one.
   function updateCounts(scope) {
     for (const label of queryAll("[data-count-of]", scope)) {
       const count = queryAll(`input[name="${label.dataset.countOf}"]:checked`, scope).length;
       label.textContent = count;
-      const button = label.closest("button");
-      if (button) button.disabled = count === 0;
-      label.closest("[data-selection-bar]")?.toggleAttribute("data-idle", count === 0);
+      const bar = label.closest("[data-selection-bar]");
+      for (const button of bar ? queryAll("button", bar) : [label.closest("button")]) {
+        if (button) button.disabled = count === 0;
+      }
+      bar?.toggleAttribute("data-idle", count === 0);
     }
+    for (const checkbox of queryAll("[data-tick-all]", scope)) showPartialSelection(checkbox, scope);
+  }
+
+  function showPartialSelection(checkbox, scope) {
+    const items = listSelectable(checkbox, scope);
+    const count = items.filter((item) => item.checked).length;
+    checkbox.checked = count > 0 && count === items.length;
+    checkbox.indeterminate = count > 0 && count < items.length;
   }
 
   function filterItems(event) {
@@ -148,6 +163,8 @@ const bonobotLists = (() => {
     const form = event.target.closest("form");
     if (form || event.target.form) updateCounts(form ?? document);
   });
+  // A browser restores checkboxes when it goes back.
+  window.addEventListener("pageshow", () => updateCounts(document));
   document.addEventListener("DOMContentLoaded", () => {
     // The labels of cards on phones: pseudo-elements have no first letter.
     for (const cell of queryAll("#result_list [data-label]")) {

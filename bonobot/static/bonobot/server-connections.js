@@ -33,8 +33,7 @@
     } catch {
       container.textContent = container.dataset.failed ?? "";
     }
-    // Checkboxes of a form elsewhere on the page, whose button shows how many are selected.
-    if (container.querySelector("input[form]")) updateCounts(document);
+    updateCounts(document);
     for (const bar of queryAll("progress[data-checks]")) {
       bar.value += 1;
       document.querySelector("[data-check-count]").textContent = bar.value;
