@@ -1,9 +1,11 @@
 """Pages of one server: overview, connection and sign-in."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -15,25 +17,35 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin_base import (
     ObjectRequest,
+    add_problem_to_form,
+    redirect_to_page,
     render_fragment,
 )
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import TextInput
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.admin.usage import build_time_filters
 from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan, open_reader, to_utc
-from mcp_servers.admin.review_new_servers import load_new_definitions, show_added_servers
+from mcp_servers.admin.review_new_servers import (
+    NewDefinitions,
+    load_new_definitions,
+    show_added_servers,
+)
 from mcp_servers.admin.servers import (
     POOL_DESTINATION,
     ServerAdmin,
+    add_discovery_messages,
+    redirect_to_server,
     summarize_discovery,
 )
 from mcp_servers.auth_config import mask_auth_config
 from mcp_servers.definition_counts import DefinitionCounts, count_definitions
 from mcp_servers.discovery import ServerRemoved, discover_servers
 from mcp_servers.extension_points import Panel, build_registered_panels
+from mcp_servers.missing_paths import MissingPath, correct_path, find_missing_path
 from mcp_servers.models import Definition, HealthCheck, OAuthGrant, Server
 from mcp_servers.oauth_client import authorization_code
 from mcp_servers.oauth_client.access_tokens import can_authenticate
@@ -58,9 +70,50 @@ PACKAGE_STATES = {
 }
 
 
+class MissingPathForm(forms.Form):
+    """The folder or path that a server didn't find."""
+
+    path = forms.CharField(label=_("Folder"), max_length=1_000, widget=TextInput)
+
+    def __init__(self, missing: MissingPath, *args: Any, **kwargs: Any) -> None:
+        """Suggest the folder that the sandbox could show."""
+        super().__init__(*args, initial={"path": missing.suggestion}, **kwargs)
+        if not missing.is_folder and not missing.is_hidden:
+            self.fields["path"].label = _("Path")
+
+
 @ServerAdmin.add_page("change", _("Overview"), order=10)
 def show_overview(visit: ObjectRequest) -> HttpResponseBase:
     """Show the server's status, definitions and configuration."""
+    return _render_overview(visit, _build_path_form(visit))
+
+
+def _build_path_form(visit: ObjectRequest) -> MissingPathForm | None:
+    """Return the form for those who may set a command; None if no path is missing."""
+    may_set = visit.principal.may(Action.MANAGE_LAUNCHERS)
+    missing = find_missing_path(visit.object) if may_set else None
+    return MissingPathForm(missing) if missing else None
+
+
+@ServerAdmin.add_object_action("path", required_actions=Action.MANAGE_LAUNCHERS)
+def set_path(visit: ObjectRequest) -> HttpResponseBase | None:
+    """Correct the path that the server didn't find, and connect it again."""
+    missing = find_missing_path(visit.object)
+    if missing is None:
+        return redirect_to_page(visit, "change")
+    form = MissingPathForm(missing, visit.request.POST)
+    if form.is_valid():
+        try:
+            correct_path(visit.principal, visit.object, missing, form.cleaned_data["path"])
+        except Problem as problem:
+            visit.object.refresh_from_db()
+            add_problem_to_form(form, problem)
+        else:
+            return redirect_to_server(visit)
+    return _render_overview(replace(visit, page="change"), form)
+
+
+def _render_overview(visit: ObjectRequest, path_form: MissingPathForm | None) -> HttpResponseBase:
     server: Server = visit.object
     counts = count_definitions([server])[server.pk]
     return visit.render_tab(
@@ -75,15 +128,24 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
         ],
         usage=_load_last_day(visit) if visit.principal.may(Action.VIEW_AUDIT) else None,
         review=_summarize_reviews(visit, counts),
+        path_form=path_form,
         refused=counts.refused,
         endpoint=mask_endpoint_config(server),
         auth=mask_auth_config(server),
         checks=list(server.checks.all()[:60])[::-1],
         package=_describe_package(server) if visit.principal.may(Action.MANAGE_SERVERS) else None,
         connecting="connect" in visit.request.GET,
+        new_definitions=_load_new_definitions(visit) if counts.pending_total else None,
         notices=load_change_notification_status(server),
         panels=list(_build_panels(visit)),
     )
+
+
+def _load_new_definitions(visit: ObjectRequest) -> NewDefinitions | None:
+    """Return what can be approved at once when the server was just connected."""
+    may_approve = visit.principal.may(Action.APPROVE_DEFINITIONS)
+    is_new = may_approve and "connected" in visit.request.GET
+    return load_new_definitions(visit.object) if is_new else None
 
 
 def _summarize_reviews(visit: ObjectRequest, counts: DefinitionCounts) -> dict[str, Any]:
@@ -126,12 +188,6 @@ def _describe_package(server: Server) -> dict[str, Any] | None:
     return installation and {**installation, "words": PACKAGE_STATES[installation["state"]]}
 
 
-def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
-    needs_sign_in = problem is not None and problem.code == "needs_reauth"
-    secrets = needs_sign_in and visit.object.auth_type != Server.Auth.NONE
-    return visit.url("credentials" if secrets else "configuration")
-
-
 def show_added_pool_servers(request: HttpRequest) -> HttpResponseBase:
     """Connect and review servers that were added to the pool."""
     return show_added_servers(request, resolve_principal(request), POOL_DESTINATION)
@@ -149,21 +205,16 @@ def connect_server(visit: ObjectRequest) -> HttpResponseBase:
     if isinstance(attempt.problem, ServerRemoved):
         raise attempt.problem
     visit.object.refresh_from_db()
+    is_overview = visit.request.GET.get("page") == "change"
+    if is_overview and attempt.result:
+        add_discovery_messages(visit.request, [attempt])
     return render_fragment(
         visit.request,
         "servers/connected.html",
         server=visit.object,
         problem=attempt.problem,
-        discovery=attempt.result,
         summary=summarize_discovery(attempt.result) if attempt.result else "",
-        url=visit.url(),
-        definitions_url=visit.url("definitions"),
-        correct_url=_build_fix_url(visit, attempt.problem),
-        may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
-        review=load_new_definitions(visit.object)
-        if attempt.result and attempt.result.pending_review
-        else None,
-        page=visit.request.GET.get("page", ""),
+        next_url=f"{visit.url()}?connected=1" if is_overview else "",
     )
 
 

@@ -22,7 +22,8 @@ MAX_CHALLENGE_LENGTH = 2000
 UNREACHABLE_REMEDY = format_message("Check that the server is running and that its URL is correct.")
 # How Node, Python and other programs report a file that they can't read.
 _MISSING_PATH = re.compile(
-    r"cannot find|no such file|can't open|ENOENT|not found|does(?: not|n't) exist|not a valid",
+    r"cannot (?:find|access)|no such file|can't open|ENOENT|not found|does(?: not|n't) exist"
+    r"|not a valid",
     re.IGNORECASE,
 )
 # HTTP statuses by code; other errors have 502.
@@ -363,14 +364,22 @@ def build_crash_error(endpoint: ServerEndpoint, crash_reason: str, stderr: str) 
         code="server_crashed",
         server=endpoint.name,
         sent=True,
-        remedy=format_message(
-            "Its sandbox hides `{path}` unless its folder is allowed. Set *Folder* in its "
-            "configuration to a folder that contains it.",
-            path=make_visible(hidden_path, 200),
-        )
+        remedy=_explain_missing_path(hidden_path)
         if hidden_path
         else "Check its command, arguments, and environment. See its error output for details.",
         summary=summary,
+    )
+
+
+def _explain_missing_path(path: str) -> TranslatableMessage:
+    visible_path = make_visible(path, 200)
+    if Path(path).exists():
+        return format_message(
+            "Its sandbox hides `{path}`. Set its folder to a folder that contains it.",
+            path=visible_path,
+        )
+    return format_message(
+        "`{path}` doesn't exist on this host. Correct its arguments.", path=visible_path
     )
 
 

@@ -462,7 +462,7 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     expect(preview).to_contain_text("/v1/orders/1?limit=20")
     anna.locator("#id_op-description").fill("Look up an order, with its items.")
     anna.get_by_role("button", name="Save").click()
-    anna.get_by_role("link", name="View full definitions").click(timeout=PATIENCE_MS)
+    anna.get_by_role("link", name="Review definitions").click(timeout=PATIENCE_MS)
     expect(anna.locator("body")).to_contain_text("by its number")
     expect(anna.locator("body")).to_contain_text("with its items")
 
@@ -475,9 +475,7 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     add_parameter(anna, name="customer.email", place="body", required="1")
     expect(preview).to_contain_text('"email": "EMAIL"')
     anna.get_by_role("button", name="Save").click()
-    expect(anna.get_by_role("link", name="View full definitions")).to_be_visible(
-        timeout=PATIENCE_MS
-    )
+    expect(anna.get_by_role("link", name="Review definitions")).to_be_visible(timeout=PATIENCE_MS)
     anna.get_by_role("link", name="Configure").click()
     anna.locator("tr", has_text="add_order").get_by_role("link", name="Delete").click()
     anna.get_by_role("button", name="Delete operation").click()

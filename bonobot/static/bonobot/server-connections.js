@@ -20,16 +20,10 @@
 
   async function connectServer(container) {
     const url = container.dataset.connect;
-    const pendingNodes = [...container.childNodes];
     container.removeAttribute("data-connect");
     try {
       const answer = await fetchFragment(url, { method: "POST" });
       container.replaceChildren(replaceParts(parseHtml(await answer.text())));
-      container.querySelector("[data-again]")?.addEventListener("click", () => {
-        container.replaceChildren(...pendingNodes);
-        container.dataset.connect = url;
-        connectServers();
-      });
     } catch {
       container.textContent = container.dataset.failed ?? "";
     }

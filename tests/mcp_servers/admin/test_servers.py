@@ -373,10 +373,13 @@ def test_testing_the_connection_returns_a_page_fragment(
         "discover_servers",
         lambda servers, **options: [DiscoveryAttempt(server, result=RESULT)],
     )
-    page = browser.post("mcp_servers_server_connect", server.pk)
+    connect_url = admin_client.build_url("mcp_servers_server_connect", server.pk)
+    page = browser.send(f"{connect_url}?page=change", {})
     assert "1 tool, responded in 7 ms" in page
-    assert "View full definitions" in page
+    assert 'data-then="' in page
     assert "nav-sidebar" not in page
+    overview = admin_client.get_text(browser.get("mcp_servers_server_change", server.pk))
+    assert "web: 1 tool, responded in 7 ms" in overview
 
 
 @pytest.mark.django_db(transaction=True)
@@ -395,27 +398,33 @@ def test_a_server_that_is_deleted_during_its_test_is_reported_as_missing(
 
 
 def test_a_failed_connection_links_to_the_field_to_correct(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme)
+    for status, auth, tab in (
+        (Server.Status.ERROR, "none", "configuration"),
+        (Server.Status.NEEDS_REAUTH, "none", "configuration"),
+        (Server.Status.NEEDS_REAUTH, "bearer_token", "credentials"),
+    ):
+        Server.objects.update(auth_type=auth, status=status, status_code="server_unreachable")
+        page = browser.get("mcp_servers_server_change", server.pk)
+        note = page.partition('class="bb-note"')[2].partition("</section>")[0]
+        assert admin_client.find_links(
+            note, admin_client.build_url(f"mcp_servers_server_{tab}", server.pk)
+        )
+
+
+def test_the_result_of_a_connection_names_the_problem_and_the_new_state(
     acme: Organization, browser: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = admin_client.create_web_server(acme)
-    for code, auth, tab in (
-        ("server_unreachable", "none", "configuration"),
-        ("needs_reauth", "none", "configuration"),
-        ("needs_reauth", "bearer_token", "credentials"),
-    ):
-        Server.objects.update(auth_type=auth)
-        failed = DiscoveryAttempt(server, problem=Problem("no", code=code))
-        monkeypatch.setattr(
-            server_details, "discover_servers", lambda *_, failed=failed, **__: [failed]
-        )
-        page = browser.post("mcp_servers_server_connect", server.pk)
-        connect_url = admin_client.build_url("mcp_servers_server_connect", server.pk)
-        short = browser.send(f"{connect_url}?page=added", {})
-        assert "bb-note" not in short
-        assert f'data-part="state-{server.pk}"' in short
-        assert admin_client.find_links(
-            page, admin_client.build_url(f"mcp_servers_server_{tab}", server.pk)
-        )
+    failed = DiscoveryAttempt(server, problem=Problem("It failed.", code="server_unreachable"))
+    monkeypatch.setattr(server_details, "discover_servers", lambda *_, **__: [failed])
+    connect_url = admin_client.build_url("mcp_servers_server_connect", server.pk)
+    result = browser.send(f"{connect_url}?page=added", {})
+    assert "It failed." in result
+    assert f'data-part="state-{server.pk}"' in result
+    assert "data-then" not in result
 
 
 def test_a_failure_of_one_server_doesnt_affect_others(

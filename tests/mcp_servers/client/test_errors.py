@@ -1,6 +1,7 @@
 """Errors of servers: their status, and texts that are shown in the reader's language."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,23 +68,29 @@ def test_the_last_output_of_a_crashed_server_starts_with_a_whole_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "is_hidden"),
+    ("output", "is_missing"),
     [
-        ("Error: Cannot find module '/opt/tools/index.js'", True),
-        ("python: can't open file '/opt/tools/index.js': [Errno 2]", True),
-        ('File "/opt/tools/index.js", line 1\nValueError', False),
+        ("Error: Cannot find module '{path}'", True),
+        ("python: can't open file '{path}': [Errno 2]", True),
+        ("Warning: Cannot access directory {path}, skipping", True),
+        ('File "{path}", line 1\nValueError', False),
         ("Error: Cannot find module 'express'", False),
     ],
 )
 def test_a_path_that_the_sandbox_hides_is_named_with_the_remedy(
-    output: str, is_hidden: bool
+    output: str, is_missing: bool, tmp_path: Path
 ) -> None:
-    arguments = {"command": "node", "args": ("/opt/tools/index.js",)}
-    endpoint = replace(ENDPOINT, transport="stdio", **arguments, sandbox=Sandbox(home="/home/x"))
-    error = build_crash_error(endpoint, "it exited", output)
-    assert ("Its sandbox hides `/opt/tools/index.js`" in error.remedy) == is_hidden
-    allowed = replace(endpoint, cwd="/opt/tools")
-    assert "sandbox" not in build_crash_error(allowed, "it exited", output).remedy
+    path = tmp_path / "index.js"
+    for remedy in (f"`{path}` doesn't exist on this host.", f"Its sandbox hides `{path}`."):
+        arguments = {"command": "node", "args": (str(path),)}
+        sandbox = Sandbox(home="/home/x")
+        endpoint = replace(ENDPOINT, transport="stdio", **arguments, sandbox=sandbox)
+        reported = output.format(path=path)
+        error = build_crash_error(endpoint, "it exited", reported)
+        assert (remedy in error.remedy) == is_missing
+        allowed = replace(endpoint, cwd=str(tmp_path))
+        assert str(path) not in build_crash_error(allowed, "it exited", reported).remedy
+        path.touch()
 
 
 @pytest.mark.parametrize("stored", [False, True])
