@@ -36,7 +36,7 @@ from mcp_servers.import_export.parse_servers import parse_import
 from mcp_servers.import_export.registry_client import fetch_registry
 from mcp_servers.models import Server
 
-PARAMETER_PREFIX = "parameter-"
+PARAMETER_PREFIX, NAME_PREFIX = "parameter-", "name-"
 MAX_FILE_BYTES = 1024 * 1024  # bytes that are read; the parser refuses more than 256 KiB
 
 
@@ -64,7 +64,7 @@ class ImportField:
 class ImportRow:
     """A server of the text: `problems` are those that a permission or a value wouldn't solve.
 
-    `existing` is the server that has its name already.
+    `existing` is the server that has its name already, `new_name` the one that was entered instead.
     """
 
     planned: PlannedServer
@@ -74,6 +74,7 @@ class ImportRow:
     kept_tools: tuple[str, ...]
     sign_in: Any
     existing: Server | None = None
+    new_name: str = ""
 
     @property
     def state(self) -> str:
@@ -84,7 +85,7 @@ class ImportRow:
             return "refused"
         if self.needs_values:
             return "credential"
-        return "permission" if self.planned.private else "ready"
+        return "permission" if self.needs_permission else "ready"
 
     @property
     def needs_values(self) -> bool:
@@ -93,7 +94,9 @@ class ImportRow:
     @property
     def needs_permission(self) -> bool:
         """Return whether it isn't added before its private address is allowed."""
-        return not self.needs_values and not self.planned.ready and self.planned.private
+        return not self.needs_values and any(
+            problem.code == "private_address" for problem in self.planned.problems
+        )
 
     @property
     def needed_values(self) -> str:
@@ -117,9 +120,15 @@ class ImportRow:
         return existing is not None and _describe_target(existing.endpoint_config) == self.target
 
     @property
+    def can_be_renamed(self) -> bool:
+        """Return whether another name would add it, or an entered one does."""
+        is_taken = any(problem.code == "name_taken" for problem in self.problems)
+        return bool(self.new_name) or (is_taken and not self.has_same_target)
+
+    @property
     def selected(self) -> bool:
-        """Return whether it is selected; what can't be added isn't."""
-        return self.planned.chosen and not self.problems
+        """Return whether it is selected; what can't be added yet isn't."""
+        return self.planned.ready
 
 
 def _describe_target(config: Mapping[str, Any]) -> str:
@@ -142,10 +151,10 @@ def find_existing_servers(server_import: ServerImport, scope_id: UUID) -> dict[s
 def build_import_rows(
     server_import: ServerImport,
     text: str,
-    values: Mapping[str, str],
+    choices: ImportChoices,
     existing: Mapping[str, Server],
 ) -> list[ImportRow]:
-    """Return the rows; `values` are those that were filled in, by parameter."""
+    """Return the rows, with the values and names of `choices` that were filled in."""
     # Filled parameters are no longer listed by an entry, but stay in the form.
     parameters = {
         entry.name: entry.parameters
@@ -160,7 +169,7 @@ def build_import_rows(
         fields = tuple(
             ImportField(
                 parameter,
-                values.get(parameter.name, ""),
+                choices.values.get(parameter.name, ""),
                 elsewhere=""
                 if owners.setdefault(parameter.name, name) == name
                 else owners[parameter.name],
@@ -177,6 +186,7 @@ def build_import_rows(
                 kept_tools=server_import.overrides.only_tools.get(name, ()),
                 sign_in=_describe_sign_in(planned),
                 existing=existing.get(name),
+                new_name=choices.new_names.get(name, ""),
             )
         )
     return rows
@@ -191,15 +201,12 @@ def count_import_states(rows: Sequence[ImportRow]) -> list[tuple[str, Any, int]]
 
 
 def count_selected_rows(rows: Sequence[ImportRow]) -> dict[str, int]:
-    """Return how many selected rows will be added, need values, or need a permission."""
-    selected = [row for row in rows if row.selected]
-    values = sum(row.needs_values for row in selected)
-    permission = sum(row.needs_permission for row in selected)
+    """Return how many rows are selected, need values, or need a permission."""
+    open_rows = [row for row in rows if not row.problems]
     return {
-        "selected": len(selected),
-        "values": values,
-        "permission": permission,
-        "added": len(selected) - values - permission,
+        "selected": sum(row.selected for row in rows),
+        "values": sum(row.needs_values for row in open_rows),
+        "permission": sum(row.needs_permission for row in open_rows),
     }
 
 
@@ -235,7 +242,7 @@ def import_servers(
     is_unseen = request.POST.get("registry") or _has_bundle(request)
     if request.POST.get("do") != "add" or is_unseen:
         return _render_page(
-            request, destination, text, server_import=server_import, values=choices.values
+            request, destination, text, server_import=server_import, choices=choices
         )
     return _apply_import(request, principal, destination, server_import, text, choices)
 
@@ -333,9 +340,7 @@ def _apply_import(
             build_added_url(destination, added_servers, save_failures(request, failures, text))
         )
     messages.warning(request, _t("No servers were added."))
-    return _render_page(
-        request, destination, text, server_import=server_import, values=choices.values
-    )
+    return _render_page(request, destination, text, server_import=server_import, choices=choices)
 
 
 def _list_failures(
@@ -389,7 +394,7 @@ def _render_page(
     text: str,
     *,
     server_import: ServerImport | None = None,
-    values: Mapping[str, str] | None = None,
+    choices: ImportChoices | None = None,
     problem: Problem | None = None,
     status: int = 200,
 ) -> HttpResponseBase:
@@ -397,7 +402,7 @@ def _render_page(
     if server_import:
         scope_id = destination.scope_id or resolve_principal(request).organization_id
         existing = find_existing_servers(server_import, scope_id)
-        rows = build_import_rows(server_import, text, values or {}, existing)
+        rows = build_import_rows(server_import, text, choices or ImportChoices(), existing)
     return destination.render_page(
         request,
         "paste",
@@ -421,15 +426,20 @@ def _parse_choices(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> ImportChoices:
     posted: Any = request.POST
-    values = {
-        name.removeprefix(PARAMETER_PREFIX): value.strip()
-        for name, value in posted.items()
-        if name.startswith(PARAMETER_PREFIX) and value.strip()
-    }
     can_allow_private = principal.may(Action.ALLOW_PRIVATE_ADDRESS)
     return ImportChoices(
-        values=values,
+        values=_read_prefixed_fields(request, PARAMETER_PREFIX),
+        new_names=_read_prefixed_fields(request, NAME_PREFIX),
         allow_private=posted.getlist("private") if can_allow_private else (),
         chosen=posted.getlist("add") if "seen" in posted else None,
         scope_id=destination.scope_id,
     )
+
+
+def _read_prefixed_fields(request: HttpRequest, prefix: str) -> dict[str, str]:
+    """Return the fields that aren't blank, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): str(value).strip()
+        for name, value in request.POST.items()
+        if name.startswith(prefix) and str(value).strip()
+    }

@@ -34,13 +34,14 @@ class ImportChoices:
     """A person's choices for an import.
 
     `values` fills parameters by name; `allow_private` and `chosen` name entries (None: all valid
-    ones); names must be unused in `scope_id` (None: the pool); `known_fields` are handled by the
-    caller; `only_tools` are the allowed tools by entry.
+    ones); `new_names` renames servers, by entry; names must be unused in `scope_id` (None: the
+    pool); `known_fields` are handled by the caller; `only_tools` are the allowed tools by entry.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     allow_private: Collection[str] = ()
     chosen: Collection[str] | None = None
+    new_names: Mapping[str, str] = field(default_factory=dict)
     scope_id: UUID | None = None
     known_fields: Collection[str] = ()
     only_tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -105,13 +106,14 @@ def _plan_entry(
     is_private = _is_private(entry)
     is_permitted = entry.allow_private or entry.name in choices.allow_private
     is_allowed = is_private and is_permitted
+    name = choices.new_names.get(entry.name, entry.name)
     spec = ServerSpec(
-        **entry.build_configuration(),
+        **entry.build_configuration() | {"name": name},
         allow_private=is_allowed,
         only_tools=choices.only_tools.get(entry.name),
     )
     try:
-        check_name(entry.name, used_names)
+        check_name(name, used_names)
         clean_server_spec(principal, spec)
     except Problem as problem:
         if problem.code == "private_address":

@@ -1,5 +1,6 @@
 """Long lists: what is done with many rows stays in reach without scrolling back."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +75,32 @@ def test_approve_selected_needs_a_selection(olga: Page, acme: Organization) -> N
     expect(select_all).to_be_checked()
     select_all.uncheck()
     expect(approve).to_be_disabled()
+
+
+def test_pasted_servers_are_selected_once_they_have_what_they_need(
+    olga: Page, acme: Organization
+) -> None:
+    factories.create_http_server(acme, "https://203.0.114.1/old", "server-0")
+    config: dict[str, dict[str, object]] = {
+        f"server-{n}": {"url": f"https://203.0.114.{n}/mcp"} for n in range(50)
+    }
+    config["server-1"]["headers"] = {"X-Key": "${KEY}"}
+    olga.goto("/admin/mcp_servers/server/add/paste/")
+    olga.locator("textarea[name=text]").fill(json.dumps(config))
+    olga.get_by_role("button", name="Preview").click()
+    bar, select_all = olga.locator("[data-import-bar]"), olga.locator("[data-tick-all=add]")
+    add = bar.locator("[data-import-add]")
+    expect(bar).to_contain_text("48 selected 1 needs values")
+    expect(add).to_have_text("Add 48 servers")
+    assert select_all.evaluate("box => box.indeterminate")
+    olga.locator("[name=parameter-KEY]").fill("secret")
+    expect(add).to_have_text("Add 49 servers")
+    olga.get_by_label("Another name").fill("another")
+    expect(add).to_have_text("Add 50 servers")
+    expect(select_all).to_be_checked()
+    select_all.uncheck()
+    expect(add).to_be_disabled()
+    expect(add).to_be_in_viewport()
 
 
 def test_120_calls_of_three_pages_are_approved_at_once(olga: Page, acme: Organization) -> None:

@@ -9,14 +9,16 @@ const bonobotLists = (() => {
     const checkbox = event.target.closest("[data-tick-all]");
     if (!checkbox) return;
     const scope = checkbox.closest("form") ?? document;
-    for (const item of listSelectable(checkbox, scope)) item.checked = checkbox.checked;
+    const items = listShownItems(checkbox, scope).filter((item) => !item.disabled);
+    const isSelection = items.some((item) => !item.checked);
+    for (const item of items) item.checked = isSelection;
     updateCounts(scope);
   }
 
-  // The checkboxes that "Select all" changes: those of the rows that are shown.
-  function listSelectable(checkbox, scope) {
+  // The checkboxes that "Select all" stands for: those of the rows that are shown.
+  function listShownItems(checkbox, scope) {
     const items = queryAll(`input[name="${checkbox.dataset.tickAll}"]`, scope);
-    return items.filter((item) => !item.disabled && item.closest("[data-find-item]")?.hidden !== true);
+    return items.filter((item) => item.closest("[data-find-item]")?.hidden !== true);
   }
 
   // Show how many are selected; a button that needs a selection is disabled without one.
@@ -34,7 +36,7 @@ const bonobotLists = (() => {
   }
 
   function showPartialSelection(checkbox, scope) {
-    const items = listSelectable(checkbox, scope);
+    const items = listShownItems(checkbox, scope);
     const count = items.filter((item) => item.checked).length;
     checkbox.checked = count > 0 && count === items.length;
     checkbox.indeterminate = count > 0 && count < items.length;

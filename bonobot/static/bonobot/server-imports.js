@@ -1,4 +1,4 @@
-// The bar below pasted servers: how many of the selected ones will be added, and what the others need.
+// Pasted servers: a row can be selected once it has what it needs, so all selected ones are added.
 "use strict";
 
 (() => {
@@ -7,37 +7,54 @@
   if (!form) return;
   const { dataset } = bar;
   const rows = [...form.querySelectorAll("tr[data-entry]")];
+  const getBox = (row) => row.querySelector("input[name=add]");
   const formatCount = (name, n) =>
     n === 1 ? dataset[`${name}One`] : dataset[`${name}Many`].replace("{n}", n);
 
   const isFilled = (name) => Boolean(form.elements[`parameter-${name}`]?.value.trim());
 
   function findNeed(row) {
+    if (getBox(row).hasAttribute("data-blocked")) return "blocked";
+    if (row.querySelector("[data-new-name]")?.value.trim() === "") return "name";
     if (!row.dataset.needsValues.split(" ").filter(Boolean).every(isFilled)) return "values";
     const isAllowed = row.querySelector("input[name=private]")?.checked;
-    return row.hasAttribute("data-needs-permission") && !isAllowed ? "permission" : "add";
+    return row.hasAttribute("data-needs-permission") && !isAllowed ? "permission" : "";
+  }
+
+  function updateRow(row) {
+    const box = getBox(row);
+    const need = findNeed(row);
+    if (box.disabled === Boolean(need)) return need;
+    box.disabled = Boolean(need);
+    box.checked = !need;
+    const ready = row.querySelector("[data-import-ready]");
+    if (ready) {
+      ready.hidden = Boolean(need);
+      row.querySelector("[data-import-state]").hidden = !need;
+    }
+    return need;
   }
 
   function showCounts() {
-    const counts = { add: 0, values: 0, permission: 0 };
-    const selected = rows.filter((row) => row.querySelector("input[name=add]").checked);
-    for (const row of selected) counts[findNeed(row)] += 1;
-    bar.querySelector("[data-import-selected]").textContent = dataset.selected
-      .replace("{n}", selected.length)
-      .replace("{total}", rows.length);
-    const needs = ["values", "permission"].filter((name) => counts[name]).map((name) => {
+    const needs = rows.map(updateRow);
+    bonobotLists.updateCounts(form);
+    const selectedCount = rows.filter((row) => getBox(row).checked).length;
+    bar.querySelector("[data-import-selected]").textContent = dataset.selected.replace("{n}", selectedCount);
+    const texts = ["values", "permission"].flatMap((name) => {
+      const count = needs.filter((need) => need === name).length;
+      if (!count) return [];
       const text = document.createElement("span");
-      text.textContent = formatCount(name, counts[name]);
-      return text;
+      text.textContent = formatCount(name, count);
+      return [text];
     });
-    bar.querySelector("[data-import-rest]").replaceChildren(...needs);
+    bar.querySelector("[data-import-rest]").replaceChildren(...texts);
     const button = bar.querySelector("[data-import-add]");
-    button.textContent = formatCount("add", counts.add);
-    button.disabled = counts.add === 0;
+    button.textContent = selectedCount ? formatCount("add", selectedCount) : dataset.addNone;
+    button.disabled = selectedCount === 0;
   }
 
   // After lists.js, which ticks several boxes at once.
   const schedule = () => setTimeout(showCounts);
   for (const type of ["input", "change"]) form.addEventListener(type, schedule);
-  showCounts();
+  window.addEventListener("pageshow", schedule);
 })();

@@ -62,7 +62,7 @@ def paste(seat: admin_client.AdminClient, config: Any, *, status: int = 200, **m
 
 def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.AdminClient) -> None:
     page = paste(seat, TWO, do="preview")
-    assert "1 of 2 selected" in admin_client.get_text(page)
+    assert "1 selected" in admin_client.get_text(page)
     text = admin_client.get_text(page)
     assert "All 2 Ready 1 Not allowed 1" in text
     assert "bad_url" in page
@@ -176,12 +176,29 @@ def test_the_button_says_how_many_servers_will_be_added_when_others_need_somethi
     keyed = {"url": url, "headers": {"X-Key": "${SKY_KEY}"}}
     config = {"ready": {"url": url}, "weather": keyed, "rain": keyed, **LOCAL}
     text = admin_client.get_text(paste(seat, config, do="preview"))
-    assert "4 of 4 selected 2 need values 1 needs permission" in text
+    assert "1 selected 2 need values 1 needs permission" in text
     assert "Add 1 server" in text
     filled = {"parameter-SKY_KEY": "geheim"}
     text = admin_client.get_text(paste(seat, config, do="preview", **filled))
-    assert "4 of 4 selected 1 needs permission" in text
+    assert "3 selected 1 needs permission" in text
     assert "Add 3 servers" in text
+
+
+def test_a_server_whose_name_is_taken_is_added_under_another_name(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    factories.create_http_server(acme, "https://old.example.com/mcp", "weather")
+    page = paste(seat, TWO, do="preview")
+    assert 'name="name-weather"' in page
+    fields = {"do": "add", "seen": "1", "add": ["weather"]}
+    page = paste(seat, TWO, **fields, **{"name-weather": "Weather"})
+    assert "No servers were added." in page
+    assert 'value="Weather"' in page
+    page = paste(seat, TWO, do="preview", seen="1", add=["weather"], **{"name-weather": "sun"})
+    assert "Add 1 server" in admin_client.get_text(page)
+    assert 'value="sun"' in page
+    paste(seat, TWO, **fields, **{"name-weather": "sun"})
+    assert {server.name for server in Server.objects.all()} == {"weather", "sun"}
 
 
 def test_a_platform_administrator_can_allow_a_private_address(acme: Organization) -> None:
@@ -372,7 +389,7 @@ def test_deselected_attachments_arent_applied(
 def test_an_uploaded_file_is_read_like_pasted_text(seat: admin_client.AdminClient) -> None:
     file = SimpleUploadedFile("mcp.json", json.dumps(TWO).encode())
     page = seat.post("mcp_servers_server_paste", text="", file=file, do="preview")
-    assert "1 of 2 selected" in admin_client.get_text(page)
+    assert "1 selected" in admin_client.get_text(page)
     odd = SimpleUploadedFile("mcp.bin", b"\xff\xfe\x00")
     assert "not_text" in seat.post("mcp_servers_server_paste", status=400, text="", file=odd)
 
