@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -295,15 +296,30 @@ class AgentDetailsForm(forms.Form):
         return dict(self.cleaned_data)
 
 
-def offer_servers(field: forms.Field, principal: Principal) -> list[UUID]:
-    """Set the choices of a field to the enabled servers of the pool; return their ids."""
-    pool = Server.objects.in_scope(principal.organization_id).filter(enabled=True).order_by("name")
-    offered_ids = list(pool.values_list("pk", flat=True)[:MAX_OFFERED_SERVERS])
+@dataclass(frozen=True)
+class OfferedServers:
+    """The servers that a new agent can have: the offered ones, and those that are left out."""
+
+    ids: list[UUID]
+    disabled: list[Server]
+    more: int  # enabled ones that aren't offered, because they are too many
+
+
+def offer_servers(field: forms.Field, principal: Principal) -> OfferedServers:
+    """Set the choices of a field to the enabled servers of the pool."""
+    pool = Server.objects.in_scope(principal.organization_id).order_by("name")
+    enabled_ids = list(pool.enabled().values_list("pk", flat=True))
+    offered_ids = enabled_ids[:MAX_OFFERED_SERVERS]
     tools = Definition.objects.tools().filter(server=OuterRef("pk"), present=True).order_by()
     field.queryset = pool.filter(pk__in=offered_ids).annotate(  # type: ignore[attr-defined]
-        tool_total=_build_count_subquery(tools, Count("pk"), of="server")
+        tool_total=_build_count_subquery(tools, Count("pk"), of="server"),
+        callable_total=_build_count_subquery(tools.callable(), Count("pk"), of="server"),
     )
-    return offered_ids
+    return OfferedServers(
+        offered_ids,
+        disabled=list(pool.filter(enabled=False)[:MAX_OFFERED_SERVERS]),
+        more=len(enabled_ids) - len(offered_ids),
+    )
 
 
 class NewAgentForm(AgentDetailsForm):
@@ -320,7 +336,7 @@ class NewAgentForm(AgentDetailsForm):
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
         """Offer the servers of the pool."""
         super().__init__(principal, *args, **kwargs)
-        offer_servers(self.fields["servers"], principal)
+        self.offered = offer_servers(self.fields["servers"], principal)
 
     def save(self, principal: Principal) -> Agent:
         """Create the agent and attach its servers, in one transaction."""

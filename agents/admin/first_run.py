@@ -147,8 +147,8 @@ class FirstCallForm(forms.Form):
         if not endpoints.filter(kind=ModelEndpoint.Kind.OFFLINE).exists():
             models.append((OFFLINE, _("Offline model (no key needed)")))
         self.fields["model"].choices = models  # type: ignore[attr-defined]
-        offered_ids = offer_servers(self.fields["servers"], principal)
-        self.fields["servers"].initial = offered_ids[:MAX_SERVERS]
+        self.offered = offer_servers(self.fields["servers"], principal)
+        self.fields["servers"].initial = self.offered.ids[:MAX_SERVERS]
 
     def save(self, principal: Principal) -> Session:
         """Create the agent with its servers and start a session, in one transaction."""

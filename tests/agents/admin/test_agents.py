@@ -14,6 +14,7 @@ from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow, BudgetCell
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Server
 from tests import admin_client, factories
 
@@ -85,7 +86,24 @@ def test_the_form_of_a_new_agent_says_which_servers_work_and_how_many_tools_they
     Server.objects.filter(pk=crm.pk).update(status="connected")
     Server.objects.filter(pk=broken.pk).update(status="error")
     page = admin_client.get_text(operator.get("agents_agent_add"))
-    assert re.search(r"crm 2 tools .*docs cancel failed", page)
+    assert re.search(r"crm 0 of 2 tools approved and enabled .*docs cancel failed", page)
+    approve_definitions(factories.build_administrator(acme), crm)
+    assert "crm 2 tools" in admin_client.get_text(operator.get("agents_agent_add"))
+
+
+def test_the_form_of_a_new_agent_names_the_servers_that_it_leaves_out(
+    acme: Organization, operator: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.admin.agents.MAX_OFFERED_SERVERS", 1)
+    for name in ("crm", "docs"):
+        admin_client.create_web_server(acme, name)
+    fetch = admin_client.create_web_server(acme, "fetch")
+    Server.objects.filter(pk=fetch.pk).update(enabled=False)
+    page = operator.get("agents_agent_add")
+    text = admin_client.get_text(page)
+    assert "Disabled servers can't be attached. Enable them first: fetch" in text
+    assert "1 more server can be attached after the agent is created." in text
+    assert admin_client.build_url("mcp_servers_server_change", fetch.pk) in page
 
 
 def test_an_agent_without_servers_leads_to_attaching_one(
