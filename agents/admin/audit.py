@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any
 from uuid import UUID
 
@@ -72,6 +72,7 @@ MAX_PAGED = 1_000
 DEFAULT_SPAN = timedelta(hours=24)
 # Bars up to this long are labeled with times.
 MAX_TIMED_STEP, DAY = timedelta(hours=1), timedelta(days=1)
+MAX_TICKS = 6
 WIDTH, HEIGHT, GAP = 1000, 100, 0.2
 SERIES = ("ok", "refused", PENDING, "error")
 
@@ -422,35 +423,45 @@ def build_histogram(
         }
         for index, bar in enumerate(bars)
     ]
-    every = max(1, len(bars) // 6)
-    # The last label would be wider than its bars.
-    labeled = range(0, len(bars) - every // 2, every)
-    labels = _list_tick_labels([bars[at].begins for at in labeled], bars[0].ends - bars[0].begins)
-    places = [round(100 * at / len(bars), 2) for at in labeled]
-    ticks = [(place, *label) for place, label in zip(places, labels, strict=True)]
     return Histogram(
         shown_parts,
         highest=highest,
         total=sum(bar.total for bar in bars),
         step=bars[0].ends - bars[0].begins,
-        ticks=ticks,
+        ticks=_build_ticks(bars),
     )
 
 
-def _list_tick_labels(times: list[datetime], step: timedelta) -> list[tuple[str, str]]:
-    """Return the labels of the time axis: days for long steps, else times with new days below.
-
-    Bars of days are of UTC.
-    """
-    if step > MAX_TIMED_STEP:
-        zone = UTC if step >= DAY else get_reader_time_zone()
-        return [(format_day(moment.astimezone(zone)), "") for moment in times]
-    labels, day = [], timezone.now().astimezone(get_reader_time_zone()).date()
+def _build_ticks(bars: list[ActivityBar]) -> list[tuple[float, str, str]]:
+    """Return the labels of the time axis: times of day, or days where they begin."""
+    start, length = bars[0].begins, bars[-1].ends - bars[0].begins
+    step = bars[0].ends - start
+    is_short, is_long = step <= MAX_TIMED_STEP, step >= DAY
+    # Bars of days are of UTC.
+    zone = UTC if is_long else get_reader_time_zone()
+    times = [bar.begins for bar in bars] if is_short or is_long else _list_midnights(bars, zone)
+    every = max(1, len(times) // MAX_TICKS)
+    # The last label would be wider than its bars.
+    times = [moment for moment in times[::every] if moment < start + length * (1 - 0.5 / MAX_TICKS)]
+    labels, day = [], timezone.now().astimezone(zone).date() if is_short else None
     for moment in times:
-        local = moment.astimezone(get_reader_time_zone())
-        labels.append((f"{local:%H:%M}", format_day(local) if local.date() != day else ""))
-        day = local.date()
-    return labels
+        local = moment.astimezone(zone)
+        day_text = format_day(local)
+        label = (f"{local:%H:%M}", day_text if local.date() != day else "")
+        labels.append(label if is_short else (day_text, ""))
+        day = local.date() if is_short else None
+    return [
+        (round(100 * ((moment - start) / length), 2), *label)
+        for moment, label in zip(times, labels, strict=True)
+    ]
+
+
+def _list_midnights(bars: list[ActivityBar], zone: tzinfo) -> list[datetime]:
+    """Return when the days of a zone begin within the bars."""
+    first, last = (moment.astimezone(zone).date() for moment in (bars[0].begins, bars[-1].ends))
+    days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
+    midnights = [datetime.combine(day, time.min, zone) for day in days]
+    return [moment for moment in midnights if bars[0].begins <= moment < bars[-1].ends]
 
 
 def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:

@@ -114,12 +114,14 @@ TOOL_RULE = re.compile(
 # What decides by its rules, by the first part of their IDs.
 RULE_OWNERS: Mapping[str, Any] = {
     "agent": _("Agent"),
+    "arguments": _("Input schema"),
     "attachment": _("Agent tools"),
     "budget": _("Budget"),
     "builtin": _("Built-in tools"),
     "definition": _("Definition review"),
     "flow": _("Flow labels"),
     "flow_labels": _("Flow labels"),
+    "invalid_arguments": _("Input schema"),
     "organization": _("Organization policy"),
     "policy": _("Policy"),
     "rate": _("Rate limit"),

@@ -22,6 +22,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.admin_changes import record_finished_change
+from bonobot.ledger.audit.call_histogram import ActivityBar
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
 from tests import admin_client, factories, large_organization
@@ -419,11 +420,16 @@ def test_a_period_stays_selected_when_other_filters_change(
 
 
 def test_the_time_axis_has_the_day_where_it_begins() -> None:
-    times = [datetime(2026, 3, 4, hour, tzinfo=UTC) for hour in (12, 20)]
-    times += [datetime(2026, 3, 5, 4, tzinfo=UTC)]
-    labels = audit._list_tick_labels(times, timedelta(hours=1))
-    assert labels == [("12:00", "Mar 4"), ("20:00", ""), ("04:00", "Mar 5")]
-    assert audit._list_tick_labels(times[:1], timedelta(hours=3)) == [("Mar 4", "")]
+    start = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+    def list_labels(count: int, step: timedelta) -> list[list[str]]:
+        begins = [start + number * step for number in range(count)]
+        ticks = audit._build_ticks([ActivityBar(moment, moment + step) for moment in begins])
+        return [label for _place, *label in ticks]
+
+    hours = list_labels(24, timedelta(hours=1))
+    assert hours[:4] == [["12:00", "Mar 4"], ["16:00", ""], ["20:00", ""], ["00:00", "Mar 5"]]
+    assert list_labels(24, timedelta(hours=3)) == [["Mar 5", ""], ["Mar 6", ""], ["Mar 7", ""]]
 
 
 def test_the_panel_names_the_session_of_a_call_by_its_title(

@@ -58,7 +58,8 @@ def test_the_first_step_of_a_client_is_its_token_unless_it_signs_in(acme, settin
         settings.BONOBOT_OAUTH = signs_in
         page = owner.get("agents_agent_clients", agent.pk)
         assert ("Sign in with a browser" in page) is signs_in
-        assert bool(admin_client.find_links(page, create_url)) is not signs_in
+        links = admin_client.find_links(page, f"{create_url}?scopes=mcp:tools&agents={agent.pk}")
+        assert bool(links) is not signs_in
 
 
 def test_a_new_token_is_shown_in_its_snippets_only_once(acme):
