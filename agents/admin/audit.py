@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -73,6 +73,7 @@ DEFAULT_SPAN = timedelta(hours=24)
 # Bars up to this long are labeled with times.
 MAX_TIMED_STEP, DAY = timedelta(hours=1), timedelta(days=1)
 MAX_TICKS = 6
+TICK_INTERVALS = [timedelta(minutes=n) for n in (5, 10, 15, 30, 60, 120, 180, 240, 360, 720)]
 WIDTH, HEIGHT, GAP = 1000, 100, 0.2
 SERIES = ("ok", "refused", PENDING, "error")
 
@@ -433,35 +434,31 @@ def build_histogram(
 
 
 def _build_ticks(bars: list[ActivityBar]) -> list[tuple[float, str, str]]:
-    """Return the labels of the time axis: times of day, or days where they begin."""
-    start, length = bars[0].begins, bars[-1].ends - bars[0].begins
+    """Return the labels of the time axis: round times of day, or days where they begin."""
+    start, end = bars[0].begins, bars[-1].ends
     step = bars[0].ends - start
-    is_short, is_long = step <= MAX_TIMED_STEP, step >= DAY
     # Bars of days are of UTC.
-    zone = UTC if is_long else get_reader_time_zone()
-    times = [bar.begins for bar in bars] if is_short or is_long else _list_midnights(bars, zone)
-    every = max(1, len(times) // MAX_TICKS)
-    # The last label would be wider than its bars.
-    times = [moment for moment in times[::every] if moment < start + length * (1 - 0.5 / MAX_TICKS)]
-    labels, day = [], timezone.now().astimezone(zone).date() if is_short else None
-    for moment in times:
+    zone = UTC if step >= DAY else get_reader_time_zone()
+    is_short = step <= MAX_TIMED_STEP
+    if is_short:
+        wanted = (end - start) / (MAX_TICKS + 1)
+        interval = next((item for item in TICK_INTERVALS if item >= wanted), DAY)
+    else:
+        interval = max(DAY, step) * max(1, (end - start) // (max(DAY, step) * MAX_TICKS))
+    midnight = datetime.combine(start.astimezone(zone).date(), time.min, zone).astimezone(UTC)
+    ticks, day = [], timezone.now().astimezone(zone).date()
+    for number in range((end - midnight) // interval + 1):
+        moment = midnight + number * interval
+        place = (moment - start) / (end - start)
+        # The last label would be wider than its bars.
+        if not 0 <= place < 1 - 0.5 / MAX_TICKS:
+            continue
         local = moment.astimezone(zone)
-        day_text = format_day(local)
-        label = (f"{local:%H:%M}", day_text if local.date() != day else "")
-        labels.append(label if is_short else (day_text, ""))
-        day = local.date() if is_short else None
-    return [
-        (round(100 * ((moment - start) / length), 2), *label)
-        for moment, label in zip(times, labels, strict=True)
-    ]
-
-
-def _list_midnights(bars: list[ActivityBar], zone: tzinfo) -> list[datetime]:
-    """Return when the days of a zone begin within the bars."""
-    first, last = (moment.astimezone(zone).date() for moment in (bars[0].begins, bars[-1].ends))
-    days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
-    midnights = [datetime.combine(day, time.min, zone) for day in days]
-    return [moment for moment in midnights if bars[0].begins <= moment < bars[-1].ends]
+        day_text = format_day(local) if local.date() != day or not is_short else ""
+        label = (f"{local:%H:%M}", day_text) if is_short else (day_text, "")
+        ticks.append((round(100 * place, 2), *label))
+        day = local.date()
+    return ticks
 
 
 def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:

@@ -419,17 +419,21 @@ def test_a_period_stays_selected_when_other_filters_change(
     assert "opened_at_period=30d" in empty
 
 
-def test_the_time_axis_has_the_day_where_it_begins() -> None:
-    start = datetime(2026, 3, 4, 12, tzinfo=UTC)
+def test_the_time_axis_has_round_times_and_the_days_where_they_begin() -> None:
+    start = datetime(2026, 3, 4, tzinfo=UTC)
 
-    def list_labels(count: int, step: timedelta) -> list[list[str]]:
+    def list_labels(start: datetime, count: int, step: timedelta) -> list[list[str]]:
         begins = [start + number * step for number in range(count)]
         ticks = audit._build_ticks([ActivityBar(moment, moment + step) for moment in begins])
         return [label for _place, *label in ticks]
 
-    hours = list_labels(24, timedelta(hours=1))
-    assert hours[:4] == [["12:00", "Mar 4"], ["16:00", ""], ["20:00", ""], ["00:00", "Mar 5"]]
-    assert list_labels(24, timedelta(hours=3)) == [["Mar 5", ""], ["Mar 6", ""], ["Mar 7", ""]]
+    hours = list_labels(start.replace(hour=13), 24, timedelta(hours=1))
+    assert hours[:4] == [["16:00", "Mar 4"], ["20:00", ""], ["00:00", "Mar 5"], ["04:00", ""]]
+    minutes = list_labels(start.replace(hour=12, minute=50), 37, timedelta(minutes=5))
+    assert minutes[:2] == [["13:00", "Mar 4"], ["13:30", ""]]
+    three_hours = list_labels(start.replace(hour=12), 24, timedelta(hours=3))
+    assert three_hours == [["Mar 5", ""], ["Mar 6", ""], ["Mar 7", ""]]
+    assert list_labels(start, 30, timedelta(days=1))[:2] == [["Mar 4", ""], ["Mar 9", ""]]
 
 
 def test_the_panel_names_the_session_of_a_call_by_its_title(
