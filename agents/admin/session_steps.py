@@ -29,7 +29,6 @@ from agents.sessions.history import is_superseded
 from agents.sessions.partial_output import TEXT_FIELDS
 from bonobot.accounts.principals import Principal
 from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH
-from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 
@@ -74,8 +73,8 @@ class StepRow:
     @property
     def payload(self) -> dict[str, Any]:
         payload = dict(self.step.payload)
-        if payload.get("by"):  # only the label is stored
-            payload["by"] = get_actor_name("cli", "", payload["by"])
+        if payload.get("by"):
+            payload["by"] = self.step.author_name
         return payload
 
     @property

@@ -184,6 +184,11 @@ class Step(models.Model):
     def __str__(self) -> str:
         return f"{self.seq} {self.kind} {self.state}"
 
+    @property
+    def author_name(self) -> str:
+        """Who sent a message, as screens name actors; only the label is stored."""
+        return get_actor_name("cli", "", self.payload.get("by", ""))
+
 
 class Inbox(models.Model):
     """A request to a session: a message, or a cancellation."""
