@@ -18,7 +18,6 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.models import Agent
-from agents.policies.rule_texts import name_rule
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.accounts.admin_base.svg_charts import (
     Chart,
@@ -400,7 +399,7 @@ class CallActivity:
         )
         return [
             {
-                "title": NOT_APPROVED_TITLES.get(code) or _name_rule(rule) or rule or code,
+                "title": NOT_APPROVED_TITLES.get(code) or rule or code,
                 "note": _build_refusal_note(code, rule),
                 "n": line.refused,
                 "url": self.build_audit_url(
@@ -473,14 +472,10 @@ class CallActivity:
 
 
 def _build_refusal_note(code: str, rule: str) -> str:
-    """Return what the title of a refusal leaves out: the ID of the rule, or the code."""
-    if code in NOT_APPROVED_TITLES or _name_rule(rule):
+    """Return what the title of a refusal leaves out: the rule that asked, or the code."""
+    if code in NOT_APPROVED_TITLES:
         return rule
     return code if rule and rule != code else ""
-
-
-def _name_rule(rule: str) -> str:
-    return " ".join(filter(None, map(str, name_rule(rule))))
 
 
 def load_calls_by_tool(

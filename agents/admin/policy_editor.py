@@ -44,7 +44,7 @@ from mcp_servers.models import Definition, Server
 
 USAGE_PERIOD = timedelta(days=30)
 MAX_CHANGED_TOOLS = 8
-MAX_TOOL_CHOICES = 1_000
+MAX_SUGGESTED_RULES = 1_000
 GROUP_TEXTS: Mapping[str, Any] = {
     "deny": _("Calls are denied"),
     "ask": _("A person approves each call"),
@@ -129,7 +129,7 @@ def load_scope(owner: Owner) -> PolicyScope:
 
 
 @dataclass(frozen=True)
-class ToolChoice:
+class SuggestedRule:
     """What a rule can be about: `name` is blank for all tools of the server, or of any server."""
 
     rule: str
@@ -137,7 +137,7 @@ class ToolChoice:
     server: str
 
 
-def list_tool_choices(scope: PolicyScope) -> list[ToolChoice]:
+def list_suggested_rules(scope: PolicyScope) -> list[SuggestedRule]:
     """Return each server of a scope with its tools, then built-in tools (two queries)."""
     slugs = dict(Server.objects.filter(pk__in=scope.server_names).values_list("pk", "slug"))
     rule_names = map_tool_names(scope.owner)
@@ -149,12 +149,12 @@ def list_tool_choices(scope: PolicyScope) -> list[ToolChoice]:
         slug = slugs.get(server_id)
         if slug is None:  # deleted meanwhile
             continue
-        choices.append(ToolChoice(format_rule_name(slug, "*"), "", server))
+        choices.append(SuggestedRule(format_rule_name(slug, "*"), "", server))
         for name in sorted(tools[server_id]):
             rule_name = rule_names.get((server_id, name)) or format_rule_name(slug, name)
-            choices.append(ToolChoice(rule_name, name, server))
-    choices += [ToolChoice(name, name, "") for name in sorted(tools[None])]
-    return choices[:MAX_TOOL_CHOICES]
+            choices.append(SuggestedRule(rule_name, name, server))
+    choices += [SuggestedRule(name, name, "") for name in sorted(tools[None])]
+    return choices[:MAX_SUGGESTED_RULES]
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,9 @@ class PolicyEditor:
     scope: PolicyScope | None = None
 
     @property
-    def tool_choices(self) -> str:
+    def suggested_rules(self) -> str:
         """What a rule can be about, as JSON for the script of the dialog."""
-        choices = list_tool_choices(self.scope) if self.scope else []
+        choices = list_suggested_rules(self.scope) if self.scope else []
         return json.dumps([vars(choice) for choice in choices])
 
     @property

@@ -6,7 +6,7 @@ from django import template
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from agents.policies.rule_texts import MODE_TITLES, build_rule_text
+from agents.policies.rule_texts import MODE_TITLES, build_rule_text, name_rule
 from agents.policies.simulations import PolicySimulation
 from bonobot.accounts.templatetags.display import percent_of, tone
 from bonobot.core.i18n.localization import localize_text
@@ -19,6 +19,13 @@ register = template.Library()
 def rule_text(rule: object) -> SafeString:
     """Return a localized sentence about a rule; blank for an ID without one."""
     return render_sentence(localize_text(build_rule_text(str(rule or ""))))
+
+
+@register.filter
+def rule_title(rule: object) -> str:
+    """Return what decides by a rule, with the tools that it matches; the ID if that is unknown."""
+    text = str(rule or "")
+    return " ".join(filter(None, map(str, name_rule(text)))) or text
 
 
 @register.filter

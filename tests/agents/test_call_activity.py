@@ -283,20 +283,3 @@ def test_hours_are_labeled_in_the_readers_time_zone() -> None:
         assert (step.label, step.title) == ("08:00", "Nov 22, 08:00–09:00")
     finally:
         time_zones.set_reader_time_zone("")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_refusals_name_what_decided_with_the_id_of_its_rule() -> None:
-    acme = factories.create_organization()
-    for rule, code in (
-        ("policy:allowlist:deny mcp:drop_*", "denied_by_policy"),
-        ("plugin:x", "odd"),
-    ):
-        opening = opening_of(acme.pk, decision="deny", code=code, rule=rule)
-        get_writer().record_refusal(opening).result(30)
-    get_writer().close()
-    build_rollups.count_organization(acme.pk)
-    rows = {
-        (str(row["title"]), row["note"]) for row in CallActivity(acme.pk, RANGES[0].slug).refusals
-    }
-    assert rows == {("Policy drop_*", "policy:allowlist:deny mcp:drop_*"), ("plugin:x", "odd")}

@@ -209,7 +209,7 @@ def test_the_organizations_rules_show_what_each_agents_policy_decides(acme, help
 def test_a_rule_can_be_about_each_server_its_tools_and_built_in_tools(acme, helper):
     for owner in (helper, acme):
         stored = load_policy_spec(owner)
-        choices = json.loads(build_policy_editor(load_scope(owner), stored, stored).tool_choices)
+        choices = json.loads(build_policy_editor(load_scope(owner), stored, stored).suggested_rules)
         tools = ["add", "drop_one", "drop_two"]
         assert choices[:4] == [
             {"rule": "mcp_web_*", "name": "", "server": "web"},

@@ -16,6 +16,7 @@ from agents.policies.decisions import (
 )
 from agents.policies.rule_texts import build_rule_text, format_condition
 from agents.policies.rules import Policy, Rule
+from agents.templatetags.rule_texts import rule_title
 from bonobot.core.i18n.localization import localize_text
 
 SERVER = uuid4()
@@ -82,3 +83,15 @@ def test_a_pattern_of_a_condition_is_worded_in_both_languages() -> None:
     assert format_condition(condition) == "sql matches email, limit ≥ 5"
     with translation.override("de"):
         assert format_condition(condition) == "sql entspricht email, limit ≥ 5"
+
+
+def test_a_rule_is_named_by_what_decides_and_the_tools_that_it_matches():
+    titles = {
+        "policy:allowlist:deny mcp:drop_*": "Policy drop_*",
+        "policy:allowlist:allow mcp:default": "Policy",
+        "organization:halted": "Kill switch",
+        "organization:deny builtin:run_shell": "Organization policy run_shell",
+        "plugin:x": "plugin:x",
+        "": "",
+    }
+    assert {rule: rule_title(rule) for rule in titles} == titles
