@@ -246,7 +246,8 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     Calls that needed approval are loaded with the answers (at most two more), waiting calls with
     their approvals (two more) and elicitation requests (one more),
     and calls that weren't made with the names of their tools (one more); if there are more steps
-    than one page, replacements by later messages are loaded, too.
+    than one page, replacements by later messages are loaded, too. If the first step is a message,
+    the step before it is loaded (one more).
     """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
