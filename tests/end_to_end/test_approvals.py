@@ -179,3 +179,22 @@ def test_a_pending_call_is_answered_with_keys_in_its_chat(
     rita.keyboard.press("a")
     expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     assert effects.read_text() == "one\n"
+
+
+def test_arguments_are_changed_in_the_chat_and_stay_there_while_they_arent_json(
+    rita: Page, waiting_session: Session, effects: Path
+) -> None:
+    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    rita.locator("body").press("e")
+    arguments = rita.get_by_label("Arguments")
+    expect(arguments).to_be_focused()
+    arguments.fill('{"what": ')
+    apply = rita.get_by_role("button", name="Approve changed call")
+    apply.click()
+    expect(arguments).to_have_value('{"what": ')
+    assert arguments.evaluate("field => field.validationMessage") == "Enter a JSON object."
+    arguments.fill('{"what": "two"}')
+    apply.click()
+    expect(rita.locator("body")).to_contain_text("Approved with changed arguments")
+    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
+    assert effects.read_text().splitlines() == ["two"]
