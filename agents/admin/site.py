@@ -266,7 +266,7 @@ class BonobotAdminSite(AdminSite):
                 static(f"bonobot/{name}.js")
                 for name in (
                     *("theme", "fragments", "lists", "forms", "copy", "navigation"),
-                    *("live", "drafts", "toasts", "option-filter"),
+                    *("live", "drafts", "toasts", "option-filter", "tooltips"),
                 )
             ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],

@@ -12,6 +12,7 @@ from agents.models import Agent, Approval
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.models import Server
 from tests import admin_client, factories, large_organization
 from tests.browser import open_context
 from tests.end_to_end.accounts import create_member, sign_in
@@ -174,6 +175,27 @@ def test_the_message_about_an_answered_call_begins_with_its_name(
     olga.keyboard.press("a")
     expect(olga.locator("[data-toasts]")).to_contain_text("call0: Approved for this call only.")
     expect(olga.locator("[data-inbox-item]")).to_have_count(1)
+
+
+def test_the_actions_of_selected_rows_cover_no_row_and_a_cut_text_has_a_tooltip(
+    olga: Page, acme: Organization
+) -> None:
+    servers = large_organization.add_servers(acme, 60)
+    Server.objects.filter(pk=servers[0].pk).update(description="A long description. " * 30)
+    olga.goto("/admin/mcp_servers/server/")
+    rows, toggle = olga.locator("input.action-select"), olga.locator("#action-toggle")
+    rows.first.check()
+    assert toggle.evaluate("box => box.indeterminate")
+    bar = olga.locator("#changelist-actions-wrapper")
+    expect(bar).to_be_in_viewport(ratio=1)
+    rows.last.scroll_into_view_if_needed()
+    olga.mouse.wheel(0, 10_000)
+    rows.last.click(trial=True)  # nothing covers it
+    expect(bar).to_be_in_viewport(ratio=1)
+    expect(olga.locator(".bb-pagination")).to_be_in_viewport()
+    description = olga.get_by_text("A long description.").first
+    description.hover()
+    expect(olga.locator("[title*='A long description. A long']")).to_have_count(1)
 
 
 def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> None:

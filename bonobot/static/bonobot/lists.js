@@ -42,6 +42,15 @@ const bonobotLists = (() => {
     checkbox.indeterminate = count > 0 && count < items.length;
   }
 
+  // Django's own lists have a checkbox for all rows, too.
+  function showPartialRows() {
+    const toggle = document.getElementById("action-toggle");
+    if (!toggle) return;
+    const rows = queryAll("input.action-select");
+    const count = rows.filter((row) => row.checked).length;
+    toggle.indeterminate = count > 0 && count < rows.length;
+  }
+
   function filterItems(event) {
     const input = event.target.closest("[data-find]");
     if (!input) return;
@@ -164,6 +173,7 @@ const bonobotLists = (() => {
     checkAll(event);
     const form = event.target.closest("form");
     if (form || event.target.form) updateCounts(form ?? document);
+    showPartialRows();
   });
   // A browser restores checkboxes when it goes back.
   window.addEventListener("pageshow", () => updateCounts(document));

@@ -86,7 +86,7 @@ def test_the_form_of_a_new_agent_says_which_servers_work_and_how_many_tools_they
     Server.objects.filter(pk=crm.pk).update(status="connected")
     Server.objects.filter(pk=broken.pk).update(status="error")
     page = admin_client.get_text(operator.get("agents_agent_add"))
-    assert re.search(r"crm 0 of 2 tools approved and enabled .*docs cancel failed", page)
+    assert re.search(r"crm 0 of 2 tools callable .*docs cancel failed", page)
     approve_definitions(factories.build_administrator(acme), crm)
     assert "crm 2 tools" in admin_client.get_text(operator.get("agents_agent_add"))
 
