@@ -44,7 +44,8 @@ from agents.sessions.timeline_bars import (
 )
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_fragment
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, dollars, render_badge, thousands
+from bonobot.accounts.templatetags.display import ago, dollars, render_badge
+from bonobot.accounts.templatetags.display import tokens as format_tokens
 from bonobot.core.admin.theme import (
     DateTimeRangeFilter,
     MultipleChoicesDropdownFilter,
@@ -108,7 +109,7 @@ class SessionAdmin(TabbedAdmin):
 
     @display(description=_("tokens"), ordering="input_tokens")
     def tokens(self, session: Session) -> str:
-        return thousands(session.input_tokens + session.output_tokens)
+        return format_tokens(session.input_tokens + session.output_tokens)
 
     @display(description=_("cost"), ordering="cost_microusd")
     def cost(self, session: Session) -> str:

@@ -458,6 +458,12 @@ def thousands(count: int) -> str:
 
 
 @register.filter
+def tokens(count: int) -> str:
+    """Return a number of tokens; a dash if none were counted."""
+    return format_number(count) if count else "–"
+
+
+@register.filter
 def counted(count: int) -> str:
     """Return a number from `build_capped_count`, with `+` if there are more."""
     return f"{format_number(min(count, MAX_COUNTED))}{'+' if count > MAX_COUNTED else ''}"
@@ -487,9 +493,10 @@ def percent_of(part: int | None, total: int | None) -> int:
 
 @register.filter
 def dollars(microusd: int | None) -> str:
-    """Return micro-dollars as dollars; sums below ten cents keep their digits."""
+    """Return micro-dollars as dollars, or a dash; sums below ten cents keep their digits."""
     amount = (microusd or 0) / MICROUSD_PER_USD
-    return format_dollars(amount, ",.2f" if amount >= 0.1 or not amount else ".4f")
+    text = format_dollars(amount, ",.2f" if amount >= 0.1 or not amount else ".4f")
+    return "–" if microusd is None else text
 
 
 def plain_dollars(microusd: int) -> str:
@@ -500,7 +507,7 @@ def plain_dollars(microusd: int) -> str:
 @register.filter
 def amount(value: int | None, unit: str) -> str:
     """Return an amount in the unit of a budget."""
-    return dollars(value) if unit == "microusd" else format_number(value or 0)
+    return dollars(value or 0) if unit == "microusd" else format_number(value or 0)
 
 
 @register.filter

@@ -19,7 +19,7 @@ from bonobot.accounts.admin_base.responses import add_problem_to_form, render_sc
 from bonobot.accounts.admin_base.svg_charts import Chart, ChartColumn, ChartValue
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.templatetags.display import dollars, thousands
+from bonobot.accounts.templatetags.display import dollars, thousands, tokens
 from bonobot.core.i18n.localization import format_day
 from bonobot.core.i18n.time_zones import format_datetime_input
 from bonobot.core.problems import Problem
@@ -172,7 +172,7 @@ def _build_tiles(report: UsageReport) -> list[dict[str, Any]]:
             {"kind": "call", "outcome__in": "refused"},
         ),
         (_("Model turns"), thousands(total.turns), "", {"kind": "model"}),
-        (_("Tokens"), thousands(total.tokens), "", {"kind": "model"}),
+        (_("Tokens"), tokens(total.tokens), "", {"kind": "model"}),
         (_("Cost"), dollars(total.cost_microusd), "", {"kind": "model"}),
     )
     is_own = report.query.by != "organization"
@@ -260,7 +260,7 @@ def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]
         ChartValue(_("Cost"), dollars(line.cost_microusd), "bar" if has_costs else "none"),
         ChartValue(_("Calls"), thousands(line.calls), "none"),
         ChartValue(_("Model turns"), thousands(line.turns), "none" if has_costs else "bar"),
-        ChartValue(_("Tokens"), thousands(line.tokens), "none"),
+        ChartValue(_("Tokens"), tokens(line.tokens), "none"),
     )
 
 
@@ -273,7 +273,7 @@ def _build_call_values(line: UsageLine) -> tuple[ChartValue, ...]:
             if number or tone != "pending"
         ),
         ChartValue(_("Model turns"), thousands(line.turns), "none"),
-        ChartValue(_("Tokens"), thousands(line.tokens), "none"),
+        ChartValue(_("Tokens"), tokens(line.tokens), "none"),
     )
 
 

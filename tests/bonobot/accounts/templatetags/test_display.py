@@ -20,8 +20,14 @@ from bonobot.accounts.templatetags.display import (
     plain_dollars,
     render_badge,
     thousands,
+    tokens,
     typed_amount,
 )
+
+
+def test_what_wasnt_counted_is_a_dash_and_a_cost_of_zero_is_a_number() -> None:
+    assert (tokens(0), tokens(1_200)) == ("–", "1,200")
+    assert (dollars(None), dollars(0)) == ("–", "$0.00")
 
 
 def test_a_monogram_has_the_first_letter_and_always_the_same_hue() -> None:
