@@ -78,6 +78,22 @@ def test_approve_selected_needs_a_selection(olga: Page, acme: Organization) -> N
     expect(approve).to_be_disabled()
 
 
+def test_bars_at_the_top_dont_cover_what_a_link_or_a_key_scrolls_to(
+    olga: Page, acme: Organization
+) -> None:
+    server = admin_client.create_web_server(acme)
+    large_organization.declare_tools([server], 300)
+    olga.set_viewport_size({"width": 1440, "height": 800})
+    olga.goto(f"/admin/mcp_servers/server/{server.pk}/definitions/?state=waiting")
+    row = olga.locator(".bb-def > details").nth(30)
+    olga.goto(f"{olga.url}#{row.get_attribute('id')}")
+    bar = olga.locator(".bb-defs > header").first.bounding_box()
+    box = row.bounding_box()
+    assert bar is not None
+    assert box is not None
+    assert box["y"] >= bar["y"] + bar["height"]
+
+
 def test_pasted_servers_are_selected_once_they_have_what_they_need(
     olga: Page, acme: Organization
 ) -> None:
