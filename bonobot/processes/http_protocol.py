@@ -59,6 +59,8 @@ class ConnectionExhausted(Exception):
 class Protocol(HttpToolsProtocol):
     """One connection, with deadlines while a request is received and a response waits."""
 
+    cycle: "ResponseCycle"
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._create_parser()
@@ -86,6 +88,12 @@ class Protocol(HttpToolsProtocol):
         self._await_part("")
         self._stop_awaiting_reader()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Let the response end (called by the server), but close an event stream: it has no end."""
+        super().shutdown()
+        if self._is_responding() and self.cycle.is_event_stream:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, then update the deadline (called by the loop)."""
@@ -362,6 +370,7 @@ class ResponseCycle(RequestResponseCycle):
     sends it for itself, which costs another system call and wake-up at both ends.
     """
 
+    is_event_stream = False  # a response to GET, which ends when the client disconnects
     _head = b""  # not sent yet
 
     async def send(self, message: Any) -> None:
@@ -392,6 +401,8 @@ class ResponseCycle(RequestResponseCycle):
                 self.expected_content_length, self.chunked_encoding = int(value), False
             elif name == b"transfer-encoding":
                 self.chunked_encoding = True
+            elif name == b"content-type" and value.startswith(b"text/event-stream"):
+                self.is_event_stream = self.scope["method"] == "GET"
             elif name == b"connection" and b"close" in value.lower():
                 self.keep_alive, is_closed = False, True
         if not self.keep_alive and not is_closed:
