@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, Q
@@ -42,7 +43,7 @@ def count_definitions(servers: Iterable[Server]) -> dict[UUID, DefinitionCounts]
             refused=Count("pk", filter=~Q(fault="")),
         )
     )
-    rows_of_server: dict[UUID, list[dict[str, int]]] = {server.pk: [] for server in servers}
+    rows_of_server: dict[UUID, list[Any]] = {server.pk: [] for server in servers}
     for row in rows:
         rows_of_server[row["server"]].append(row)
     return {

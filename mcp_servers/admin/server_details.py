@@ -75,9 +75,9 @@ class MissingPathForm(forms.Form):
 
     path = forms.CharField(label=_("Folder"), max_length=1_000, widget=TextInput)
 
-    def __init__(self, missing: MissingPath, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, missing: MissingPath, data: Any = None) -> None:
         """Suggest the folder that the sandbox could show."""
-        super().__init__(*args, initial={"path": missing.suggestion}, **kwargs)
+        super().__init__(data, initial={"path": missing.suggestion})
         if not missing.is_folder and not missing.is_hidden:
             self.fields["path"].label = _("Path")
 

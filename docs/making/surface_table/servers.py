@@ -25,7 +25,7 @@ AREA = Area(
         ),
         Feature(
             "Update a server",
-            admin="server.configuration server.credentials server.change",
+            admin="server.configuration server.credentials server.change server.path",
             rest="replace_server update_server",
             cli="mcp apply, mcp price, mcp add",
         ),
