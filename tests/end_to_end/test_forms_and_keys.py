@@ -237,16 +237,17 @@ def test_the_keyboard_reaches_the_user_menu_and_signs_out(olga: Page) -> None:
     expect(menu).to_be_focused()
 
 
-def test_a_failed_connection_is_retried_in_place(olga: Page, acme: Organization) -> None:
+def test_a_failed_connection_is_retried_on_the_overview(olga: Page, acme: Organization) -> None:
     server = admin_client.create_web_server(acme)  # nothing listens there
     olga.goto(f"/admin/mcp_servers/server/{server.pk}/change/?connect=1")
     state = olga.locator(f'[data-part="state-{server.pk}"]')
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
     expect(state).to_contain_text("failed")
     before = server.checks.count()
-    olga.get_by_role("button", name="Retry").click()
-    expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
+    olga.get_by_role("link", name="Retry").click()
     eventually(lambda: server.checks.count() > before)
+    expect(olga).to_have_url(re.compile("connected=1"))
+    expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
     olga.get_by_role("link", name="Edit configuration").click()
     expect(olga).to_have_url(re.compile("/configuration/"))
 
