@@ -245,25 +245,18 @@ def is_requester(principal: Principal, access_request: AccessRequest) -> bool:
     )
 
 
-def list_requestable_names(principal: Principal) -> dict[str, list[str]]:
-    """Return names that a person can request, by kind, sorted (four queries).
+def list_known_names(principal: Principal) -> dict[str, list[str]]:
+    """Return names to request that a person may know, by kind, sorted (three queries).
 
-    They are the other agents of the organization, servers and presets, and tools of the person's
-    agents.
+    They are presets and the tools of the person's agents. Names of other agents and of the
+    organization's servers are known only to those who can see them.
     """
     organization_id = principal.organization_id
-    own_agents = Agent.objects.visible_to(principal)
-    agents = Agent.objects.for_organization(organization_id).enabled().exclude(pk__in=own_agents)
-    pool = Server.objects.for_organization(organization_id).in_organization_pool()
     presets = Preset.objects.available_to(organization_id).enabled_for(organization_id)
-    tools = ToolName.objects.filter(agent__in=own_agents)
+    tools = ToolName.objects.filter(agent__in=Agent.objects.visible_to(principal))
     names = {
-        AccessRequest.Kind.SERVER: {
-            *pool.values_list("name", flat=True),
-            *presets.values_list("name", flat=True),
-        },
+        AccessRequest.Kind.SERVER: set(presets.values_list("name", flat=True)),
         AccessRequest.Kind.TOOL: set(tools.values_list("own_name", flat=True)),
-        AccessRequest.Kind.AGENT: set(agents.values_list("name", flat=True)),
     }
     return {
         str(kind): sorted(kind_names, key=str.lower)[:MAX_SUGGESTED_NAMES]

@@ -27,7 +27,7 @@ from agents.access_requests import (
     find_server,
     find_tool,
     is_requester,
-    list_requestable_names,
+    list_known_names,
 )
 from agents.admin.agents import READERS
 from agents.admin.approvals import MAX_ANSWERED, PartialNameFilter, PersonRequestAdmin
@@ -216,7 +216,7 @@ class AccessRequestAdmin(PersonRequestAdmin):
             "access_requests/add.html",
             title=_("Request access"),
             form=form,
-            names=list_requestable_names(principal),
+            names=list_known_names(principal),
             opts=self.opts,
         )
 

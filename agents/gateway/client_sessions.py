@@ -41,7 +41,7 @@ from agents.gateway.resource_subscriptions import (
     watch_resources,
 )
 from agents.models import GatewaySessionMessage, GatewaySessionState
-from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS, lock_rows
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
@@ -482,7 +482,9 @@ def update_state(
     Return False if the session has ended or its state would be too large.
     """
     with transaction.atomic():
-        state = GatewaySessionState.objects.select_for_update().filter(pk=state_id).first()
+        rows = GatewaySessionState.objects.filter(pk=state_id)
+        lock_rows(rows)
+        state = rows.first()
         if state is None:
             return False
         state.log_level = log_level or state.log_level
