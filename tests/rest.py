@@ -35,7 +35,8 @@ class RestResponse:
         is_file = isinstance(response, StreamingHttpResponse) and not response.is_async
         content: Any = b"".join(response) if is_file else getattr(response, "content", b"")
         self.text = "" if content_type.startswith("image/") else content.decode()
-        self.json: Any = json.loads(self.text) if self.text and "json" in content_type else None
+        is_json = content_type.partition(";")[0].endswith("json")  # JSON Lines are a file
+        self.json: Any = json.loads(self.text) if self.text and is_json else None
 
     @property
     def code(self) -> str:

@@ -240,7 +240,7 @@ class AuditAdmin(ScopedAdmin):
         request.GET = query  # type: ignore[assignment]  # a copy, which may be changed
         request.exporting = True  # type: ignore[attr-defined]  # a file has all matches
         rows = self.get_changelist_instance(request).get_queryset(request)
-        return build_download(rows.defer(None), export_format)
+        return build_download(request, rows.defer(None), export_format)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -1,20 +1,21 @@
 """REST API of the audit log: list, detail and export."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any, ClassVar
 
 import django_filters
 from asgiref.sync import sync_to_async
 from django.db.models import QuerySet
-from django.http import StreamingHttpResponse
+from django.http import HttpRequest, StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import Cursor
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -33,8 +34,14 @@ from bonobot.ledger.audit.search import (
 from bonobot.ledger.models import AuditQuerySet, AuditRow
 
 
-def build_download(rows: QuerySet[AuditRow], form: ExportFormat) -> StreamingHttpResponse:
-    response = StreamingHttpResponse(_stream_pages(rows, form), content_type=MEDIA_TYPES[form])
+def build_download(
+    request: HttpRequest | Request, rows: QuerySet[AuditRow], form: ExportFormat
+) -> StreamingHttpResponse:
+    """Return the rows as a file that is written page by page; WSGI needs an ordinary iterator."""
+    pages = export_pages(rows, form)
+    is_asgi = hasattr(request, "scope")
+    content = _stream_pages(pages) if is_asgi else pages
+    response = StreamingHttpResponse(content, content_type=MEDIA_TYPES[form])
     name = f"audit-{timezone.now():%Y-%m-%d}.{form}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     response["Cache-Control"] = "no-store"
@@ -42,9 +49,7 @@ def build_download(rows: QuerySet[AuditRow], form: ExportFormat) -> StreamingHtt
     return response
 
 
-async def _stream_pages(rows: QuerySet[AuditRow], form: ExportFormat) -> AsyncIterator[str]:
-    pages = export_pages(rows, form)
-
+async def _stream_pages(pages: Iterator[str]) -> AsyncIterator[str]:
     def read_page() -> str:
         return next(pages, "")
 
@@ -226,7 +231,7 @@ class AuditExportView(ResourceView):
         form: ExportFormat = "csv" if self.request.query_params.get("form") == "csv" else "jsonl"
         rows = self.filter_queryset(AuditRow.objects.for_organization(self.organization_id))
         self.report_read([ExportedAuditLog(self.organization_id)])
-        return build_download(rows, form)
+        return build_download(self.request, rows, form)
 
 
 class AuditEntryView(ResourceView):

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.db import connection
 from django.db.models import QuerySet
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
 from pytest_django import DjangoAssertNumQueries
@@ -637,7 +637,7 @@ def test_too_many_search_words_are_refused(
 def test_the_export_of_a_search_has_all_matching_entries(
     entries: list[AuditRow], auditor: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def download(rows: QuerySet[AuditRow], form: str) -> HttpResponse:
+    def download(request: HttpRequest, rows: QuerySet[AuditRow], form: str) -> HttpResponse:
         return HttpResponse(" ".join(str(row.pk) for row in rows))
 
     monkeypatch.setattr(audit, "build_download", download)
