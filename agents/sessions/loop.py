@@ -229,7 +229,7 @@ def _describe_unavailable_server(server: UnavailableServer) -> str:
             name=server.name,
             seconds=settings.BONOBOT_SESSION_CONNECT_S,
         )
-    return format_message("The server {name} is not reachable now.", name=server)
+    return format_message("The server {name} is not reachable now.", name=server.name)
 
 
 async def _append_notices(lease: SessionLease, context: RunContext) -> None:
@@ -237,6 +237,7 @@ async def _append_notices(lease: SessionLease, context: RunContext) -> None:
         logger.warning("session %s: server %s is not reachable", lease.session_id, server)
         payload = {
             "code": "server_unreachable",
+            "why": server.reason,
             "text": _describe_unavailable_server(server),
         }
         await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)

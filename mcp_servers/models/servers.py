@@ -14,6 +14,7 @@ from bonobot.accounts.models.abstract_models import (
     OrganizationModel,
 )
 from bonobot.core.crypto.encrypted_fields import SealedTextField
+from bonobot.ledger.actor_names import get_actor_name
 
 
 class ServerQuerySet(GovernedQuerySet):
@@ -328,6 +329,10 @@ class Secret(GovernedModel):
 
     def __str__(self) -> str:
         return f"{self.placement} {self.name}"
+
+    @property
+    def setter_name(self) -> str:
+        return get_actor_name("user", "", self.set_by)
 
 
 class ApiDocument(OrganizationModel):

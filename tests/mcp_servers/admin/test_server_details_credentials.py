@@ -68,6 +68,8 @@ def test_one_value_is_replaced_and_the_others_kept(acme: Organization, server: S
     assert decrypt(server, "key") == NEW
     assert decrypt(server, "X-Team") == "team-value"
     assert server.secrets.get(name="key").set_by == "user:ann"
+    page = browser.get("mcp_servers_server_credentials", server.pk)
+    assert "set just now by ann" in admin_client.get_text(page)
     assert server.secrets.get(name="X-Team").set_at == before
     server.refresh_from_db()
     assert server.auth_config == {"header": "X-Key"}
