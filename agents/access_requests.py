@@ -246,13 +246,12 @@ def is_requester(principal: Principal, access_request: AccessRequest) -> bool:
 
 
 def list_known_names(principal: Principal) -> dict[str, list[str]]:
-    """Return names to request that a person may know, by kind, sorted (three queries).
+    """Return names to request that a person may know, by kind, sorted (two queries).
 
-    They are presets and the tools of the person's agents. Names of other agents and of the
-    organization's servers are known only to those who can see them.
+    They are presets of the catalog and the tools of the person's agents. Names of other agents and
+    of the organization's servers and presets are known only to those who can see them.
     """
-    organization_id = principal.organization_id
-    presets = Preset.objects.available_to(organization_id).enabled_for(organization_id)
+    presets = Preset.objects.from_platform().enabled_for(principal.organization_id)
     tools = ToolName.objects.filter(agent__in=Agent.objects.visible_to(principal))
     names = {
         AccessRequest.Kind.SERVER: set(presets.values_list("name", flat=True)),
