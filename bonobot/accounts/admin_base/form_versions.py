@@ -361,12 +361,12 @@ def _render_conflict(
     # The view hasn't loaded the object yet if the difference was found before it was called.
     shown_object = _load_page(request, read_forms[0].page).shown_object
     request.shown_object = shown_object  # type: ignore[attr-defined]
-    text = _describe_differences(request, differences)
     request.form_conflict = FormConflict(  # type: ignore[attr-defined]
         _find_last_editor(request), frozenset(difference.name for difference in differences)
     )
     posted: Any = request.POST
-    request.POST = _merge_changes(posted, request, read_forms)  # type: ignore[assignment]  # it has a setter
+    merged_data = _merge_changes(posted, request, read_forms)
+    request.POST = merged_data  # type: ignore[assignment]  # it has a setter
     original_messages: Any = getattr(request, "_messages", None)
     request._messages = DiscardedMessages(request)  # type: ignore[attr-defined]
     with object_version.open_scope():
@@ -375,14 +375,29 @@ def _render_conflict(
             response = call_view()
         except VersionConflict:
             response = None
-    if response is None or response.status_code not in (200, 400, 409):
+    is_form_shown = response is not None and response.status_code in (200, 400, 409)
+    if not is_form_shown:  # the saved values replace the user's
         page_request = build_page_request(request, request.get_full_path())
+        page_request.reads_versions = False
         response = _get_response(page_request)
         page_request._messages = original_messages
+    keeps_changes = is_form_shown and _has_unsaved_changes(request, merged_data, read_forms)
     request._messages = original_messages  # type: ignore[attr-defined]
-    messages.error(request, text)
+    messages.error(request, _describe_differences(request, differences, keeps_changes))
     response.status_code = VersionConflict.status
-    return _refresh_versions(request, response)
+    return _refresh_versions(request, response) if is_form_shown else response
+
+
+def _has_unsaved_changes(request: HttpRequest, data: QueryDict, read_forms: list[ReadForm]) -> bool:
+    """Return whether a posted form differs from what is saved now."""
+    for read_form in read_forms:
+        for form in _load_page(request, read_form.page).forms:
+            if form.key == read_form.key and any(
+                normalize_values(data.getlist(name)) != control.values
+                for name, control in form.controls.items()
+            ):
+                return True
+    return False
 
 
 def _raise_conflict() -> None:
@@ -591,23 +606,24 @@ def _get_response(page_request: Any) -> Any:
 # -- Messages --------------------------------------------------------------------------------------
 
 
-def _describe_differences(request: HttpRequest, differences: list[Difference]) -> str:
+def _describe_differences(
+    request: HttpRequest, differences: list[Difference], keeps_changes: bool
+) -> str:
     changes = "; ".join(
         _describe_difference(difference) for difference in differences[:MAX_CHANGES_SHOWN]
     ) or _t("the page")
     if editor := _find_last_editor(request):
         text = _t(
-            "Not saved. %(who)s changed this page in the meantime. Current "
-            "values: %(changes)s. Your other changes are still in the form. "
-            "Review them, then save again. (%(code)s)"
+            "Not saved. %(who)s changed this page in the meantime. Current values: %(changes)s."
         )
     else:
-        text = _t(
-            "Not saved. This page was changed in the meantime. Current values: "
-            "%(changes)s. Your other changes are still in the form. Review them, "
-            "then save again. (%(code)s)"
-        )
-    return text % {"who": editor, "changes": changes, "code": VersionConflict.code}
+        text = _t("Not saved. This page was changed in the meantime. Current values: %(changes)s.")
+    if keeps_changes:
+        remedy = _t("Your other changes are still in the form. Review them, then save again.")
+    else:
+        remedy = _t("The form shows the current values. Change them if necessary, then save.")
+    code = VersionConflict.code
+    return f"{text % {'who': editor, 'changes': changes}} {remedy} ({code})"
 
 
 def _describe_difference(difference: Difference) -> str:

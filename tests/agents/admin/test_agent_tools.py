@@ -251,6 +251,23 @@ def test_a_second_save_never_removes_a_deny_and_shows_who_changed_what(
     assert decide(helper, "add", "echo") == ["deny", "ask"]
 
 
+def test_a_conflict_about_the_only_change_shows_the_whole_page_with_the_saved_values(
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    fields = read_form(operator.get("agents_agent_servers", helper.pk), helper)
+    mara = factories.create_member(acme, Role.OPERATOR, "mara")
+    server_id = helper.agent_servers.get().server_id
+    save_settings(mara, helper, {ToolKey("mcp", server_id, "add"): Setting.ASK}, {})
+    fields |= {"tool-mcp_web_add": "allow"}
+    page = operator.post("agents_agent_servers", helper.pk, status=409, **fields)
+    assert "agent-tools.css" in page
+    assert "bb-sidebar" in page or 'id="nav-sidebar"' in page
+    assert read_form(page, helper)["tool-mcp_web_add"] == ["ask"]
+    assert page.count("Not saved.") == 1
+    assert "Your other changes" not in page
+    assert "The form shows the current values." in page
+
+
 def test_an_unknown_setting_is_refused(helper: Agent, operator: admin_client.AdminClient) -> None:
     page = operator.post(
         "agents_agent_servers", helper.pk, status=400, **{"tool-mcp_web_add": "maybe"}
