@@ -111,7 +111,7 @@ def describe_access_requests(
         title=ngettext("%(n)s access request", "%(n)s access requests", count)
         % {"n": counted(count)},
         detail=_join_names(f"{row.target} ({row.requester_name})" for row in pending),
-        url=reverse("admin:agents_accessrequest_changelist") + "?state=waiting",
+        url=reverse("admin:agents_accessrequest_changelist") + "?state__exact=waiting",
         button=_("View requests"),
         since=pending[0].created_at,
     )
@@ -239,7 +239,7 @@ def describe_notifications(failed: int) -> Iterator[AttentionItem]:
             )
             % {"n": thousands(failed)},
             detail=_("Check the receiver's response, fix the notification channel, then retry."),
-            url=f"{reverse('admin:notices_notification_changelist')}?state__in=failed",
+            url=f"{reverse('admin:notices_notification_changelist')}?state__exact=failed",
             button=_("View notifications"),
         )
 
@@ -407,10 +407,11 @@ def _count_servers(servers: Any) -> dict[str, Any]:
         failing=Count("pk", filter=Q(status__in=FAILING_STATES)),
     )
     address = reverse("admin:mcp_servers_server_changelist")
+    failing_query = "&".join(f"status__exact={state}" for state in FAILING_STATES)
     return {
         **counts,
-        "connected_url": f"{address}?status__in={Server.Status.CONNECTED}",
-        "failing_url": f"{address}?status__in={','.join(FAILING_STATES)}",
+        "connected_url": f"{address}?status__exact={Server.Status.CONNECTED}",
+        "failing_url": f"{address}?{failing_query}",
     }
 
 

@@ -245,10 +245,35 @@ def test_the_lists_are_filtered_as_the_dashboard_links_say() -> None:
         server = admin_client.create_web_server(acme, name)
         Server.objects.filter(pk=server.pk).update(status=status, description=f"{name} one")
     owner = admin_client.sign_in(acme, Role.OWNER)
-    [link] = re.findall(r'href="([^"]*\?status__in=[^"]*,[^"]*)"', owner.get("index"))
-    page = admin_client.get_text(owner.open(unescape(link)))
-    assert "bad one" in page
-    assert "good one" not in page
+    links = set(re.findall(r'href="([^"]*\?status__exact=[^"]*)"', owner.get("index")))
+    pages = {"&amp;" in link: admin_client.get_text(owner.open(unescape(link))) for link in links}
+    for is_failing, name, other_name in ((True, "bad", "good"), (False, "good", "bad")):
+        assert f"{name} one" in pages[is_failing]
+        assert f"{other_name} one" not in pages[is_failing]
+        assert "Clear filters" in pages[is_failing]
+    Server.objects.update(status="disconnected")
+    page = admin_client.get_text(owner.open(unescape(links.pop())))
+    assert "Clear filters" in page
+    assert "No servers yet" not in page
+
+
+@pytest.mark.parametrize(
+    ("list_name", "query"),
+    [
+        ("notices_notification_changelist", "state__exact=failed"),
+        ("agents_accessrequest_changelist", "state__exact=waiting"),
+    ],
+)
+def test_a_linked_list_without_matches_offers_to_clear_its_filter(
+    list_name: str, query: str
+) -> None:
+    owner = admin_client.sign_in(factories.create_organization(), Role.OWNER)
+    assert "Clear filters" in owner.open(f"{admin_client.build_url(list_name)}?{query}")
+
+
+def test_no_link_filters_a_list_with_a_parameter_that_its_filters_dont_show() -> None:
+    files = [*Path("templates").rglob("*.html"), *Path("agents/admin").rglob("*.py")]
+    assert [path for path in files if re.search(r"\?\w+__in=", path.read_text())] == []
 
 
 def test_the_dashboard_shows_outages_with_remedies() -> None:
