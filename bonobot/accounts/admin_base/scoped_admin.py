@@ -245,7 +245,7 @@ class ScopedAdmin(ModelAdmin):
                 return super().changeform_view(request, object_id, form_url, extra_context)
         except Problem as problem:
             can_save = self.has_add_permission(request) or self.has_change_permission(request)
-            if request.method != "POST" or isinstance(problem, NotFound) or not can_save:
+            if request.method != "POST" or problem.status == 404 or not can_save:
                 raise
             request.refusal = problem  # type: ignore[attr-defined]
             response = super().changeform_view(request, object_id, form_url, extra_context)
