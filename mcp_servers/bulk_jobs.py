@@ -17,7 +17,8 @@ from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
-from bonobot.accounts.models import User
+from bonobot.accounts.deletions import list_deletions
+from bonobot.accounts.models import Deletion, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action
 from bonobot.core.celery_tasks import enqueue_task_on_commit
@@ -129,6 +130,17 @@ def retry_failed_items(principal: Principal, job: BulkJob) -> BulkJob:
             remedy="Select servers in the list.",
         )
     return start_bulk_job(principal, job.kind, servers, confirmed)
+
+
+def list_restorable_servers(principal: Principal, job: BulkJob) -> list[Deletion]:
+    """Return the servers that a job deleted and that the principal can restore now."""
+    deleted_ids = job.items.filter(state=BulkJobItem.State.DONE).values_list("server_id", flat=True)
+    if job.kind != BulkJob.Kind.REMOVE or job.finished_at is None:
+        return []
+    deletions = list_deletions(principal).filter(
+        kind="mcp_server", object_id__in=[str(server_id) for server_id in deleted_ids]
+    )
+    return list(deletions.defer("rows"))
 
 
 async def run_bulk_job(job_id: UUID) -> None:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.contrib import messages
 from django.db import router
+from django.db.models import Model
 from django.db.models.deletion import Collector
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -25,6 +26,8 @@ from bonobot.accounts.admin_base.responses import (
     render_screen,
 )
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.deletions import restore_deletion
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import Problem
@@ -35,16 +38,20 @@ from mcp_servers.bulk_jobs import (
     UNFINISHED_STATES,
     count_items,
     is_stalled,
+    list_restorable_servers,
     retry_failed_items,
     start_bulk_job,
 )
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import BulkJob, BulkJobItem, Server
 
+RowT = TypeVar("RowT", bound=Model)
+
 # Up to this many servers are handled within the request; a worker handles more.
 IMMEDIATE_LIMIT = 3
 MAX_ITEMS_SHOWN = 200
 MAX_RUNNING_JOBS_SHOWN = 5
+MAX_RESTORED = 100  # in one request; the button restores the next ones
 MAX_NAMES_SHOWN = 10
 # Rows that people never see as objects, such as measurements; they aren't listed.
 UNLISTED_MODELS = frozenset(
@@ -73,6 +80,10 @@ def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
     job: BulkJob = BulkJob.objects.get_or_404(principal.organization_id, pk=job_id)
+    deletions = list_restorable_servers(principal, job)
+    if "restore" in request.POST:
+        _restore_servers(request, deletions[:MAX_RESTORED])
+        return HttpResponseRedirect(request.path)
     if request.method == "POST":
         retried_job = retry_failed_items(principal, job)
         return HttpResponseRedirect(
@@ -94,6 +105,12 @@ def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
         "items": items[:MAX_ITEMS_SHOWN],
         "left_out": max(0, len(items) - MAX_ITEMS_SHOWN),
         "stalled": is_stalled(job),
+        "restorable_count": len(deletions),
+        "existing_ids": set(
+            Server.objects.for_organization(principal.organization_id)
+            .filter(pk__in=[item.server_id for item in items[:MAX_ITEMS_SHOWN]])
+            .values_list("pk", flat=True)
+        ),
         "may_again": principal.may(
             REQUIRED_ACTIONS.get(BulkJob.Kind(job.kind), Action.MANAGE_SERVERS)
         ),
@@ -103,6 +120,13 @@ def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
     return render_screen(
         request, "bulk_actions/job.html", title=_("Bulk job"), opts=Server._meta, **context
     )
+
+
+def _restore_servers(request: HttpRequest, deletions: Sequence[Deletion]) -> None:
+    restore = partial(restore_deletion, resolve_principal(request))
+    if count := change_each(request, deletions, restore):
+        text = _n("%(n)s server restored.", "%(n)s servers restored.", count)
+        messages.success(request, text % {"n": format_number(count)})
 
 
 @dataclass(frozen=True)
@@ -188,14 +212,14 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
 
 
 def change_each(
-    request: HttpRequest, servers: Iterable[Server], change: Callable[[Server], object]
+    request: HttpRequest, rows: Iterable[RowT], change: Callable[[RowT], object]
 ) -> int:
-    """Change each server; show the problem of each that can't be; return how many were changed."""
+    """Change each row; show the problem of each that can't be; return how many were changed."""
     count = 0
-    for server in servers:
-        name = str(server)
+    for row in rows:
+        name = str(row)
         try:
-            change(server)
+            change(row)
         except Problem as problem:
             messages.error(request, f"{name}: {format_problem(problem)}")
         else:

@@ -171,6 +171,35 @@ def test_the_server_list_starts_a_bulk_job_and_opens_its_page(
     stranger.get("mcp_servers_server_bulk_job", job.pk, status=404)
 
 
+def test_a_finished_deletion_offers_to_restore_all_its_servers(
+    acme: Organization, ann: Principal, servers: list[Server]
+) -> None:
+    job = run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.REMOVE, servers))
+    owner = admin_client.AdminClient(User.objects.get(username="ann"))
+    page = owner.get("mcp_servers_server_bulk_job", job.pk)
+    assert "Restore 5 servers" in admin_client.get_text(page)
+    assert admin_client.build_url("mcp_servers_server_change", servers[0].pk) not in page
+    page = owner.post("mcp_servers_server_bulk_job", job.pk, restore="1")
+    assert "5 servers restored." in page
+    assert Server.objects.count() == 5
+    assert admin_client.build_url("mcp_servers_server_change", servers[0].pk) in page
+    assert "Restore 5 servers" not in admin_client.get_text(page)
+
+
+def test_each_server_that_is_deleted_within_the_request_can_be_restored(
+    acme: Organization, ann: Principal, servers: list[Server]
+) -> None:
+    owner = admin_client.AdminClient(User.objects.get(username="ann"))
+    fields = {
+        "action": "remove_chosen",
+        "confirmed": "1",
+        "_selected_action": [str(server.pk) for server in servers[:2]],
+    }
+    page = owner.post("mcp_servers_server_changelist", **fields)
+    assert page.count("/restore/") == 2
+    assert Server.objects.count() == 3
+
+
 def test_only_failed_servers_are_retried(ann: Principal, servers: list[Server]) -> None:
     job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     job.items.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.FAILED)
