@@ -9,7 +9,17 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.db import transaction
-from django.db.models import Count, IntegerField, Max, OuterRef, QuerySet, Subquery
+from django.db.models import (
+    BooleanField,
+    Count,
+    ExpressionWrapper,
+    IntegerField,
+    Max,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+)
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -84,7 +94,7 @@ TEXT_FIELDS = ("name", "slug", "description", "instructions")
 COPIED_FIELDS = (*TEXT_FIELDS, "tools_in_prompt", *LIMIT_FIELDS)
 EMPTY_BUDGET_LINES = 3
 MAX_PANEL_AGENTS = 20
-MAX_OFFERED_SERVERS = 50
+MAX_OFFERED_SERVERS = 200
 
 
 @register(Agent)
@@ -306,8 +316,10 @@ class OfferedServers:
 
 
 def offer_servers(field: forms.Field, principal: Principal) -> OfferedServers:
-    """Set the choices of a field to the enabled servers of the pool."""
-    pool = Server.objects.in_scope(principal.organization_id).order_by("name")
+    """Set the choices of a field to the enabled servers of the pool, connected ones first."""
+    is_unusable = ExpressionWrapper(~Q(status=Server.Status.CONNECTED), BooleanField())
+    servers = Server.objects.in_scope(principal.organization_id).alias(is_unusable=is_unusable)
+    pool = servers.order_by("is_unusable", "name")
     enabled_ids = list(pool.enabled().values_list("pk", flat=True))
     offered_ids = enabled_ids[:MAX_OFFERED_SERVERS]
     tools = Definition.objects.tools().filter(server=OuterRef("pk"), present=True).order_by()

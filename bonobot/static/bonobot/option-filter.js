@@ -8,7 +8,7 @@
   function setUpList(list) {
     const options = [...list.children];
     if (options.length < MIN_OPTIONS) return;
-    const { searchOptions, selectedOptions } = document.getElementById("page").dataset;
+    const { searchOptions, selectedOptions, noOptions } = document.getElementById("page").dataset;
     const bar = document.createElement("div");
     bar.className = "bb-option-bar";
     const field = document.createElement("input");
@@ -19,6 +19,9 @@
     const count = document.createElement("span");
     count.className = "bb-quiet bb-small";
     count.setAttribute("role", "status");
+    const emptyText = document.createElement("p");
+    Object.assign(emptyText, { className: "bb-quiet bb-small", textContent: noOptions, hidden: true });
+    emptyText.setAttribute("role", "status");
     const showCount = () => {
       const selected = list.querySelectorAll("input:checked").length;
       count.textContent = selectedOptions.replace("#", selected);
@@ -30,6 +33,8 @@
         const text = option.textContent.toLowerCase();
         option.hidden = !words.every((word) => text.includes(word));
       }
+      emptyText.hidden = options.some((option) => !option.hidden);
+      list.hidden = !emptyText.hidden;
     });
     field.addEventListener("keydown", (event) => {
       if (event.key === "Enter") event.preventDefault(); // instead of submitting the form
@@ -37,6 +42,7 @@
     list.addEventListener("change", showCount);
     bar.append(field, count);
     list.before(bar);
+    list.after(emptyText);
     list.classList.add("bb-option-list");
     showCount();
   }

@@ -91,6 +91,18 @@ def test_the_form_of_a_new_agent_says_which_servers_work_and_how_many_tools_they
     assert "crm 2 tools" in admin_client.get_text(operator.get("agents_agent_add"))
 
 
+def test_the_form_of_a_new_agent_offers_connected_servers_first(
+    acme: Organization, operator: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.admin.agents.MAX_OFFERED_SERVERS", 2)
+    for name, status in (("alpha", "error"), ("bravo", "needs_reauth"), ("time-b", "connected")):
+        server = admin_client.create_web_server(acme, name)
+        Server.objects.filter(pk=server.pk).update(status=status)
+    page = admin_client.get_text(operator.get("agents_agent_add"))
+    assert page.index("time-b") < page.index("alpha")
+    assert "bravo" not in page
+
+
 def test_the_form_of_a_new_agent_names_the_servers_that_it_leaves_out(
     acme: Organization, operator: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
