@@ -16,6 +16,7 @@ from django.core.paginator import Paginator
 from django.db.models import Case, Count, Q, When
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -230,10 +231,19 @@ class DefinitionRow:
         )
 
     @property
+    def is_preselected(self) -> bool:
+        """Whether it is selected when servers are added: it isn't risky and changes nothing."""
+        return self.safe if self.row.kind == Definition.Kind.TOOL else not self.is_risky
+
+    @property
     def is_risky(self) -> bool:
         """Whether it is destructive, or has a label that a session keeps, such as private data."""
-        is_labeled = not LABEL_BITS.keys().isdisjoint(self.labels)
-        return is_labeled or self.risk == ToolRisk.DESTRUCTIVE
+        return bool(self.risky_labels) or self.risk == ToolRisk.DESTRUCTIVE
+
+    @property
+    def risky_labels(self) -> set[str]:
+        """The effective labels that a session keeps."""
+        return LABEL_BITS.keys() & self.labels
 
     @property
     def advice(self) -> Any:
@@ -243,7 +253,8 @@ class DefinitionRow:
         if self.row.pinned_digest:
             return _("Check the change")
         if self.risk == ToolRisk.READ_ONLY and self.is_risky:
-            return _("Check what it reads")
+            names = [name for label, name in LABEL_NAMES.items() if label in self.risky_labels]
+            return format_lazy(_("Check: {names}"), names=", ".join(map(str, names)))
         return dict(ADVICE)[self.risk]
 
     @property

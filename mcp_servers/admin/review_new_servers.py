@@ -1,7 +1,7 @@
 """Review the definitions of servers while they are added.
 
-Definitions without findings and risks are preselected, and one button approves them. Suspicious and
-changed ones are listed with a link to their own review.
+Definitions without findings and risks that change nothing are preselected, and one button approves
+them. Suspicious and changed ones are listed with a link to their own review.
 """
 
 import secrets
@@ -43,8 +43,8 @@ PRIVATE_ADDRESS, MISSING_VALUE = "private_address", "missing_value"
 class NewDefinitions:
     """The definitions of a server that are pending review.
 
-    `clean_rows` can be selected, and are unless they are risky; `other_rows` need their own review;
-    `hidden_count` are not shown.
+    `clean_rows` can be selected, and are unless they are risky or change something; `other_rows`
+    need their own review; `hidden_count` are not shown.
     """
 
     clean_rows: list[DefinitionRow]
@@ -54,7 +54,7 @@ class NewDefinitions:
     @property
     def selected_count(self) -> int:
         """Return the number of preselected definitions."""
-        return sum(not item.is_risky for item in self.clean_rows)
+        return sum(item.is_preselected for item in self.clean_rows)
 
 
 def load_new_definitions(server: Server) -> NewDefinitions:

@@ -33,7 +33,8 @@ def servers(acme: Organization) -> list[Server]:
     """Two discovered servers, each with a clean and a suspicious tool."""
     made = [admin_client.create_web_server(acme, name) for name in ("docs", "maps")]
     for server in made:
-        admin_client.declare_tool(server, "add", description="Add two numbers.")
+        hints = {"readOnlyHint": True}
+        admin_client.declare_tool(server, "add", description="Add two numbers.", annotations=hints)
         admin_client.declare_tool(server, "odd", description=ATTACK)
     Server.objects.update(discovered_at=timezone.now())
     return made
@@ -76,6 +77,23 @@ def test_risky_definitions_are_not_preselected_but_can_be_selected(
     assert all("checked" in boxes[value] for value in list_seen_values("add"))
     Definition.objects.exclude(pk__in=[row.pk for row in risky]).delete()
     assert "Approve selected" in owner.open(address(servers))
+
+
+def test_tools_that_may_write_are_not_preselected_and_each_row_says_why(
+    owner: admin_client.AdminClient, servers: list[Server]
+) -> None:
+    commit = admin_client.declare_tool(
+        servers[0], "git_commit", annotations={"readOnlyHint": False, "destructiveHint": False}
+    )
+    mail = admin_client.declare_tool(servers[0], "inbox", annotations={"readOnlyHint": True})
+    Definition.objects.filter(pk=mail.pk).update(labels=["private_data"])
+    page = owner.open(address(servers))
+    boxes = dict(BOX.findall(page))
+    assert all("checked" not in boxes[f"{row.pk}:{row.digest}"] for row in (commit, mail))
+    text = admin_client.get_text(page)
+    assert "2 selected" in text
+    assert re.search(r"git_commit .*Check what it changes", text)
+    assert re.search(r"inbox .*Check: private data", text)
 
 
 def test_findings_have_labels_of_words(
