@@ -60,7 +60,7 @@ def create_server(
     )
     if not server.enabled:
         server.status = Server.Status.DISABLED
-    _check_name_free(server)
+    check_name_free(server.scope_id, server.name)
     with record_server_change(
         server, principal.actor, "server_created", _build_exception_details(server)
     ):
@@ -82,7 +82,7 @@ def update_server(principal: Principal, server: Server, spec: ServerSpec) -> Ser
         server.era, server.discovery = "", None
     server.next_check_at = None
     server.status = Server.Status.DISCONNECTED if server.enabled else Server.Status.DISABLED
-    _check_name_free(server)
+    check_name_free(server.scope_id, server.name, server)
     changed_names = sorted(name for name in previous if previous[name] != checked.columns[name])
     details: dict[str, Any] = {"changed": changed_names}
     with record_server_change(server, principal.actor, "server_updated", details):
@@ -163,12 +163,15 @@ def _revoke_outdated_grants(
         revoke_grants(server, previous, principal.actor, server.grants.all(), unregister=True)
 
 
-def _check_name_free(server: Server) -> None:
-    """Raise `Conflict` if the name is taken or too similar to another in the scope."""
-    other_servers = Server.objects.in_scope(server.scope_id).exclude(pk=server.pk)
-    check_name(server.name, other_servers.values_list("name", flat=True))
-    if other_servers.filter(slug=server.slug).exists():
-        raise _build_name_conflict(server)
+def check_name_free(scope_id: UUID, name: str, server: Server | None = None) -> None:
+    """Raise `Conflict` if the name is taken or too similar to another one in the scope.
+
+    A `server` that is renamed keeps its slug.
+    """
+    other_servers = Server.objects.in_scope(scope_id).exclude(pk=server.pk if server else None)
+    check_name(name, other_servers.values_list("name", flat=True))
+    if other_servers.filter(slug=server.slug if server else slugify(name)).exists():
+        raise _build_name_conflict(name)
 
 
 def _save_server(server: Server) -> None:
@@ -176,12 +179,12 @@ def _save_server(server: Server) -> None:
         server.save()
     except IntegrityError:
         # The name was taken after the check.
-        raise _build_name_conflict(server) from None
+        raise _build_name_conflict(server.name) from None
 
 
-def _build_name_conflict(server: Server) -> Conflict:
+def _build_name_conflict(name: str) -> Conflict:
     return Conflict(
-        format_message("A server with a name like {server!r} already exists.", server=server.name),
+        format_message("A server with a name like {server!r} already exists.", server=name),
         code="name_taken",
         field="name",
         remedy="Choose another name. Names that differ only in case, `-`, or spaces count as the "

@@ -595,8 +595,7 @@ def parse_amount(unit: str, text: str) -> int:
         raise InvalidInput(
             format_message("{text!r} isn't a valid limit.", text=text[:40]),
             field="budgets",
-            remedy="Enter a whole number. For money, enter an amount in dollars. Leave empty to "
-            "delete the budget.",
+            remedy="Enter a whole number of 0 or more. For money, enter an amount in dollars.",
         )
     return amount
 

@@ -96,9 +96,19 @@ def add_by_form(
             server = destination.create_server(principal, form.build_spec())
         except Problem as problem:
             add_problem_to_form(form, problem, PROBLEM_FIELDS)
+            if problem.field != "name":
+                _check_name(form, destination.scope_id or principal.organization_id)
         else:
             return redirect_after_add(request, destination, server)
     return destination.render_page(request, "form", "servers/add_by_form.html", form=form)
+
+
+def _check_name(form: ServerForm, scope_id: UUID) -> None:
+    """Add the problem of the name, so that it is corrected together with another field."""
+    try:
+        services.check_name_free(scope_id, form.cleaned_data["name"])
+    except Problem as problem:
+        add_problem_to_form(form, problem)
 
 
 def redirect_after_add(

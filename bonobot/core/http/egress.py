@@ -56,7 +56,7 @@ HOST_NAME = re.compile(
 NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 UNSAFE_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
 REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
-COMPLETE_URL_REMEDY = "Write it whole, such as https://example.com/mcp."
+COMPLETE_URL_REMEDY = format_message("Enter the complete URL, such as https://example.com/path.")
 PRIVATE_ADDRESS_REMEDY = "A platform administrator can allow private addresses for this server."
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 

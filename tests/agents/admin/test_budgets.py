@@ -52,6 +52,15 @@ def test_the_form_says_what_the_budget_would_have_denied(
     assert "Would have denied no calls in the last 30 days" in page
 
 
+def test_a_negative_limit_is_refused_without_a_word_about_deleting(
+    person: admin_client.AdminClient,
+) -> None:
+    page = get_text(person.post("agents_budget_add", **FORM | {"amount": "-5"}))
+    assert "Enter a whole number of 0 or more." in page
+    assert "delete the budget" not in page
+    assert not Budget.objects.exists()
+
+
 def test_a_saved_budget_is_previewed_with_its_own_owner_and_unit(
     acme: Organization, person: admin_client.AdminClient
 ) -> None:

@@ -89,7 +89,7 @@ def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
     assert not Server.objects.exists()
     assert 'role="alert"' in page
     if code:
-        assert f"({code})" in page
+        assert f"<code>{code}</code>" in page
 
 
 OPEN = re.compile(r'<details class="bb-fold bb-setting"\s*open[^>]*>\s*<summary>\s*<b[^>]*>([^<]*)')
@@ -179,6 +179,15 @@ def test_a_duplicate_name_is_reported_at_the_name_field(
     page = browser.post("mcp_servers_server_add", **HTTP)
     assert "name_taken" in page
     assert Server.objects.count() == 1
+
+
+def test_a_duplicate_name_is_reported_together_with_a_bad_url(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    admin_client.create_web_server(acme, "weather")
+    page = browser.post("mcp_servers_server_add", **(HTTP | {"url": "nowhere"}))
+    assert "name_taken" in page
+    assert "bad_url" in page
 
 
 @pytest.fixture
