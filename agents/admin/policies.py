@@ -61,6 +61,7 @@ from bonobot.accounts.roles import ALLOWED_ROLES, Action
 from bonobot.core.i18n.localization import localize_if_translatable
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.json_reader import describe_json_error
 
 MODES = (
     (ToolPolicy.Mode.NONE, _("None"), _("All tools are denied.")),
@@ -294,9 +295,13 @@ def _parse_condition(text: str, index: int) -> dict[str, Any]:
     try:
         schema = json.loads(text or "null")
     except (ValueError, RecursionError) as error:
-        schema, fault = None, f"The condition is not JSON: {error}."
+        text_of_error = describe_json_error(error)
+        schema, fault = (
+            None,
+            format_message("The condition isn't valid JSON: {error}.", error=text_of_error),
+        )
     else:
-        fault = "The condition is not a JSON object."
+        fault = format_message("The condition must be a JSON object.")
     if not isinstance(schema, dict):
         raise InvalidInput(
             fault,

@@ -42,6 +42,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import render_badge, thousands
 from bonobot.core.admin.theme import Textarea, TextInput, display, register
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.json_schema_table import build_schema_rows
@@ -92,7 +93,8 @@ class WorkflowForm(AssignableForm):
         """Show a problem; errors inside the definition are shown at its field, with their path."""
         if problem.field not in self.fields:
             problem.extra.setdefault("path", problem.field)
-            problem.remedy = f"{problem.remedy} ({problem.field})".strip()
+            place = format_message("See the field `{path}`.", path=problem.field)
+            problem.remedy = f"{problem.remedy} {place}".strip()
             problem.field = "source"
         super().add_problem(problem)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.json_reader import describe_json_error
 
 EXAMPLE_REMEDY = format_message(
     "Enter a JSON object, such as {example}.", example='{"city": "Berlin"}'
@@ -19,7 +20,9 @@ def parse_arguments(
         arguments = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(
-            format_message("The arguments aren't valid JSON: {error}.", error=error),
+            format_message(
+                "The arguments aren't valid JSON: {error}.", error=describe_json_error(error)
+            ),
             code="broken_json",
             field=field,
             remedy=remedy,

@@ -11,6 +11,7 @@ from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.json_reader import describe_json_error
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def _build_content(
         content = json.loads(options.content) if options.content else {}
     except (ValueError, RecursionError) as error:
         raise InvalidInput(
-            f"The form values are not valid JSON: {error}.", field="--content"
+            f"The form values are not valid JSON: {describe_json_error(error)}.", field="--content"
         ) from None
     if not isinstance(content, dict):
         raise InvalidInput("The form values must be a JSON object.", field="--content")

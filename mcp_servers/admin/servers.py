@@ -161,7 +161,7 @@ class PendingReviewFilter(DropdownFilter):
 class ServerScopeFilter(DropdownFilter):
     """Filter servers by scope: the pool, or private to an agent."""
 
-    title = _("belongs to")
+    title = _("scope")
     parameter_name = "scope"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:

@@ -6,7 +6,9 @@
 import re
 
 import pytest
+from django import forms
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.test import Client
 from django.urls import reverse
 
@@ -38,6 +40,27 @@ def test_translations_have_the_same_placeholders() -> None:
             assert sorted(PLACEHOLDER.findall(text)) == sorted(PLACEHOLDER.findall(source)), (
                 message.text
             )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        (
+            forms.SlugField(),
+            "two words",
+            "Use only letters (a–z), digits, hyphens, and underscores.",
+        ),
+        (forms.JSONField(), '{"a": ', "This isn't valid JSON. Check the quotation marks, commas,"),
+        (forms.IntegerField(min_value=0), "-1", "Enter 0 or more."),
+        (forms.IntegerField(max_value=9), "10", "Enter 9 or less."),
+        (forms.CharField(max_length=2), "abc", "Enter at most 2 characters. The text has 3."),
+    ],
+)
+def test_errors_of_djangos_fields_say_what_to_enter(
+    field: forms.Field, value: str, expected: str
+) -> None:
+    with pytest.raises(ValidationError, match=re.escape(expected)):
+        field.clean(value)
 
 
 @pytest.mark.django_db

@@ -82,7 +82,7 @@ def test_two_thousand_tools_are_managed_by_their_servers(
         group.get_by_role("button", name="more").click()
         expect(group.locator("[data-find-item]")).to_have_count(TOOLS)
         expect(group.locator("input[value=deny]:checked")).to_have_count(TOOLS - 1)
-        page.get_by_role("button", name="Save policy").click()
+        page.get_by_role("button", name="Save changes").click()
         expect(page.locator("body")).to_contain_text("Saved.")
         text = load_policy_spec(Agent.objects.get())
         assert (len(text.deny), text.ask) == (TOOLS - 1, ("mcp_web3_tool007",))

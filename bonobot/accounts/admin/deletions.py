@@ -68,7 +68,7 @@ class DeletionAdmin(ScopedAdmin):
     def deleted(self, deletion: Deletion) -> Any:
         return ago(deletion.created_at)
 
-    @display(description=_("can be restored until"), ordering="expires_at")
+    @display(description=_("expires"), ordering="expires_at")
     def expires(self, deletion: Deletion) -> Any:
         """Return until when it can be restored."""
         return ago(deletion.expires_at)

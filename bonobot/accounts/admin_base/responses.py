@@ -23,6 +23,7 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import error_code
 from bonobot.core.admin.theme import site
 from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.problems import Forbidden, Problem
@@ -78,7 +79,8 @@ def add_problem_to_form(
     field_path = (fields or {}).get(problem.field) or problem.field
     parts = [field_path, *field_path.split(".")[::-1]]
     field = next((part for part in parts if part in form.fields), None)
-    form.add_error(field, ValidationError(format_problem(problem), code=problem.code))
+    text = format_html("{} {}", localize_problem(problem), error_code(problem.code))
+    form.add_error(field, ValidationError(text, code=problem.code))
 
 
 def redirect_back(request: HttpRequest, default: str = "") -> HttpResponseRedirect:

@@ -236,6 +236,15 @@ class _JsonReader:
         )
 
 
+def describe_json_error(error: Exception) -> str:
+    """Return where a text isn't valid JSON, from an error of the standard parser."""
+    if isinstance(error, json.JSONDecodeError):
+        return format_message(
+            "check line {line}, column {column}", line=error.lineno, column=error.colno
+        )
+    return format_message("it has too many levels or digits")
+
+
 def has_unstorable_characters(text: str) -> bool:
     """Return whether a text has NUL or lone surrogates, which databases don't store."""
     return _UNSTORABLE.search(text) is not None

@@ -141,9 +141,7 @@ def test_a_model_of_another_organization_cant_be_selected(
 ) -> None:
     foreign = factories.create_agent(factories.create_organization("other")).model_endpoint_id
     fields = build_fields(helper, model_endpoint=str(foreign))
-    assert "Select a valid choice" in operator.post(
-        "agents_agent_configuration", helper.pk, **fields
-    )
+    assert "Select another one." in operator.post("agents_agent_configuration", helper.pk, **fields)
 
 
 def test_a_configuration_is_updated_and_recorded(

@@ -69,7 +69,7 @@ def test_invalid_values_are_reported_and_nothing_is_written(
 ) -> None:
     status = 403 if code == "forbidden" else 200
     page = operator.post("agents_modelendpoint_add", status=status, **(FIELDS | values))
-    assert f"({code})" in page
+    assert f"<code>{code}</code>" in page
     assert not ModelEndpoint.objects.exists()
 
 

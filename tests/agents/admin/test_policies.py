@@ -105,7 +105,7 @@ def test_an_invalid_policy_is_refused_and_kept_in_the_form(
 
 def test_a_reviewer_can_view_but_not_change_the_policy(acme: Organization, helper: Agent) -> None:
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
-    assert "Save policy" not in reviewer.get("agents_agent_policy", helper.pk)
+    assert "Save changes" not in reviewer.get("agents_agent_policy", helper.pk)
     reviewer.post("agents_agent_policy", helper.pk, status=403, mode="all")
     assert load_policy_spec(helper).mode == "none"
 

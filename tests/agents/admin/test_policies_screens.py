@@ -187,7 +187,7 @@ def test_the_organizations_policy_applies_to_every_agent(acme, helper, administr
 def test_other_roles_can_view_the_organizations_policy(acme):
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get("organization_policy")
-    assert "Save policy" not in page
+    assert "Save changes" not in page
     assert "Can be changed by: owner" in admin_client.get_text(page)
     auditor.post("organization_policy", status=403, mode="none")
     assert load_policy_spec(acme) == PolicySpec("all")
@@ -216,3 +216,4 @@ def test_the_configuration_shows_the_tokens_at_the_start_of_a_turn(owner, helper
     page = owner.get("agents_agent_configuration", helper.pk)
     assert 'data-tokens-of="id_instructions">100<' in page
     assert "A turn starts with about" in page
+    assert "for the system prompt, which includes the instructions" in admin_client.get_text(page)

@@ -26,3 +26,10 @@ def test_other_text_is_refused_with_a_code(text: str, code: str) -> None:
         parse_arguments(text, field="ARGUMENTS", remedy="Quote them.")
     problem = error.value
     assert (problem.code, problem.field, problem.remedy) == (code, "ARGUMENTS", "Quote them.")
+
+
+def test_invalid_json_is_reported_with_its_place() -> None:
+    with pytest.raises(InvalidInput, match="aren't valid JSON: check line 1, column 10"):
+        parse_arguments('{"city": }')
+    with pytest.raises(InvalidInput, match="too many levels"):
+        parse_arguments("[" * 100_000)

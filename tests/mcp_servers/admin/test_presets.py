@@ -89,8 +89,8 @@ def test_a_preset_of_the_organization_is_created_updated_and_deleted(
         ({"url": "nowhere"}, "bad_url", "url"),
         ({"headers": "X-Api-Key=abc"}, "secret_in_preset", "headers"),
         ({"headers": "no line"}, "NAME=value per line", "headers"),
-        ({"p-name": ["TEAM", "lower", ""]}, "(invalid)", "parameters"),
-        ({"transport_type": "stdio", "command": "npx"}, "Select a valid choice", "transport_type"),
+        ({"p-name": ["TEAM", "lower", ""]}, "<code>invalid</code>", "parameters"),
+        ({"transport_type": "stdio", "command": "npx"}, "Select another option.", "transport_type"),
     ],
 )
 def test_invalid_values_are_reported_at_their_field(
