@@ -241,7 +241,7 @@ class DefinitionRow:
         return bool(self.risky_labels) or self.risk == ToolRisk.DESTRUCTIVE
 
     @property
-    def risky_labels(self) -> set[str]:
+    def risky_labels(self) -> set[FlowLabel]:
         """The effective labels that a session keeps."""
         return LABEL_BITS.keys() & self.labels
 

@@ -79,7 +79,7 @@ def add_problem_to_form(
     field_path = (fields or {}).get(problem.field) or problem.field
     parts = [field_path, *field_path.split(".")[::-1]]
     field = next((part for part in parts if part in form.fields), None)
-    text = format_html("{} {}", localize_problem(problem), error_code(problem.code))
+    text = format_html("{} {}", as_sentence(localize_problem(problem)), error_code(problem.code))
     form.add_error(field, ValidationError(text, code=problem.code))
 
 
