@@ -218,8 +218,12 @@ class ScopedAdmin(ModelAdmin):
         return BoundedPaginator(queryset, per_page, *args, limit=limit, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the change list; without a filter, reuse the result count as the total."""
+        """Return the change list; without a filter, reuse the result count as the total.
+
+        A condition of the URL that no filter shows can be cleared like a filter.
+        """
         changelist = super().get_changelist_instance(request)
+        changelist.has_active_filters |= bool(changelist.get_filters_params())
         if not (changelist.query or changelist.has_active_filters):
             changelist.full_result_count = changelist.result_count
         return changelist

@@ -263,9 +263,10 @@ def test_the_lists_are_filtered_as_the_dashboard_links_say() -> None:
     [
         ("notices_notification_changelist", "state__exact=failed"),
         ("agents_accessrequest_changelist", "state__exact=waiting"),
+        ("mcp_servers_server_changelist", "status__in=needs_reauth"),  # that no filter shows
     ],
 )
-def test_a_linked_list_without_matches_offers_to_clear_its_filter(
+def test_a_filtered_list_without_matches_offers_to_clear_its_filter(
     list_name: str, query: str
 ) -> None:
     owner = admin_client.sign_in(factories.create_organization(), Role.OWNER)
