@@ -142,6 +142,14 @@ class FakeProvider:
             return JSONResponse(step.body or {}, step.status, step.headers)
         return self.respond(request.url.path, self.requests[-1], step)
 
+    async def wait_until_abandoned(self) -> None:
+        """Wait until the client has closed its request.
+
+        After a timeout it may have done so before the request arrived.
+        """
+        if self.request_received.is_set():
+            await self.client_left.wait()
+
     async def _wait(self, request: Request, step: Waits) -> Response:
         released = asyncio.ensure_future(step.release.wait())
         disconnected = asyncio.ensure_future(request.receive())

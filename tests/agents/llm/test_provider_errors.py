@@ -184,7 +184,7 @@ async def test_a_server_that_isnt_running_is_unreachable(free_port: int) -> None
 async def test_an_answer_that_takes_too_long_is_a_timeout(stream: bool) -> None:
     async with provider(Waits()) as fake:
         error = await expect_error(fake, stream=stream, timeout_s=0.2)
-        await fake.client_left.wait()
+        await fake.wait_until_abandoned()
     assert (error.code, error.retryable) == ("model_timeout", True)
 
 

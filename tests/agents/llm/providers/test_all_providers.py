@@ -418,7 +418,7 @@ async def test_an_answer_that_takes_too_long_is_a_timeout(
         await ask(protocol, fake, HI, stream=stream)
     async with provider(protocol, Waits()) as fake:
         error = await expect_error(protocol, fake, HI, stream=stream, timeout_s=0.5)
-        await asyncio.wait_for(fake.client_left.wait(), 10)
+        await fake.wait_until_abandoned()
     assert (error.code, error.retryable) == ("model_timeout", True)
 
 
