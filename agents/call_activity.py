@@ -239,6 +239,7 @@ class ActivityInterval:
             ChartValue(_("succeeded"), thousands(self.succeeded), "bar"),
             ChartValue(_("denied"), thousands(self.line.refused), "denied"),
             ChartValue(_("failed"), thousands(self.line.errors), "failed"),
+            ChartValue(_("canceled"), thousands(self.line.canceled), "canceled"),
             ChartValue(_("pending approval"), thousands(self.pending), "pending"),
         )
 
@@ -371,6 +372,7 @@ class CallActivity:
                 ("", step.succeeded),
                 ("warn", step.line.refused),
                 ("bad", step.line.errors),
+                ("canceled", step.line.canceled),
                 ("pending", step.pending),
             ]
             for step in self.steps

@@ -9,6 +9,8 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.utils.text import slugify
 
+from agents.approvals.canceled_calls import Cancellation
+from agents.approvals.services import cancel_pending_calls
 from agents.builtin_tools.toolset_options import clean_toolset_spec
 from agents.builtin_tools.workspaces import clean_workspace_spec, delete_own_folder
 from agents.flow_labels.text_labels import label_text
@@ -143,6 +145,8 @@ def delete_agent(principal: Principal, agent: Agent) -> Deletion | None:
     principal.require(Action.MANAGE_AGENTS)
     with record_change(**_build_audit_fields(principal, agent, "agent_deleted")):
         _lock_sessions(agent)
+        cancellation = Cancellation(principal.actor, "The agent was deleted.")
+        cancel_pending_calls(Approval.objects.filter(agent=agent), cancellation)
         lock_server_rows(private_servers := Server.objects.in_scope(agent.pk))
         deletion = keep_deleted_rows(principal, "agent", agent, *private_servers)
         private_servers.delete()

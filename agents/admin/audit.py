@@ -41,6 +41,7 @@ from agents.admin.audit_filters import (
     build_period_query,
     describe_search_limit,
     limit_search,
+    parse_outcomes,
     parse_uuid,
 )
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
@@ -75,7 +76,7 @@ MAX_TIMED_STEP, DAY = timedelta(hours=1), timedelta(days=1)
 MAX_TICKS = 6
 TICK_INTERVALS = [timedelta(minutes=n) for n in (5, 10, 15, 30, 60, 120, 180, 240, 360, 720)]
 WIDTH, HEIGHT, GAP = 1000, 100, 0.2
-SERIES = ("ok", "refused", PENDING, "error")
+SERIES = ("ok", "refused", PENDING, "cancelled", "error")
 
 
 def build_verification_urls(
@@ -307,7 +308,7 @@ class AuditAdmin(ScopedAdmin):
             "period_inputs": audit_filters.list_period_inputs(query),
             "outcomes": audit_filters.OUTCOMES,
             "legend": [(series, audit_filters.OUTCOME_TITLES[series]) for series in SERIES],
-            "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),
+            "chosen_outcomes": parse_outcomes(query),
             "kinds": EVENT_KINDS,
             "labels": LABEL_CHOICES,
             "decisions": AuditRow.Decision.choices,
@@ -411,7 +412,7 @@ def build_histogram(
     since = period[0] or until - DEFAULT_SPAN
     if since >= until:
         return None
-    bars = load_activity(organization_id, since, until, filters)
+    bars = load_activity(organization_id, since, until, filters, parse_outcomes(query))
     highest = max((bar.total for bar in bars), default=0) or 1
     width = WIDTH / len(bars)
     shown_parts = [
@@ -467,7 +468,6 @@ def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:
     for name in query:
         value = query.get(name, "").strip()
         is_plain = name in PLAIN_PARAMETERS or name.startswith(f"{TIME_PARAMETER}_")
-        # The bars have all outcomes, of calls.
         if is_plain or not value or name.startswith("outcome"):
             continue
         if name == "kind" and value == "call":

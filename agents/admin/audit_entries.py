@@ -60,11 +60,23 @@ class CoveringApproval:
 
 
 @dataclass(frozen=True)
+class CanceledRequest:
+    """Who canceled a call that waited for approval, and why, as its entry records it."""
+
+    canceled_by: str
+    reason: str
+
+    @property
+    def canceler_name(self) -> str:
+        return get_actor_name("cli", "", self.canceled_by) if self.canceled_by else ""
+
+
+@dataclass(frozen=True)
 class ShownEntry:
     """An entry as a row: its outcome for readers, who answered its approval, and its subject.
 
-    `answered_by` approved the call, or denied it if `is_denied`. `covering_approval` approved its
-    tool for the session.
+    `answered_by` approved the call, or denied it if `is_denied`, or canceled it if it has a
+    `canceled_request`. `covering_approval` approved its tool for the session.
     """
 
     row: AuditRow
@@ -72,6 +84,7 @@ class ShownEntry:
     answered_by: str = ""
     is_denied: bool = False
     covering_approval: CoveringApproval | None = None
+    canceled_request: CanceledRequest | None = None
 
     @property
     def title(self) -> str:
@@ -118,7 +131,7 @@ class ShownEntry:
         return REQUESTER_KINDS.get(self.row.actor_kind, "")
 
 
-AnsweredApproval = Approval | CoveringApproval | None
+AnsweredApproval = Approval | CoveringApproval | CanceledRequest | None
 
 
 def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[ShownEntry]:
@@ -177,6 +190,8 @@ def _load_referenced_approvals(
 def _find_approval(
     approvals: Mapping[UUID, Approval], details: Mapping[str, Any]
 ) -> AnsweredApproval:
+    if "canceled_by" in details:
+        return CanceledRequest(str(details["canceled_by"]), str(details.get("reason", "")))
     reference = str(details.get("approval_id", ""))
     if reference == SESSION_APPROVAL:
         approved_at = parse_datetime(str(details.get("approved_at", "")))
@@ -188,6 +203,9 @@ def _find_approval(
 def _describe_entry(row: AuditRow, approval: AnsweredApproval) -> ShownEntry:
     is_denied = isinstance(approval, Approval) and approval.state == Approval.State.DENIED
     if not is_approval_request(row.outcome, row.code):
+        if isinstance(approval, CanceledRequest):
+            canceler = make_visible(approval.canceler_name, 60)
+            return ShownEntry(row, row.outcome, canceler, canceled_request=approval)
         if isinstance(approval, CoveringApproval):
             approver = make_visible(approval.decider_name, 60) or str(_("for the session"))
             return ShownEntry(row, row.outcome, approver, covering_approval=approval)

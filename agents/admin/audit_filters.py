@@ -149,6 +149,11 @@ def list_pending_requests(organization_id: UUID) -> list[UUID]:
     ]
 
 
+def parse_outcomes(query: QueryDict) -> list[str]:
+    """Return the outcomes that the list is filtered by, as they are shown."""
+    return [value for item in query.getlist("outcome__in") for value in item.split(",") if value]
+
+
 def filter_outcomes(values: Iterable[str]) -> Q:
     """Return a filter for outcomes as they are shown: requests of approval aren't denied."""
     condition = Q()
@@ -543,8 +548,7 @@ class AuditOutcomeFilter(DropdownFilter):
         return OUTCOMES
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
-        values = ",".join(request.GET.getlist("outcome__in")).split(",")
-        return queryset.filter(filter_outcomes(filter(None, values)))
+        return queryset.filter(filter_outcomes(parse_outcomes(request.GET)))
 
 
 class AuditDecisionFilter(_ColumnTitleFilter, ChoicesDropdownFilter):

@@ -7,8 +7,10 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
+from agents.approvals.canceled_calls import Cancellation, record_canceled_call
 from agents.flow_labels.session_labels import label_session
 from agents.models import Approval, Session, SessionApproval
 from agents.wakeups import notify_of_answer, wake_pages, wake_session
@@ -18,7 +20,12 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.message_bus import wake_listeners
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
-from bonobot.ledger.audit.admin_changes import ChangeEvent, describe_row, record_change
+from bonobot.ledger.audit.admin_changes import (
+    ChangeEvent,
+    describe_row,
+    record_change,
+    record_changes_at_end,
+)
 from bonobot.ledger.models import ApprovalCell
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
@@ -29,6 +36,9 @@ MAX_MESSAGE_LENGTH = 2_000
 MICROSECONDS_PER_SECOND = 1_000_000
 ANSWER_EVENT = ChangeEvent("approval")
 SYSTEM = Actor(kind="system", id="approvals", label="approvals")
+REQUEST_CANCELED = "The request for approval was canceled."
+SESSION_CANCELED = format_message("The session was canceled.")
+ENDED_CALLS = Cancellation(SYSTEM, "The call ended before it was approved.")
 
 
 def resolve_approval(
@@ -103,17 +113,37 @@ def withdraw_approval(principal: Principal, approval: Approval) -> bool:
         governed=False,
     ):
         _wake_waiting_calls(approval)
-        return bool(
-            pending_approvals.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
-        )
+        return _withdraw(approval, Cancellation(principal.actor, REQUEST_CANCELED))
 
 
-def withdraw_approvals(session_id: UUID, call_ids: Collection[UUID] | None = None) -> int:
+def withdraw_approvals(
+    session_id: UUID,
+    call_ids: Collection[UUID] | None = None,
+    cancellation: Cancellation = ENDED_CALLS,
+) -> int:
     """Withdraw the pending approvals of an ended session, or of some ended calls of a session."""
-    pending_approvals = Approval.objects.filter(session_id=session_id, state=Approval.State.WAITING)
+    approvals = Approval.objects.filter(session_id=session_id)
     if call_ids is not None:
-        pending_approvals = pending_approvals.filter(call_id__in=call_ids)
-    return pending_approvals.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
+        approvals = approvals.filter(call_id__in=call_ids)
+    return cancel_pending_calls(approvals, cancellation)
+
+
+def cancel_pending_calls(approvals: QuerySet[Approval], cancellation: Cancellation) -> int:
+    """Withdraw those that are pending, and record their calls as canceled; return how many."""
+    pending_approvals = list(approvals.filter(state=Approval.State.WAITING))
+    if not pending_approvals:
+        return 0
+    with record_changes_at_end():
+        return sum(_withdraw(approval, cancellation) for approval in pending_approvals)
+
+
+def _withdraw(approval: Approval, cancellation: Cancellation) -> bool:
+    """Withdraw an approval unless it was answered meanwhile, and record its call as canceled."""
+    this_approval = Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING)
+    if not this_approval.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now()):
+        return False
+    record_canceled_call(approval, cancellation)
+    return True
 
 
 def expire_overdue() -> int:

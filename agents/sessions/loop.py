@@ -16,7 +16,8 @@ from django.db import transaction
 from django.db.models import CharField, DateTimeField, TextField
 from django.utils import timezone
 
-from agents.approvals.services import withdraw_approvals
+from agents.approvals.canceled_calls import Cancellation
+from agents.approvals.services import SESSION_CANCELED, SYSTEM, withdraw_approvals
 from agents.attachments import build_model_messages
 from agents.calls import pending_calls, pipeline
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
@@ -191,7 +192,8 @@ async def cancel_run(lease: SessionLease) -> None:
         await orm(
             cancel_children, lease.session_id, reason or "The session that started it was canceled."
         )
-        await orm(withdraw_approvals, lease.session_id)
+        cancellation = Cancellation(SYSTEM, reason or SESSION_CANCELED)
+        await orm(withdraw_approvals, lease.session_id, cancellation=cancellation)
         await orm(elicitations.withdraw_requests, lease.session_id)
         details = {"detail": reason} if reason else {}
         end = {"code": "cancelled", **details}
@@ -213,7 +215,11 @@ async def fail_run(lease: SessionLease, problem: Problem) -> None:
     try:
         await close_pending_steps(lease)
         await orm(cancel_children, lease.session_id, "The session that started it failed.")
-        await orm(withdraw_approvals, lease.session_id)
+        await orm(
+            withdraw_approvals,
+            lease.session_id,
+            cancellation=Cancellation(SYSTEM, "The session failed."),
+        )
         await orm(elicitations.withdraw_requests, lease.session_id)
         detail = f"{problem} {problem.remedy}".strip()
         close = partial(close_session, end=problem.as_dict(), code=problem.code, detail=detail)

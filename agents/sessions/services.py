@@ -9,7 +9,8 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from agents.approvals.services import withdraw_approvals
+from agents.approvals.canceled_calls import Cancellation
+from agents.approvals.services import SESSION_CANCELED, withdraw_approvals
 from agents.attachments import Attachment, store_attachments
 from agents.builtin_tools.workspaces import clean_attached_folder
 from agents.calls import pending_calls
@@ -39,7 +40,7 @@ from bonobot.accounts.roles import Action, Role
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
-from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.admin_changes import record_change, record_changes_at_end
 
 MAX_MESSAGE_LENGTH = 100_000
 MAX_TITLE_LENGTH = 80
@@ -266,7 +267,7 @@ def cancel_session(principal: Principal, session: Session) -> bool:
 def request_cancel(principal: Principal, session: Session, reason: str = "") -> bool:
     """Request a session's cancellation without a permission check; `why` is shown to people."""
     now = timezone.now()
-    with transaction.atomic():
+    with record_changes_at_end():
         this_session = Session.objects.filter(pk=session.pk)
         # A session that was never claimed has no steps to close, so it is canceled here.
         unclaimed_session = this_session.filter(status=Session.Status.QUEUED, fence=0)
@@ -281,7 +282,8 @@ def request_cancel(principal: Principal, session: Session, reason: str = "") -> 
         if not this_session.unfinished().exists():
             return False
         _add_to_inbox(principal, session, Inbox.Kind.CANCEL, {"why": reason} if reason else {})
-        withdraw_approvals(session.pk)
+        cancellation = Cancellation(principal.actor, reason or SESSION_CANCELED)
+        withdraw_approvals(session.pk, cancellation=cancellation)
         withdraw_requests(session.pk)
         notify_worker(session.pk)
         notify_runners_of_cancel()

@@ -45,7 +45,7 @@ UNNAMED_TITLES = {"agent": _("Without an agent"), "server": _("Without a server"
 FILTERS = ("since", "until", "agent", "server", "tool", "model")
 AUDIT_FILTERS = {"agent": "agent_id", "server": "server_id"}
 CALLS_LEGEND = (("bar", _("succeeded")), ("denied", _("denied")), ("failed", _("failed")))
-PENDING_LEGEND = ("pending", _("pending"))
+CANCELED_LEGEND, PENDING_LEGEND = ("canceled", _("canceled")), ("pending", _("pending"))
 INPUT_ATTRS = {"class": "bb-input"}
 
 
@@ -222,6 +222,7 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
                 ("", line.ok),
                 ("warn", line.refused),
                 ("bad", line.errors),
+                ("canceled", line.canceled),
                 ("pending", line.pending),
             ]
             for _day, line in steps
@@ -252,7 +253,8 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
 
 
 def _choose_legend(total: UsageLine) -> tuple[tuple[str, Any], ...]:
-    return (*CALLS_LEGEND, PENDING_LEGEND) if total.pending else CALLS_LEGEND
+    canceled = (CANCELED_LEGEND,) if total.canceled else ()
+    return (*CALLS_LEGEND, *canceled, *((PENDING_LEGEND,) if total.pending else ()))
 
 
 def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]:
@@ -265,12 +267,13 @@ def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]
 
 
 def _build_call_values(line: UsageLine) -> tuple[ChartValue, ...]:
-    numbers = (line.ok, line.refused, line.errors, line.pending)
+    numbers = (line.ok, line.refused, line.errors, line.canceled, line.pending)
+    titles = (*CALLS_LEGEND, CANCELED_LEGEND, PENDING_LEGEND)
     return (
         *(
             ChartValue(title, thousands(number), tone)
-            for (tone, title), number in zip((*CALLS_LEGEND, PENDING_LEGEND), numbers, strict=True)
-            if number or tone != "pending"
+            for (tone, title), number in zip(titles, numbers, strict=True)
+            if number or (tone, title) in CALLS_LEGEND
         ),
         ChartValue(_("Model turns"), thousands(line.turns), "none"),
         ChartValue(_("Tokens"), tokens(line.tokens), "none"),

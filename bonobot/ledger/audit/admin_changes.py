@@ -23,13 +23,20 @@ from bonobot.ledger.types import Actor, Outcome
 
 @dataclass(frozen=True, slots=True)
 class ChangeEvent:
-    """The type and outcome of a recorded event."""
+    """The type and outcome of a recorded event, and the columns that only some events have."""
 
     type: str
     outcome: Outcome = "ok"
     code: str = ""
+    decision: str = "allow"
+    rule: str = ""
+    agent_id: UUID | None = None
+    agent_name: str = ""
     server_id: UUID | None = None
     server_name: str = ""
+    tool_name: str = ""
+    session_id: UUID | None = None
+    parent_id: UUID | None = None
 
 
 CHANGE_EVENT = ChangeEvent("change")

@@ -4,7 +4,7 @@ Spans of up to six hours have bars of minutes, counted from entries if they are 
 ones have bars of hours or days, from rollups.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,7 +35,7 @@ class ActivityBar:
     begins: datetime
     ends: datetime
     counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("ok", "refused", "pending", "error"), 0)
+        default_factory=lambda: dict.fromkeys(("ok", "refused", "pending", "cancelled", "error"), 0)
     )
 
     @property
@@ -50,22 +50,42 @@ def choose_step(length: timedelta) -> timedelta:
 
 
 def load_activity(
-    organization_id: UUID, since: datetime, until: datetime, filters: Mapping[str, Any]
+    organization_id: UUID,
+    since: datetime,
+    until: datetime,
+    filters: Mapping[str, Any],
+    outcomes: Collection[str] = (),
 ) -> list[ActivityBar]:
-    """Return the bars of a span, oldest first; `filters` are columns of `ROLLUP_COLUMNS`."""
+    """Return the bars of a span, oldest first; `filters` are columns of `ROLLUP_COLUMNS`.
+
+    `outcomes` keeps these outcomes of entries, and `pending` calls that wait for approval.
+    """
     since, until = query_rollups.to_utc(since), query_rollups.to_utc(until)
+    bars = _count_calls(organization_id, since, until, filters, outcomes)
+    if not outcomes or "pending" in outcomes:
+        _add_pending(organization_id, bars, filters)
+    return bars
+
+
+def _count_calls(
+    organization_id: UUID,
+    since: datetime,
+    until: datetime,
+    filters: Mapping[str, Any],
+    outcomes: Collection[str],
+) -> list[ActivityBar]:
+    """Return the bars with the calls that have ended."""
     step = choose_step(until - since)
     if until - since <= MAX_COUNTED_SPAN:
         bars = _build_bars(since, until, step)
-        if _count_entries(organization_id, bars, filters):
-            _add_pending(organization_id, bars, filters)
+        entry_filters = {**filters, "outcome__in": outcomes} if outcomes else filters
+        if _count_entries(organization_id, bars, entry_filters):
             return bars
         step = HOUR
     if since < timezone.now() - build_rollups.HOURLY_ROLLUPS_KEPT:
         step = max(step, DAY)
     bars = _build_bars(since, until, step)
-    _add_rollups(organization_id, bars, step, filters)
-    _add_pending(organization_id, bars, filters)
+    _add_rollups(organization_id, bars, step, filters, outcomes)
     return bars
 
 
@@ -100,17 +120,23 @@ def _count_entries(
 
 
 def _add_rollups(
-    organization_id: UUID, bars: list[ActivityBar], step: timedelta, filters: Mapping[str, Any]
+    organization_id: UUID,
+    bars: list[ActivityBar],
+    step: timedelta,
+    filters: Mapping[str, Any],
+    outcomes: Collection[str],
 ) -> None:
-    """Add the totals of rollups (five queries)."""
+    """Add the totals of rollups (five queries, and one for each further outcome)."""
     since = bars[0].begins
     span = ReportSpan(since, bars[-1].ends, "day" if step >= DAY else "hour")
     reader = query_rollups.open_reader(organization_id, span)
-    lines = reader.load_lines("begins", only_counts=True, event_type="call", **filters)
-    for (begins,), line in lines.items():
-        index = (begins - since) // step
-        if 0 <= index < len(bars):
-            _add_line(bars[index], line)
+    for outcome_filter in [{"outcome": outcome} for outcome in outcomes] or [{}]:
+        conditions = {"event_type": "call", **filters, **outcome_filter}
+        lines = reader.load_lines("begins", only_counts=True, **conditions)
+        for (begins,), line in lines.items():
+            index = (begins - since) // step
+            if 0 <= index < len(bars):
+                _add_line(bars[index], line)
 
 
 def _add_pending(
@@ -126,3 +152,4 @@ def _add_line(bar: ActivityBar, line: UsageLine) -> None:
     bar.counts["ok"] += line.ok
     bar.counts["refused"] += line.refused
     bar.counts["error"] += line.errors
+    bar.counts["cancelled"] += line.canceled

@@ -41,19 +41,26 @@ def write_changes(
 
 
 def _build_item(change: AdminChange, at: datetime, generation: int) -> OpenItem:
+    event = change.event
     opening = Opening(
         call_id=change.id,
         organization_id=change.organization_id,
         action=change.action,
-        event_type=change.event.type,
+        event_type=event.type,
         resource_type=change.resource_type,
         resource_id=change.resource_id,
         resource_name=change.resource_name,
         actor=change.actor,
-        decision="allow",
+        decision=event.decision,
+        rule=event.rule,
+        code=event.code,
         details=change.details,
-        code=change.event.code,
-        server_id=change.event.server_id,
-        server_name=change.event.server_name,
+        agent_id=event.agent_id,
+        agent_name=event.agent_name,
+        server_id=event.server_id,
+        server_name=event.server_name,
+        tool_name=event.tool_name,
+        session_id=event.session_id,
+        parent_id=event.parent_id,
     )
-    return build_open_item(opening, at, outcome=change.event.outcome, generation=generation)
+    return build_open_item(opening, at, outcome=event.outcome, generation=generation)

@@ -237,6 +237,11 @@ class UsageLine:
     server_name: str = ""
     pending: int = 0  # those of `calls` that wait for approval: rollups don't have them
 
+    @property
+    def canceled(self) -> int:
+        """The calls that were canceled."""
+        return self.calls - self.ok - self.errors - self.refused - self.pending
+
     def add_pending(self, count: int) -> None:
         self.calls += count
         self.pending += count

@@ -543,7 +543,9 @@ def _build_uncounted_entries(
 ) -> Iterator[UncountedEntry]:
     for *facts, _repeats, row_id, seq, closed_seq in rows:
         row = UsageEntry._make((*facts, 1))
-        if _is_countable(row, since) and closed_seq is None:
+        # Calls that were canceled before they ran are complete with their only entry.
+        may_change = row.outcome in (OPEN, REFUSED) and closed_seq is None
+        if may_change and _is_countable(row, since):
             yield UncountedEntry(
                 id=row_id,
                 organization_id=organization_id,
