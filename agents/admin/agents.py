@@ -43,7 +43,7 @@ from agents.call_activity import RANGES, CallActivity
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.token_estimates import count_tokens, estimate_tokens
 from agents.model_endpoints.services import build_endpoint, fill_context_window
-from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session
+from agents.models import Agent, AgentServer, Approval, Budget, ModelEndpoint, Session
 from agents.services import (
     AgentSpec,
     attach_server,
@@ -52,6 +52,7 @@ from agents.services import (
     set_agent_members,
     update_agent,
 )
+from agents.sessions.child_sessions import FINISHED_STATUSES
 from agents.sessions.output_schemas import MAX_OUTPUT_SCHEMA_SIZE
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.admin_base import (
@@ -79,6 +80,7 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.amounts import MICROUSD_PER_USD, parse_number
@@ -248,8 +250,30 @@ class AgentAdmin(TabbedAdmin):
             opts=self.opts,
             last_change=describe_last_change(request, object_id),
             deleted=_list_deleted_rows(agent, private_servers),
+            stopped=_describe_stopped_work(agent),
             restorable=can_restore_later("agent", agent, *private_servers),
         )
+
+
+def _describe_stopped_work(agent: Agent) -> list[str]:
+    """Return sentences about what ends with the deletion, even if it is undone (two queries)."""
+    approvals = Approval.objects.filter(agent=agent).pending().count()
+    sessions = agent.sessions.exclude(status__in=FINISHED_STATUSES).count()
+    texts = (
+        ngettext(
+            "%(n)s pending approval is canceled.",
+            "%(n)s pending approvals are canceled.",
+            approvals,
+        ),
+        ngettext(
+            "%(n)s unfinished session is canceled.",
+            "%(n)s unfinished sessions are canceled.",
+            sessions,
+        ),
+    )
+    counts = zip(texts, (approvals, sessions), strict=True)
+    sentences = [text % {"n": format_number(count)} for text, count in counts if count]
+    return [*sentences, _t("If you undo the deletion, they stay canceled.")] if sentences else []
 
 
 def _list_deleted_rows(

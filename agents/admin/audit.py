@@ -29,6 +29,7 @@ from agents.admin.audit_filters import (
     PENDING,
     PLAIN_PARAMETERS,
     TIME_PARAMETER,
+    AuditDeciderFilter,
     AuditDecisionFilter,
     AuditKindFilter,
     AuditLabelFilter,
@@ -170,6 +171,8 @@ class AuditAdmin(ScopedAdmin):
         ("agent_name", AuditNameFilter),
         ("server_name", AuditNameFilter),
         ("tool_name", AuditNameFilter),
+        ("actor_label", AuditNameFilter),
+        AuditDeciderFilter,
         ("opened_at", AuditPeriodFilter),
     )
     search_fields = audit_search.SEARCHED_COLUMNS
@@ -331,16 +334,18 @@ class AuditAdmin(ScopedAdmin):
         principal = self.get_principal(request)
         principal.require(Action.VIEW_AUDIT)
         row = self._get_row(principal.organization_id, object_id)
+        context = build_entry_context(row)
         if FRAGMENT_HEADER in request.headers:
-            return render_fragment(request, "audit/entry_details.html", **build_entry_context(row))
+            return render_fragment(request, "audit/entry_details.html", **context)
+        name = context["entry"].subject or row.resource_name or row.tool_name
         return render_screen(
             request,
             "audit/entry_page.html",
-            title=f"{capfirst(format_action(row.action))}: {row.resource_name or row.tool_name}",
+            title=f"{context['action']}: {name}",
             opts=self.opts,
             opened=_parse_json(row.opened),
             closed=_parse_json(row.closed),
-            **build_entry_context(row),
+            **context,
         )
 
     def _get_row(self, organization_id: UUID, object_id: str) -> AuditRow:

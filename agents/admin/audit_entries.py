@@ -26,6 +26,7 @@ from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.audit.action_titles import format_action
+from bonobot.ledger.audit.renamed_codes import RENAMED_ACTIONS
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import NOT_APPROVED_CODES, is_approval_request
 from mcp_servers.flow_labels.label_icons import LabelMark, list_label_marks
@@ -37,6 +38,8 @@ REQUESTER_KINDS = {
     "system": _("system"),
     "gateway": _("gateway"),
 }
+# What has a tool policy; an agent may have the name of its organization.
+POLICY_OWNER_KINDS = {"agent": _("agent"), "organization": _("organization")}
 # Calls of one model turn are one row, which unfolds.
 MIN_FOLDED_CALLS = 2
 MAX_TOOLS_NAMED = 3
@@ -112,7 +115,10 @@ class ShownEntry:
         """What an entry that isn't a call is about, such as the name of a server."""
         if self.row.event_type == "call":
             return ""
-        return make_visible(self.row.resource_name or self.row.resource_id, 120)
+        name = make_visible(self.row.resource_name or self.row.resource_id, 120)
+        is_policy = RENAMED_ACTIONS.get(self.row.action, self.row.action).startswith("tool_policy_")
+        kind = POLICY_OWNER_KINDS.get(self.row.resource_type) if is_policy else None
+        return f"{name} ({kind})" if kind else name
 
     @property
     def actor(self) -> str:

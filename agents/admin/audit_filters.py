@@ -1,6 +1,7 @@
 """Filters of the audit log: outcomes, periods, chips, saved filters, and how far a search goes."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
@@ -49,7 +50,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.admin.usage import build_time_filters
 from bonobot.ledger.audit import search as audit_search
-from bonobot.ledger.models import AuditRow
+from bonobot.ledger.models import ApprovalCell, AuditRow
 from bonobot.ledger.types import APPROVAL_REQUIRED_CODE
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS
@@ -60,6 +61,7 @@ MAX_REQUESTS_READ = 2_000
 ENTRY_PARAMETER = "entry"
 TIME_PARAMETER = "opened_at"
 LABEL_PARAMETER = "flow_label"
+DECIDER_PARAMETER = "decided_by"
 # Query parameters that filter nothing: page, export format, Django admin flags.
 PLAIN_PARAMETERS = frozenset({PAGE_VAR, ORDER_VAR, ENTRY_PARAMETER, "e", "all", "form"})
 APPROVAL_REQUESTS = Q(outcome=AuditRow.Outcome.REFUSED, code=APPROVAL_REQUIRED_CODE)
@@ -83,6 +85,8 @@ CHIP_TITLES = {
     "server_name": _("Server"),
     "server_id": _("Server"),
     "tool_name": _("Tool"),
+    "actor_label": _("Person or token"),
+    DECIDER_PARAMETER: _("Approved or denied by"),
     "session_id": _("Session"),
     "resource_id": _("Resource"),
     "parent_id": _("Caused by"),
@@ -112,6 +116,7 @@ COLUMN_TITLES = {
     "agent_name": _("agent"),
     "server_name": _("server"),
     "tool_name": _("tool"),
+    "actor_label": _("person or token"),
 }
 # The parameters that the filter form and the search field have fields for.
 # Periods of whole days, from days ago until the end of days ago, in the reader's time zone.
@@ -126,7 +131,7 @@ FORM_PARAMETERS = frozenset(
     {
         *("outcome__in", "kind", "decision__exact", "code__icontains", "agent_name__icontains"),
         *("server_name__icontains", "tool_name__icontains", "q", PAGE_VAR),
-        LABEL_PARAMETER,
+        *("actor_label__icontains", LABEL_PARAMETER, DECIDER_PARAMETER),
         *(f"{TIME_PARAMETER}_{end}_{part}" for end in ("from", "to") for part in (0, 1)),
     }
 )
@@ -557,6 +562,32 @@ class AuditDecisionFilter(_ColumnTitleFilter, ChoicesDropdownFilter):
 
 class AuditNameFilter(_ColumnTitleFilter, FieldTextFilter):
     """A filter by a part of a recorded name."""
+
+
+class AuditDeciderFilter(DropdownFilter):
+    """A filter by a part of the name of who approved or denied calls."""
+
+    title = _("approved or denied by")
+    parameter_name = DECIDER_PARAMETER
+
+    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
+        name = request.GET.get(DECIDER_PARAMETER, "")
+        return ((name, name),)  # the filter form has a text field
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
+        name = (self.value() or "").strip()
+        return queryset.filter(_build_decider_filter(name)) if name else queryset
+
+
+def _build_decider_filter(name: str) -> Q:
+    """Return a filter for calls that a person approved or denied, once or for their session."""
+    states = (Approval.State.APPROVED, Approval.State.DENIED)
+    approvals = Approval.objects.filter(state__in=states, decided_by__icontains=name).order_by()
+    # A client that repeats its call uses the approval with another call.
+    cells = ApprovalCell.objects.filter(pk__in=approvals.values("pk"), spent_by__isnull=False)
+    pattern = f'"approved_by":"[^"]*{re.escape(json.dumps(name)[1:-1])}'
+    is_covered = Q(opened__contains='"approved_by":') & Q(opened__iregex=pattern)
+    return Q(pk__in=approvals.values("call_id")) | Q(pk__in=cells.values("spent_by")) | is_covered
 
 
 def parse_details(text: str) -> dict[str, Any]:

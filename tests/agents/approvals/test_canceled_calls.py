@@ -12,6 +12,7 @@ from agents.calls.pipeline import ApprovalRequired
 from agents.models import Agent, Approval, Session
 from agents.policies.services import PolicySpec, set_policy
 from agents.sessions import services as sessions
+from bonobot.accounts.deletions import restore_deletion
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.actor_names import get_actor_name
@@ -103,14 +104,24 @@ def test_a_canceled_call_counts_once_in_usage_and_doesnt_block_pruning(
 def test_a_call_whose_agent_is_deleted_is_canceled_and_stays_so_after_undo(
     acme: Organization, helper: Agent, waiting_session: Session
 ) -> None:
+    browser = admin_client.sign_in(acme, Role.OPERATOR)
+    page = admin_client.get_text(browser.get("agents_agent_delete", helper.pk))
+    assert (
+        "1 pending approval is canceled. 1 unfinished session is canceled. "
+        "If you undo the deletion, they stay canceled."
+    ) in page
     administrator = factories.build_administrator(acme)
-    services.delete_agent(administrator, helper)
+    deletion = services.delete_agent(administrator, helper)
     call = get_canceled_entry()
     assert read_details(call)["reason"] == "The agent was deleted."
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get("ledger_auditrow_changelist", q="Europe/Madrid", kind="call")
     assert page.count("data-entry=") == 1
     assert str(call.pk) in page
+    assert deletion is not None
+    restore_deletion(administrator, deletion)
+    assert Approval.objects.get().state == Approval.State.WITHDRAWN
+    assert get_canceled_entry() == call
 
 
 def test_a_call_whose_request_a_client_cancels_is_recorded(
