@@ -11,6 +11,8 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -59,6 +61,13 @@ from bonobot.core.i18n.localization import localize_problem
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 
+# Only servers and tools have a list of names.
+TARGET_HELP_TEXTS = {
+    "server": _("Select a server, or enter the name of one to add."),
+    "tool": _("Select a tool, or enter the name of one to add."),
+    "agent": _("Enter the name of the agent."),
+}
+
 
 class AccessRequestForm(forms.Form):
     """What is requested, for which agent, and why; the service validates the values."""
@@ -70,7 +79,6 @@ class AccessRequestForm(forms.Form):
         label=_("Name"),
         max_length=MAX_TARGET_LENGTH,
         widget=TextInput(attrs={"data-lists": "kind", "autocomplete": "off"}),
-        help_text=_("Select a name, or enter that of a server, tool, or agent to add."),
     )
     agent = forms.ChoiceField(
         label=_("For agent"),
@@ -88,6 +96,15 @@ class AccessRequestForm(forms.Form):
         agents = Agent.objects.visible_to(principal).order_by("name")
         choices = [(agent.slug, make_visible(agent.name, 80)) for agent in agents]
         self.fields["agent"].choices = [("", "–"), *choices]  # type: ignore[attr-defined]
+        shown_kind = str(self["kind"].value() or AccessRequest.Kind.SERVER)
+        self.fields["target"].help_text = format_html_join(
+            "",
+            '<span data-shows="kind={}"{}>{}</span>',
+            (
+                (kind, "" if kind == shown_kind else mark_safe(" hidden"), text)
+                for kind, text in TARGET_HELP_TEXTS.items()
+            ),
+        )
 
     def build_spec(self, principal: Principal) -> AccessRequestSpec:
         """Return the values; raises `NotFound` for an unknown agent."""

@@ -12,7 +12,7 @@ from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.navigation import Navigation, NavigationItem
+from agents.admin.navigation import APPROVALS, Navigation, NavigationItem
 from agents.models import Agent, Session, Skill, Workflow
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -50,6 +50,12 @@ class PaletteEntry:
     kind: str
     icon: str
     url: str
+    other_words: str = ""  # that find it, too
+
+    def has_words(self, words: Iterable[str]) -> bool:
+        """Return whether all of these lowercase words are in it."""
+        text = f"{self.title} {self.other_words}".lower()
+        return all(word in text for word in words)
 
 
 def search_palette(principal: Principal, navigation: Navigation, query: str) -> list[PaletteEntry]:
@@ -59,9 +65,9 @@ def search_palette(principal: Principal, navigation: Navigation, query: str) -> 
     """
     words = query[:MAX_QUERY_LENGTH].lower().split()
     local_entries = [*_list_screens(navigation), *_list_actions(principal)]
-    matches = [
-        entry for entry in local_entries if all(word in entry.title.lower() for word in words)
-    ]
+    matches = [entry for entry in local_entries if entry.has_words(words)]
+    # What begins with the query comes first.
+    matches.sort(key=lambda entry: not entry.title.lower().startswith(" ".join(words)))
     search = _search_objects if words else _search_agents
     return [*matches, *search(principal, words)]
 
@@ -89,9 +95,11 @@ def search_documentation(query: str) -> list[PaletteEntry]:
 
 
 def _list_screens(navigation: Navigation) -> Iterator[PaletteEntry]:
+    approvals_url = reverse(f"admin:{APPROVALS}")
     for group in (*navigation.sidebar, *navigation.settings_area):
         for item in _flatten_items(group.items):
-            yield PaletteEntry(str(item.title), str(group.title), item.icon, item.link)
+            other_words = str(_("approve, deny")) if item.link == approvals_url else ""
+            yield PaletteEntry(str(item.title), str(group.title), item.icon, item.link, other_words)
 
 
 def _flatten_items(items: Iterable[NavigationItem]) -> Iterator[NavigationItem]:

@@ -60,9 +60,7 @@ class AttentionItem:
     since: datetime | None = None
 
 
-def describe_approvals(
-    pending: Sequence[Approval], count: int, *, may_answer: bool
-) -> Iterator[AttentionItem]:
+def describe_approvals(pending: Sequence[Approval], count: int) -> Iterator[AttentionItem]:
     """Yield an item for the calls that wait for a person; `pending` are the first to expire."""
     if not count or not pending:
         return
@@ -80,7 +78,7 @@ def describe_approvals(
         % {"n": counted(count)},
         detail=_join_parts([*parts, expiry]),
         url=reverse("admin:agents_approval_changelist"),
-        button=_("Open inbox") if may_answer else _("View approvals"),
+        button=_("View approvals"),
         since=min(row.created_at for row in pending),
     )
 
@@ -353,7 +351,6 @@ def _list_attention(
         describe_approvals(
             _list_pending_approvals(organization_id),
             pending.calls,
-            may_answer=principal.may(Action.APPROVE_CALLS),
         ),
         describe_elicitations(pending.questions),
         describe_access_requests(

@@ -44,6 +44,7 @@ from bonobot.accounts.current_organization import (
     resolve_principal,
 )
 from bonobot.accounts.first_account import is_account_missing
+from bonobot.accounts.middleware import EXPIRED_PARAMETER
 from bonobot.accounts.models import Organization
 from bonobot.accounts.password_reset import record_password_change
 from bonobot.accounts.roles import Action
@@ -134,6 +135,7 @@ class BonobotAdminSite(AdminSite):
             "is_account_missing": is_account_missing(),
             "providers": list_announced_providers(),
             "onward": request.GET.get("next", ""),
+            "is_session_expired": EXPIRED_PARAMETER in request.GET and "next" in request.GET,
             **(extra_context or {}),
         }
         request.current_app = self.name

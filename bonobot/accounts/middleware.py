@@ -1,7 +1,9 @@
 """Middleware that requires sign-in and sets the user's language and time zone."""
 
 from typing import Any
+from urllib.parse import urlencode
 
+from django.conf import settings
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -15,6 +17,8 @@ from bonobot.core.http.error_pages import find_form_page
 from bonobot.core.i18n import time_zones
 
 LANGUAGE_PARAMETER = "language"
+# In the query of the sign-in page, after a redirect from a page.
+EXPIRED_PARAMETER = "expired"
 
 
 class SignInLocaleMiddleware(LoginRequiredMiddleware):
@@ -35,6 +39,13 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
         return super().process_view(request, view_func, view_args, view_kwargs)
 
     def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseRedirect:
+        """Return a redirect to sign-in, which says so if the browser's session has ended."""
+        response = self._redirect_to_sign_in(request, view_func)
+        if has_ended_session(request):
+            response["Location"] += f"&{urlencode({EXPIRED_PARAMETER: 1})}"
+        return response
+
+    def _redirect_to_sign_in(self, request: HttpRequest, view_func: Any) -> HttpResponseRedirect:
         """Return a redirect to sign-in, which leads back to the page, or that of a sent form.
 
         The address of a form in the admin often answers POST only.
@@ -50,6 +61,12 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
         """Reset the time zone, as the thread serves other users next."""
         time_zones.set_reader_time_zone("")
         return response
+
+
+def has_ended_session(request: HttpRequest) -> bool:
+    """Return whether the browser sent the cookie of a session that no longer exists."""
+    has_cookie = settings.SESSION_COOKIE_NAME in request.COOKIES
+    return has_cookie and request.session.is_empty()
 
 
 def choose_language(request: HttpRequest) -> HttpResponse:

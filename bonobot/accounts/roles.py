@@ -138,7 +138,7 @@ SCOPE_ACTIONS: dict[TokenScope, frozenset[Action]] = {
 }
 
 ACTION_TITLES: dict[Action, TranslatableMessage] = {
-    Action.VIEW: format_message("view servers, agents, and settings"),
+    Action.VIEW: format_message("view servers and settings"),
     Action.VIEW_AUDIT: format_message("view the audit log"),
     Action.MANAGE_SERVERS: format_message("manage servers"),
     Action.MANAGE_AGENTS: format_message("manage agents"),

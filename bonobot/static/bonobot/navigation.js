@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { fetchFragment, parseHtml, queryAll } = bonobotFragments;
+  const { fetchFragment, isTyping, parseHtml, queryAll } = bonobotFragments;
 
   // The command palette: Ctrl+K or Cmd+K, letters, arrows, Enter. Results come from the server.
   const SEARCH_DELAY_MS = 150;
@@ -91,6 +91,16 @@
     });
   }
 
+  // The list of keyboard shortcuts: "?".
+  function setUpShortcuts(dialog) {
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "?" || isTyping(event) || document.querySelector("dialog[open]")) return;
+      event.preventDefault();
+      dialog.showModal();
+    });
+  }
+
   // A menu closes with a click elsewhere, or with Escape.
   function closeMenus(event) {
     for (const menu of queryAll("details.bb-menu[open]")) {
@@ -113,6 +123,7 @@
   document.addEventListener("keydown", closeMenus);
   document.addEventListener("DOMContentLoaded", () => {
     queryAll("[data-palette]").forEach(setUpPalette);
+    queryAll("[data-shortcuts]").forEach(setUpShortcuts);
     // On a phone the current tab may be outside of the visible row.
     const rows = ".bb-tabs, .bb-segments, .bb-settings-navigation";
     for (const tab of queryAll(`:is(${rows}) > [aria-current]`))

@@ -145,3 +145,18 @@ def test_the_form_suggests_only_names_that_the_member_may_know() -> None:
     assert "GitHub" in names["server"]
     assert server.name not in names["server"]
     assert "theirs" not in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("server", "Select a server, or enter the name of one to add."),
+        ("tool", "Select a tool, or enter the name of one to add."),
+        ("agent", "Enter the name of the agent."),
+    ],
+)
+def test_the_help_text_of_the_name_fits_what_is_requested(kind: str, text: str) -> None:
+    member = admin_client.sign_in(factories.create_organization(), Role.MEMBER)
+    page = member.get("agents_accessrequest_add", kind=kind)
+    assert f'<span data-shows="kind={kind}">{text}</span>' in page
+    assert page.count('" hidden>') >= 2

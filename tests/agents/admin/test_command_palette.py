@@ -104,3 +104,10 @@ def test_tools_are_found_by_their_name_with_a_link_to_their_review(acme: Organiz
 def test_results_of_the_documentation_are_results(acme: Organization) -> None:
     page = admin_client.sign_in(acme, Role.OWNER).get("palette", q="access requests")
     assert "No results" not in page
+
+
+@pytest.mark.parametrize("query", ["approve", "approvals", "deny"])
+def test_the_page_of_approvals_is_the_first_result(acme: Organization, query: str) -> None:
+    page = admin_client.sign_in(acme, Role.OWNER).get("palette", q=query)
+    first_url = page.partition('data-goes="')[2].partition('"')[0]
+    assert first_url == admin_client.build_url("agents_approval_changelist")

@@ -36,3 +36,16 @@ def test_a_redirect_of_a_signed_in_person_is_unchanged() -> None:
     browser = admin_client.sign_in(factories.create_organization(), Role.OWNER)
     answer = browser.client.post(reverse("admin:logout"), headers={"referer": PAGE})
     assert "login" not in answer.get("Location", "")
+
+
+def test_the_sign_in_page_says_that_the_session_expired_only_if_it_did() -> None:
+    text = "Your session expired. Sign in again to continue."
+    browser = admin_client.sign_in(factories.create_organization(), Role.OWNER).client
+    browser.session.flush()
+    answer = browser.get("/admin/agents/agent/?q=a")
+    assert read_next(answer["Location"]) == "/admin/agents/agent/?q=a"
+    assert text in browser.get(answer["Location"]).content.decode()
+
+    answer = Client().get("/admin/agents/agent/")
+    assert text not in Client().get(answer["Location"]).content.decode()
+    assert text not in Client().get(reverse("admin:login"), {"expired": 1}).content.decode()
