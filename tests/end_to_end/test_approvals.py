@@ -136,6 +136,24 @@ def test_changed_arguments_stay_in_the_form_when_they_are_invalid(
     assert effects.read_text() == "two\n"
 
 
+def test_a_message_is_directly_above_the_buttons_and_a_key_lists_the_shortcuts(
+    waiting_session: Session, rita: Page
+) -> None:
+    open_approval(rita)
+    rita.evaluate("document.dispatchEvent(new CustomEvent('bonobot:toast', {detail: 'Hello'}))")
+    toast = rita.locator(".bb-notice").bounding_box()
+    buttons = rita.locator("[data-inbox-details] .bb-actions").bounding_box()
+    assert toast
+    assert buttons
+    assert 0 <= buttons["y"] - toast["y"] - toast["height"] < 40
+    rita.keyboard.press("?")
+    shortcuts = rita.get_by_role("dialog", name="Keyboard shortcuts")
+    expect(shortcuts).to_contain_text("Approve or deny the call")
+    rita.keyboard.press("Escape")
+    expect(shortcuts).to_be_hidden()
+    assert Approval.objects.get(session=waiting_session).state == Approval.State.WAITING
+
+
 def test_a_call_that_was_answered_meanwhile_shows_its_answer(
     acme: Organization, waiting_session: Session, rita: Page
 ) -> None:

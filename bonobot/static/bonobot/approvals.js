@@ -188,6 +188,7 @@
 
     function handleKey(event) {
       const key = event.key.toLowerCase();
+      if (document.querySelector("dialog[open]")) return;
       if (key === "escape" && closePopovers()) return;
       if (key === "escape" && inbox.hasAttribute("data-opened")) return goBack(event);
       if (key === "enter" && (event.ctrlKey || event.metaKey) && sendPopover(event)) return;

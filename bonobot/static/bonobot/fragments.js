@@ -82,8 +82,14 @@ const bonobotFragments = (() => {
     });
   }
 
+  // Or uses a dialog, or a key of the browser: the keys of pages do nothing then.
   const isTyping = (event) =>
-    event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || event.target.closest(TEXT_FIELDS);
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    event.defaultPrevented ||
+    event.target.closest(TEXT_FIELDS) ||
+    document.querySelector("dialog[open]");
 
   document.addEventListener("toggle", loadOpenedPart, true);
   document.addEventListener("DOMContentLoaded", () => {

@@ -95,7 +95,7 @@
   function setUpShortcuts(dialog) {
     dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
     document.addEventListener("keydown", (event) => {
-      if (event.key !== "?" || isTyping(event) || document.querySelector("dialog[open]")) return;
+      if (event.key !== "?" || isTyping(event)) return;
       event.preventDefault();
       dialog.showModal();
     });

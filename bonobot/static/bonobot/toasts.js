@@ -28,7 +28,8 @@
     const start = list.getBoundingClientRect();
     if (!start.height || !list.querySelector(".bb-notice")) return;
     const boxes = [...document.querySelectorAll(KEPT_CLEAR)]
-      .filter((element) => !list.contains(element))
+      // A form in a closed menu has a box, too.
+      .filter((element) => !list.contains(element) && element.checkVisibility())
       .map((element) => element.getBoundingClientRect())
       .filter((box) => box.height && box.top < innerHeight && box.bottom > 0);
     let raise = 0;
