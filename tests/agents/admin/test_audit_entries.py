@@ -1,4 +1,4 @@
-"""Calls of one model turn are one row of the audit log, which unfolds."""
+"""Calls of one model turn are one row of the audit log; rows name and find people and policies."""
 
 import re
 from datetime import timedelta
@@ -11,11 +11,14 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from agents.admin.audit_entries import ShownEntry, group_turns
+from agents.models import Approval
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow
+from bonobot.ledger.types import Actor
 from tests import admin_client, factories
-from tests.agents.admin.test_audit import create_approved_call, create_call
+from tests.agents.admin.test_audit import create_approved_call, create_call, create_entry
 
 NOW = timezone.now()
 
@@ -147,3 +150,49 @@ def test_the_panel_counts_an_approved_call_of_a_turn_once(
     page = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
     panel = page[page.index("Calls of this turn") :]
     assert panel[: panel.index("</section>")].count("<li") == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("owner", ["agent", "organization"])
+def test_a_change_of_a_policy_says_whose_policy_it_is(
+    acme: Organization, auditor: admin_client.AdminClient, owner: str
+) -> None:
+    pk = record_finished_change(
+        organization_id=acme.pk,
+        actor=Actor("user", "1", "Anna"),
+        action="tool_policy_updated",
+        resource_type=owner,
+        resource_id=str(uuid4()),
+        resource_name="Demo",
+    )
+    expected = f"Tool policy updated Demo ({owner})"
+    assert expected in admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
+    page = admin_client.get_text(auditor.get("ledger_auditrow_change", pk))
+    assert f"Tool policy updated: Demo ({owner})" in page
+
+
+@pytest.mark.django_db
+def test_calls_are_filtered_by_who_requested_and_who_approved_or_denied_them(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    answer: dict[str, Any] = {"decided_by": "Jonas", "decided_at": timezone.now()}
+    approved = create_approved_call(acme, state="approved", **answer)[1]
+    Approval.objects.update(call_id=approved.pk)
+    denied = create_call(acme, decision="deny", outcome="refused", code="approval_denied")
+    approval = factories.create_approval(
+        factories.create_agent(acme, "second"), state="denied", **answer
+    )
+    Approval.objects.filter(pk=approval.pk).update(call_id=denied.pk)
+    details = {"approval_id": "session", "approved_by": "cli:jonas"}
+    covered = create_call(acme, decision="ask", details=details)
+    other = create_call(acme)
+    page = auditor.get("ledger_auditrow_changelist", decided_by="jonas")
+    assert all(str(row.pk) in page for row in (approved, denied, covered))
+    assert str(other.pk) not in page
+    assert "Approved or denied by jonas" in admin_client.get_text(page)
+    assert 'name="decided_by" value="jonas"' in page
+    entry = create_entry(acme)
+    page = auditor.get("ledger_auditrow_changelist", actor_label__icontains="ANNA")
+    assert str(entry.pk) in page
+    page = auditor.get("ledger_auditrow_changelist", actor_label__icontains="mia")
+    assert "data-entry=" not in page
