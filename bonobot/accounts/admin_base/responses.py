@@ -25,6 +25,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import error_code
 from bonobot.core.admin.theme import site
+from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.problems import Forbidden, Problem
 from bonobot.core.telemetry.logging import request_id
@@ -79,7 +80,9 @@ def add_problem_to_form(
     field_path = (fields or {}).get(problem.field) or problem.field
     parts = [field_path, *field_path.split(".")[::-1]]
     field = next((part for part in parts if part in form.fields), None)
-    text = format_html("{} {}", as_sentence(localize_problem(problem)), error_code(problem.code))
+    text = as_sentence(localize_problem(problem))
+    if not isinstance(problem, VersionConflict):  # a message of the page has its code
+        text = format_html("{} {}", text, error_code(problem.code))
     form.add_error(field, ValidationError(text, code=problem.code))
 
 
