@@ -107,6 +107,12 @@ class GatewayDispatcher:
         self.server.get_tool_input_schema = _find_input_schema
         self._server_info = self.server.server_info_stamp  # the SDK copies it for each access
 
+    async def stop(self) -> None:
+        """End the streams, the suspended calls and the sessions."""
+        self.change_streams.stop()
+        await self._upstream_handlers.stop()
+        self.sessions.delete_all_sessions()
+
     def get_handlers(self, *, is_modern: bool) -> Mapping[str, Handler]:
         """Return the handlers of an era, by method."""
         return self._modern_handlers if is_modern else self._handshake_handlers

@@ -109,6 +109,10 @@ class UpstreamCallHandlers:
         self._connections = ExclusiveConnections()
         self._suspended_calls = SuspendedCallRegistry()
 
+    async def stop(self) -> None:
+        """Cancel the calls that wait for answers of a client."""
+        await self._suspended_calls.stop()
+
     async def call_tool(
         self, inbound: GatewayRequest, *, is_by_model: bool = False
     ) -> dict[str, Any]:

@@ -187,6 +187,11 @@ class SuspendedCall:
         if self._task is not None:
             self._task.cancel()
 
+    async def wait_until_done(self) -> None:
+        """Wait until the call is done and recorded, whatever its outcome is."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the call is done."""
         assert self._task is not None  # noqa: S101 - `run` comes first
@@ -235,13 +240,31 @@ class SuspendedCallRegistry:
         self._resume_tasks: dict[str, asyncio.Task[None]] = {}
         self._wake_event = asyncio.Event()
         self._watch_task: asyncio.Task[None] | None = None
+        self._row_tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat_at = 0.0
+
+    async def stop(self) -> None:
+        """Cancel this process's suspended calls; returns when they are recorded and removed."""
+        calls = list(self._calls.values())
+        tasks: set[asyncio.Task[Any]] = set(self._resume_tasks.values())
+        if self._watch_task is not None:
+            tasks.add(self._watch_task)
+        for task in tasks:
+            task.cancel()
+        for call in calls:
+            call.cancel()
+        for call in calls:
+            await call.wait_until_done()
+        if tasks := tasks | self._row_tasks:
+            await asyncio.wait(tasks)
 
     async def register_call(self, call: SuspendedCall, organization_id: UUID) -> None:
         """Register a call, so that any process can resume it by its id until it is done."""
         self._calls[call.id] = call
         await get_runtime().run_orm(create_handoff, organization_id, call.id)
         call.add_done_callback(lambda: self._remove_call(call.id))
+        if self._watch_task is None:
+            get_runtime().on_close(self.stop)
         if self._watch_task is None or self._watch_task.done():
             self._watch_task = get_runtime().create_task(
                 self._watch_handoffs(), name="call handoffs"
@@ -268,9 +291,7 @@ class SuspendedCallRegistry:
         try:
             return await _wait_for_result(call_id, change_event)
         except asyncio.CancelledError:
-            get_runtime().spawn(
-                get_runtime().run_orm(abandon_call, call_id), name="abandon a suspended call"
-            )
+            self._update_row(abandon_call, call_id)
             raise
         finally:
             get_bus().remove_listener(channel, change_event.set)
@@ -279,9 +300,15 @@ class SuspendedCallRegistry:
         """Remove a finished call; close its handoff unless another process is resuming it."""
         self._calls.pop(call_id, None)
         if call_id not in self._resume_tasks:
-            get_runtime().spawn(
-                get_runtime().run_orm(delete_handoff, call_id), name="delete a handoff"
-            )
+            self._update_row(delete_handoff, call_id)
+
+    def _update_row(self, update: Callable[[str], object], call_id: str) -> None:
+        """Update a handoff without waiting; `stop` waits."""
+        task = get_runtime().create_task(
+            get_runtime().run_orm(update, call_id), name=f"{update.__name__} {call_id}"
+        )
+        self._row_tasks.add(task)
+        task.add_done_callback(self._row_tasks.discard)
 
     async def _watch_handoffs(self) -> None:
         """Poll for answers received by other processes while calls are suspended."""

@@ -121,10 +121,9 @@ class GatewayApplication:
         await self._forward_to_sdk(caller, headers, scope, receive, send)
 
     async def stop(self) -> None:
-        """End all sessions and streams."""
-        self.dispatcher.change_streams.stop()
+        """End all sessions, suspended calls and streams."""
         self.router.stop()
-        self.dispatcher.sessions.delete_all_sessions()
+        await self.dispatcher.stop()
         if self._manager_task is not None:
             self._stop.set()
             await self._manager_task

@@ -267,3 +267,16 @@ def test_a_client_that_leaves_ends_the_call_at_its_process(
     entry = AuditRow.objects.filter(event_type="call").order_by("seq").last()
     assert entry is not None
     assert entry.outcome == "unknown"  # it was sent, and its effect is unknown
+
+
+def test_a_process_that_stops_records_its_suspended_calls_as_unknown(
+    upstream: Upstream, gateway_client: GatewayClient, second_gateway: GatewayClient
+) -> None:
+    pending = call(gateway_client)
+    get_runtime().call(gateway_client._mount.stop)
+    assert not CallHandoff.objects.exists()
+    entry = AuditRow.objects.filter(event_type="call").order_by("seq").last()
+    assert entry is not None
+    assert entry.outcome == "unknown"
+    message = call(second_gateway, **build_retry(pending))
+    assert message["error"]["data"]["code"] == "call_ended"
