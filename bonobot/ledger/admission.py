@@ -39,7 +39,10 @@ TOUCH_INTERVAL_US = 600 * MICROSECONDS_PER_SECOND
 
 @record()
 class CallerFlowLabels:
-    """The labels a caller holds, and when they were last used (microseconds since 1970)."""
+    """The labels of a caller or a store, and their last use (microseconds since 1970).
+
+    For a store, that is the last write of a caller with labels.
+    """
 
     labels: int = 0
     last_used_us: int = 0
@@ -167,7 +170,9 @@ def propagate_labels(
     """Return the cells changed by an admitted call.
 
     Stores that the call writes get the caller's previous labels, and the caller gets the previous
-    labels of the stores it reads. Without flows there is no caller that holds labels.
+    labels of the stores it reads. Without flows there is no caller that holds labels. A store's
+    time increases with each write of a caller with labels, also if the store has these already: a
+    person who clears the labels can't have seen that data before.
     """
     if not flows and not stores:
         return {}
@@ -181,8 +186,9 @@ def propagate_labels(
         new_cells[flow.key] = add_labels(cells[flow.key], flow, now, store_labels)
     for store in stores:
         before = cells[store.key]
-        if store.writes and caller_labels & ~before.labels:
-            new_cells[store.key] = CallerFlowLabels(before.labels | caller_labels, now)
+        if store.writes and caller_labels:
+            written_us = max(now, before.last_used_us + 1)
+            new_cells[store.key] = CallerFlowLabels(before.labels | caller_labels, written_us)
     return {key: cell for key, cell in new_cells.items() if cell is not cells[key]}
 
 

@@ -176,7 +176,7 @@ class BudgetCell(models.Model):
 
 
 class FlowCell(models.Model):
-    """The labels (bits) that a caller holds, and their last use; see `admission`."""
+    """The labels (bits) of a caller, a store or a text, and their last use; see `admission`."""
 
     key = models.CharField(primary_key=True, max_length=255)
     organization_id = models.UUIDField(db_index=True)

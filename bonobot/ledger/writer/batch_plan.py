@@ -312,7 +312,7 @@ def _propagate_labels(plan: BatchPlan, admission: Admission) -> None:
     changed_cells = propagate_labels(state.flows, admission.flows, admission.stores, state.now)
     for store in admission.stores:
         before, after = state.flows[store.key], changed_cells.get(store.key)
-        if after is not None:
+        if after is not None and after.labels != before.labels:
             plan.taints.append(
                 StoreTaint(
                     key=store.key,

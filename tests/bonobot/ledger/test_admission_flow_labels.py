@@ -91,13 +91,20 @@ def test_labels_are_copied_to_a_store_on_write_and_from_it_on_read(
     assert after[STORE].labels == stored | (labels if writes else 0)
 
 
-@given(LABELS, st.booleans(), st.booleans())
-def test_a_store_without_new_labels_isnt_written(labels: int, reads: bool, writes: bool) -> None:
-    cells = {CALLER: CallerFlowLabels(labels, NOW), STORE: CallerFlowLabels(labels, NOW)}
-    assert (
-        propagate_labels(cells, (FlowLabelEffect(CALLER),), (Store(STORE, reads, writes),), NOW)
-        == {}
+@given(LABELS, LABELS, st.booleans(), st.booleans(), st.integers(-5, 5))
+def test_a_store_is_changed_only_by_writes_of_callers_with_labels(
+    labels: int, stored: int, reads: bool, writes: bool, elapsed_us: int
+) -> None:
+    before = CallerFlowLabels(stored, NOW)
+    cells = {CALLER: CallerFlowLabels(labels, NOW), STORE: before}
+    after = propagate_labels(
+        cells, (FlowLabelEffect(CALLER),), (Store(STORE, reads, writes),), NOW + elapsed_us
     )
+    assert (STORE in after) is bool(writes and labels)
+    if STORE in after:
+        assert after[STORE].labels == stored | labels
+        # Later than the write before, whichever host's clock is behind.
+        assert after[STORE].last_used_us == max(NOW + elapsed_us, NOW + 1)
 
 
 def test_expired_labels_arent_copied_to_a_store() -> None:

@@ -10,7 +10,7 @@ from django.db import connection
 
 from bonobot.ledger.admission import StaleSnapshot
 from bonobot.ledger.audit import admin_changes
-from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
+from bonobot.ledger.models import BudgetCell, FlowCell, RateCell, StoreLabel
 from bonobot.ledger.types import (
     Admission,
     BudgetReservation,
@@ -113,6 +113,19 @@ def test_a_write_of_another_connection_is_visible_to_the_next_call(
     assert (
         writer.admit_call(_build_admission(opening(), generation=1)).result(WAIT_S).generation == 1
     )
+
+
+def test_each_write_of_a_labeled_caller_changes_the_time_of_the_store(
+    writer: LedgerWriter, organization_id: UUID, cache_hits: list[bool]
+) -> None:
+    key, times = f"flow:{organization_id}:server:1", [0]
+    writer.admit_call(_build_admission(opening_of(organization_id))).result(WAIT_S)
+    assert FlowCell.objects.get(pk=key).touched == 0  # the caller had no labels
+    for _ in range(3):
+        writer.admit_call(_build_admission(opening_of(organization_id))).result(WAIT_S)
+        times.append(FlowCell.objects.get(pk=key).touched)
+    assert times == sorted(set(times))
+    assert StoreLabel.objects.filter(key=key).count() == 1
 
 
 def test_the_cache_agrees_with_the_rows_during_concurrent_changes(

@@ -264,6 +264,20 @@ def test_a_store_is_labeled_with_one_statement(
     assert (row.call_id, row.labels) == (calls[1].opening.call_id, 1)
 
 
+def test_each_write_of_a_labeled_caller_changes_the_time_of_the_store(
+    writer: LedgerWriter, other: LedgerWriter, organization_id: UUID, writes: list[bool]
+) -> None:
+    key, times = f"flow:{organization_id}:server:1", [0]
+    _make_call(writer, organization_id)
+    assert FlowCell.objects.get(pk=key).touched == 0  # the caller had no labels
+    for used_writer in (writer, writer, other, writer):
+        _make_call(used_writer, organization_id)
+        times.append(FlowCell.objects.get(pk=key).touched)
+    assert times == sorted(set(times))
+    assert True in writes
+    assert StoreLabel.objects.filter(key=key).count() == 1
+
+
 def test_labels_are_kept_after_their_row_was_deleted(
     writer: LedgerWriter, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
