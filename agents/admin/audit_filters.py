@@ -32,6 +32,7 @@ from agents.saved_filters import (
     normalize_query,
     save_filter,
 )
+from bonobot.accounts.admin_base.responses import add_problem_message
 from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
 from bonobot.accounts.principals import Principal
 from bonobot.core.admin.theme import (
@@ -40,7 +41,7 @@ from bonobot.core.admin.theme import (
     DropdownFilter,
     FieldTextFilter,
 )
-from bonobot.core.i18n.localization import format_day, localize_problem
+from bonobot.core.i18n.localization import format_day
 from bonobot.core.i18n.time_zones import (
     format_datetime_input,
     get_reader_time_zone,
@@ -386,7 +387,7 @@ def _handle_save_filter(request: HttpRequest, principal: Principal) -> HttpRespo
     except Problem as problem:
         if problem.status == 403:
             raise
-        messages.error(request, localize_problem(problem))
+        add_problem_message(request, problem)
         return _redirect_to_list(query)
     messages.success(
         request, _t("The filter %(name)s was saved.") % {"name": make_visible(row.name)}

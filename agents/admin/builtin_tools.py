@@ -24,9 +24,9 @@ from agents.builtin_tools.workspaces import clear_workspace, describe_workspace
 from agents.flow_labels.services import clear_agent_stores, list_agent_stores
 from agents.models import Agent
 from agents.services import AgentSpec, update_agent
-from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
+from bonobot.accounts.admin_base import ObjectRequest, add_problem_message, redirect_to_page
 from bonobot.accounts.roles import Action
-from bonobot.core.i18n.localization import localize_problem, localize_text
+from bonobot.core.i18n.localization import localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.amounts import parse_number
@@ -104,7 +104,7 @@ def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
     try:
         clear_workspace(visit.principal, visit.object)
     except Problem as problem:
-        messages.error(visit.request, localize_problem(problem))
+        add_problem_message(visit.request, problem)
     else:
         messages.success(visit.request, _t("The workspace is empty."))
     return redirect_to_page(visit, "builtin")

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.utils.html import format_html
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -17,7 +18,6 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
-from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.review_new_servers import (
     ALLOW_PARAMETER,
@@ -373,9 +373,8 @@ def _add_attachment_messages(request: HttpRequest, server_import: ServerImport) 
     for attachment in server_import.shares:
         target = {"server": attachment.share.server, "agent": attachment.agent}
         if attachment.problem:
-            text = _t("%(server)s was not attached to %(agent)s: %(problem)s")
-            target["problem"] = format_problem(attachment.problem)
-            messages.error(request, render_sentence(text % target, 2_000))
+            text = _t("%(server)s was not attached to %(agent)s") % target
+            messages.error(request, format_html("{}: {}", text, format_problem(attachment.problem)))
         elif attachment.action == "attach":
             messages.success(request, _t("%(server)s was attached to %(agent)s.") % target)
         elif attachment.action == "detach":

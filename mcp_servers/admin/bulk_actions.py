@@ -1,15 +1,14 @@
 """Bulk actions on servers, their confirmation pages and the progress of bulk jobs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
 from django.db import router
-from django.db.models import Model
 from django.db.models.deletion import Collector
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -22,7 +21,7 @@ from bonobot.accounts.admin_base import render_fragment
 from bonobot.accounts.admin_base.form_versions import describe_last_change
 from bonobot.accounts.admin_base.responses import (
     FRAGMENT_HEADER,
-    format_problem,
+    change_each,
     render_screen,
 )
 from bonobot.accounts.current_organization import resolve_principal
@@ -30,7 +29,6 @@ from bonobot.accounts.deletions import restore_deletion
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
-from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
 from mcp_servers.bulk_jobs import (
@@ -44,8 +42,6 @@ from mcp_servers.bulk_jobs import (
 )
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import BulkJob, BulkJobItem, Server
-
-RowT = TypeVar("RowT", bound=Model)
 
 # Up to this many servers are handled within the request; a worker handles more.
 IMMEDIATE_LIMIT = 3
@@ -209,22 +205,6 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
         text = _n("%(n)s server disabled.", "%(n)s servers disabled.", count)
         messages.success(request, text % {"n": format_number(count)})
     return None
-
-
-def change_each(
-    request: HttpRequest, rows: Iterable[RowT], change: Callable[[RowT], object]
-) -> int:
-    """Change each row; show the problem of each that can't be; return how many were changed."""
-    count = 0
-    for row in rows:
-        name = str(row)
-        try:
-            change(row)
-        except Problem as problem:
-            messages.error(request, f"{name}: {format_problem(problem)}")
-        else:
-            count += 1
-    return count
 
 
 def approve_pending_definitions(

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -23,7 +24,7 @@ from bonobot.accounts.admin_base import (
     format_problem,
     redirect_to_page,
 )
-from bonobot.accounts.admin_base.responses import add_deleted_message
+from bonobot.accounts.admin_base.responses import add_deleted_message, change_each
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, milliseconds, thousands
@@ -34,7 +35,6 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
-from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
 from mcp_servers.admin import bulk_actions, declared_operations, openapi
@@ -68,9 +68,8 @@ def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAtt
     for attempt in attempts:
         name = make_visible(attempt.server.name)
         if attempt.problem is not None:
-            messages.error(
-                request, render_sentence(f"{name}: {format_problem(attempt.problem)}", 2_000)
-            )
+            text = format_html("{}: {}", name, format_problem(attempt.problem))
+            messages.error(request, text)
         elif attempt.result is not None:
             add_message = messages.warning if attempt.result.pending_review else messages.success
             add_message(request, f"{name}: {summarize_discovery(attempt.result)}")
@@ -380,7 +379,7 @@ class ServerAdmin(TabbedAdmin):
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.ENABLE, servers)
         enable = partial(services.set_server_enabled, self.get_principal(request), enabled=True)
-        if count := bulk_actions.change_each(request, servers, enable):
+        if count := change_each(request, servers, enable):
             text = ngettext("%(n)s server enabled.", "%(n)s servers enabled.", count)
             messages.success(request, text % {"n": thousands(count)})
         return None
@@ -402,7 +401,7 @@ class ServerAdmin(TabbedAdmin):
             return confirm_removal(self, request, [collect_impact(server) for server in servers])
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.REMOVE, servers)
-        bulk_actions.change_each(request, servers, partial(self._delete_server, request))
+        change_each(request, servers, partial(self._delete_server, request))
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def delete_view(

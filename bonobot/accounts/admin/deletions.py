@@ -1,5 +1,6 @@
 """Admin of recently deleted objects, which can be restored."""
 
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -10,8 +11,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
 
+from bonobot.accounts.admin_base.responses import change_each
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin
 from bonobot.accounts.deletions import (
     get_deletion,
@@ -22,7 +25,8 @@ from bonobot.accounts.deletions import (
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago
-from bonobot.core.admin.theme import display, register
+from bonobot.core.admin.theme import action, display, register
+from bonobot.core.i18n.localization import format_number
 
 LIST = "tenancy_deletion_changelist"
 
@@ -34,6 +38,7 @@ class DeletionAdmin(ScopedAdmin):
     needs_to_view = (Action.MANAGE_AGENTS, Action.MANAGE_SERVERS, Action.MANAGE_WORKFLOWS)
     list_display = ("name", "type_label", "deleted_by", "deleted", "expires", "restore_button")
     list_display_links = None
+    actions = ("restore_chosen",)
     search_fields = ("name", "deleted_by")
     empty_icon = "restore_from_trash"
     empty_text = _(
@@ -59,6 +64,14 @@ class DeletionAdmin(ScopedAdmin):
         messages.success(request, _t("%(name)s was restored.") % {"name": deletion.name})
         model = get_restorable_kind(deletion.kind).model.replace(".", "_")
         return HttpResponseRedirect(reverse(f"admin:{model}_change", args=[deletion.object_id]))
+
+    @action(description=_("Restore"))
+    def restore_chosen(self, request: HttpRequest, queryset: QuerySet[Deletion]) -> None:
+        """Restore the selected objects: the one that was deleted last first."""
+        restore = partial(restore_deletion, self.get_principal(request))
+        if count := change_each(request, queryset.order_by("-created_at"), restore):
+            text = ngettext("%(n)s object restored.", "%(n)s objects restored.", count)
+            messages.success(request, text % {"n": format_number(count)})
 
     @display(description=_("type"), ordering="kind")
     def type_label(self, deletion: Deletion) -> str:

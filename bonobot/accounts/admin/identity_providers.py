@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from bonobot.accounts import account_emails
+from bonobot.accounts.admin_base.responses import format_problem
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.models import Provider
 from bonobot.accounts.principals import Principal
@@ -22,7 +23,6 @@ from bonobot.accounts.roles import Action
 from bonobot.accounts.sso import identity_providers as sso
 from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import SecretInput, Textarea, TextInput, action, display, register
-from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 
@@ -97,7 +97,8 @@ class TokenSignerAdmin(ServiceFormAdmin):
             try:
                 keys = self.check_row(self.get_principal(request), row)
             except Problem as problem:
-                messages.error(request, f"{row.name}: {localize_text(problem)}")
+                text = format_html("{}: {}", row.name, format_problem(problem))
+                messages.error(request, text)
             else:
                 text = ngettext(
                     "%(name)s publishes %(n)d key.", "%(name)s publishes %(n)d keys.", keys

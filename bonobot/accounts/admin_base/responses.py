@@ -1,13 +1,14 @@
 """Responses of our own admin pages, and how they show problems."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.middleware.csrf import get_token
@@ -30,11 +31,14 @@ from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.problems import Forbidden, Problem
 from bonobot.core.telemetry.logging import request_id
 from bonobot.core.text.syntax_highlighting import render_sentence as as_sentence
+from bonobot.core.text.untrusted_text import make_visible
 
 # Scripts request a fragment of a page with this header; errors are fragments, too.
 FRAGMENT_HEADER = "Bonobot-Fragment"
+MAX_PROBLEM = 2_000  # characters of a message on a page
 
 View = Callable[..., HttpResponseBase]
+RowT = TypeVar("RowT", bound=Model)
 
 
 def render_screen(
@@ -62,12 +66,29 @@ def build_permissions(principal: Principal) -> dict[str, bool]:
 
 def add_problem_message(request: HttpRequest, problem: Problem) -> None:
     """Add a problem to the messages: what happened, what to do, and its code."""
-    messages.error(request, as_sentence(format_problem(problem)))
+    messages.error(request, format_problem(problem))
 
 
-def format_problem(problem: Problem) -> str:
-    """Return what happened, what to do, and the code."""
-    return f"{localize_problem(problem)} ({problem.code})"
+def format_problem(problem: Problem) -> SafeString:
+    """Return what happened and what to do, with a small link to the code's documentation."""
+    text = as_sentence(localize_problem(problem), MAX_PROBLEM)
+    return format_html("{} {}", text, error_code(problem.code))
+
+
+def change_each(
+    request: HttpRequest, rows: Iterable[RowT], change: Callable[[RowT], object]
+) -> int:
+    """Change each row; show the problem of each that can't be; return how many were changed."""
+    count = 0
+    for row in rows:
+        name = make_visible(str(row))
+        try:
+            change(row)
+        except Problem as problem:
+            messages.error(request, format_html("{}: {}", name, format_problem(problem)))
+        else:
+            count += 1
+    return count
 
 
 def add_problem_to_form(
@@ -80,9 +101,8 @@ def add_problem_to_form(
     field_path = (fields or {}).get(problem.field) or problem.field
     parts = [field_path, *field_path.split(".")[::-1]]
     field = next((part for part in parts if part in form.fields), None)
-    text = as_sentence(localize_problem(problem))
-    if not isinstance(problem, VersionConflict):  # a message of the page has its code
-        text = format_html("{} {}", text, error_code(problem.code))
+    has_message = isinstance(problem, VersionConflict)  # of the page, with its code
+    text = as_sentence(localize_problem(problem)) if has_message else format_problem(problem)
     form.add_error(field, ValidationError(text, code=problem.code))
 
 

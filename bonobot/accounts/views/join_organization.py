@@ -19,13 +19,12 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
 from bonobot.accounts import invitations
-from bonobot.accounts.admin_base.responses import add_problem_to_form
+from bonobot.accounts.admin_base.responses import add_problem_message, add_problem_to_form
 from bonobot.accounts.attempt_limits import JOIN_ADDRESS, charge_attempt
 from bonobot.accounts.current_organization import ORGANIZATION_SESSION_KEY
 from bonobot.accounts.models import User
 from bonobot.accounts.views.login import render_signed_out_page, sign_in
 from bonobot.core.admin.theme import PasswordInput, TextInput
-from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 
 
@@ -120,7 +119,7 @@ def _accept_invitation(
         member = invitations.accept_invitation(text, user)
     except Problem as problem:
         if user is request.user:
-            messages.error(request, localize_text(problem))
+            add_problem_message(request, problem)
             return HttpResponseRedirect(reverse("admin:index"))
         add_problem_to_form(form, problem)
         return None

@@ -11,7 +11,7 @@ from agents.services import delete_agent
 from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.models import Deletion, Organization
 from bonobot.accounts.roles import Role
-from tests import factories
+from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 
@@ -82,6 +82,28 @@ def test_the_list_has_what_the_user_can_restore(client: Client, acme: Organizati
     assert "Mine" in page
     assert "Theirs" not in page
     assert "Agent" in page
+
+
+def test_selected_objects_are_restored_at_once(client: Client, acme: Organization) -> None:
+    administrator = factories.build_administrator(acme)
+    deletions = [
+        delete_agent(administrator, factories.create_agent(acme, slug))
+        for slug in ("one", "two", "taken")
+    ]
+    factories.create_agent(acme, "taken")
+    sign_in(client, acme, Role.OPERATOR)
+
+    response = client.post(
+        reverse("admin:tenancy_deletion_changelist"),
+        {"action": "restore_chosen", "_selected_action": [row.pk for row in deletions if row]},
+        follow=True,
+    )
+
+    page = admin_client.get_text(response.content.decode())
+    assert "2 objects restored." in page
+    assert "Taken: Another object uses a name of Taken now." in page
+    assert "name_taken" in page
+    assert Agent.objects.count() == 3
 
 
 def test_an_auditor_sees_no_list(client: Client, acme: Organization) -> None:
