@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakKeyDictionary
@@ -106,7 +107,8 @@ class _DeadlineTimer:
         if woken_at != self.wakes_at:
             return  # set before an earlier one
         now, self.wakes_at = loop.time(), inf
-        for deadline in [deadline for deadline in self.deadlines if deadline.ends_at <= now]:
+        passed = [deadline for deadline in self.deadlines if deadline.ends_at <= now]
+        for deadline in sorted(passed, key=attrgetter("ends_at")):
             self.deadlines.discard(deadline)
             deadline.expire()
         next_end = min((deadline.ends_at for deadline in self.deadlines), default=inf)

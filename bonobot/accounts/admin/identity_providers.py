@@ -97,8 +97,8 @@ class TokenSignerAdmin(ServiceFormAdmin):
             try:
                 keys = self.check_row(self.get_principal(request), row)
             except Problem as problem:
-                text = format_html("{}: {}", row.name, format_problem(problem))
-                messages.error(request, text)
+                problem_text = format_problem(problem)
+                messages.error(request, format_html("{}: {}", row.name, problem_text))
             else:
                 text = ngettext(
                     "%(name)s publishes %(n)d key.", "%(name)s publishes %(n)d keys.", keys

@@ -32,6 +32,24 @@ async def test_each_of_many_deadlines_passes_at_its_own_time() -> None:
     assert ended == [0.01, 0.02, 0.04, 0.06]
 
 
+async def test_deadlines_that_pass_while_the_loop_is_busy_end_the_earliest_block_first() -> None:
+    ended = list[float]()
+
+    async def wait(seconds: float) -> None:
+        with pytest.raises(TimeoutError), Deadline(seconds):
+            await asyncio.Event().wait()
+        ended.append(seconds)
+
+    seconds = [number / 10_000 for number in range(20, 0, -1)]
+    blocks = asyncio.gather(*map(wait, seconds))
+    await asyncio.sleep(0)
+    busy_until = asyncio.get_running_loop().time() + 0.01
+    while asyncio.get_running_loop().time() < busy_until:
+        pass
+    await blocks
+    assert ended == sorted(seconds)
+
+
 async def test_a_block_that_ends_in_time_isn_t_canceled() -> None:
     with Deadline(0.01) as deadline:
         pass

@@ -101,7 +101,7 @@ def test_selected_objects_are_restored_at_once(client: Client, acme: Organizatio
 
     page = admin_client.get_text(response.content.decode())
     assert "2 objects restored." in page
-    assert "Taken: Another object uses a name of Taken now." in page
+    assert "Taken: Another object uses a name of 'Taken' now. Rename the other" in page
     assert "name_taken" in page
     assert Agent.objects.count() == 3
 
