@@ -21,16 +21,21 @@ from agents.builtin_tools.toolset_options import (
     apply_defaults,
 )
 from agents.builtin_tools.workspaces import clear_workspace, describe_workspace
-from agents.flow_labels.services import clear_agent_stores, list_agent_stores
+from agents.flow_labels.services import (
+    build_store_version_parts,
+    clear_agent_stores,
+    list_agent_stores,
+)
 from agents.models import Agent
 from agents.services import AgentSpec, update_agent
 from bonobot.accounts.admin_base import ObjectRequest, add_problem_message, redirect_to_page
 from bonobot.accounts.roles import Action
+from bonobot.core.db.object_version import compute_version
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.amounts import parse_number
-from mcp_servers.admin.store_labels import read_seen_labels
+from mcp_servers.admin.store_labels import read_labels_version
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 
 MAX_NUMBER = 10**9
@@ -85,11 +90,15 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
         workspace=workspace,
         workspace_labels=[LABEL_NAMES[label] for label in workspace["labels"]],
         stores=[
-            (STORE_NAMES[store.name], [LABEL_NAMES[label] for label in store.labels])
+            (
+                STORE_NAMES[store.name],
+                [LABEL_NAMES[label] for label in store.labels],
+                store.written_at,
+            )
             for store in stores
             if store.labels
         ],
-        seen_labels=" ".join({label: None for store in stores for label in store.labels}),
+        labels_version=compute_version(build_store_version_parts(stores)),
         may_clear=visit.principal.may(Action.APPROVE_DEFINITIONS),
         problem=problem,
         may_grant=may_grant,
@@ -112,8 +121,8 @@ def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
 
 @AgentAdmin.add_object_action("clear_data_labels", required_actions=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Clear the labels of the agent's data, unless it got others since the page was loaded."""
-    clear_agent_stores(visit.principal, visit.object, seen_labels=read_seen_labels(visit))
+    """Clear the labels of the agent's data, unless data with labels was written meanwhile."""
+    clear_agent_stores(visit.principal, visit.object, version=read_labels_version(visit))
     messages.success(visit.request, _t("Data labels cleared. Effective immediately."))
     return redirect_to_page(visit, "builtin")
 

@@ -1,11 +1,16 @@
 """REST of the flow labels that agents and tokens carry."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import QuerySet
 from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentView
 from agents.flow_labels.services import (
+    build_store_version_parts,
     clear_agent_labels,
     clear_agent_stores,
     clear_token_labels,
@@ -13,12 +18,13 @@ from agents.flow_labels.services import (
     list_agent_stores,
     list_token_labels,
 )
+from agents.models import Agent
 from bonobot.accounts.api.openapi_schema import describe_operation
-from bonobot.accounts.api.resource_view import READ, ResourceView
+from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Action
-from bonobot.core.api.serializers import StrictSerializer
-from mcp_servers.api.servers import TAINTING
+from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
+from mcp_servers.api.servers import LABELS_VERSION_HELP, TAINTING, WRITTEN_AT_HELP
 from mcp_servers.flow_labels import FlowLabel
 
 
@@ -78,12 +84,18 @@ class AgentStoreSerializer(StrictSerializer):
 
     name = serializers.ChoiceField(["workspace", "notes", "instructions"])
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
+    written_at = serializers.DateTimeField(allow_null=True, help_text=WRITTEN_AT_HELP)
 
 
-class AgentStoreLabelsSerializer(StrictSerializer):
+class AgentStoreLabelsSerializer(VersionedSerializer):
     """The flow labels of an agent's data stores, set by sessions that wrote to them."""
 
     stores = AgentStoreSerializer(many=True)
+    version = serializers.CharField(read_only=True, help_text=LABELS_VERSION_HELP)
+
+    def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parts that each labeled write changes."""
+        return dict(build_store_version_parts(instance["stores"]))
 
 
 class AgentStoreLabelsView(AgentView):
@@ -105,3 +117,16 @@ class AgentStoreLabelsView(AgentView):
         """
         clear_agent_stores(self.principal, self.get_agent(agent_id))
         return Response(status=204)
+
+    def get_agent(self, agent_id: str) -> Agent:
+        """Return the visible agent; raises `NotFound`.
+
+        It isn't reported as read: responses have no texts of it, and a token that holds their
+        labels couldn't clear them.
+        """
+        with set_not_found_field("agent_id"):
+            return Agent.objects.get_by_name(self.principal, agent_id)
+
+    def query_rows_to_lock(self) -> QuerySet[Agent]:
+        """Return the agent."""
+        return Agent.objects.filter(pk=self.get_agent(self.kwargs["agent_id"]).pk)

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.db.models import F
-
 from agents.builtin_tools.extension_points import build_source_tool
 from agents.builtin_tools.toolset_options import AgentToolsets, build_toolbox
 from agents.builtin_tools.toolsets import fetch, filesystem, git, search_files, shell
@@ -13,14 +11,13 @@ from agents.builtin_tools.toolsets.default_tools import DEFAULT_TOOLS
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS_TOOL
 from agents.builtin_tools.toolsets.notes import NOTE_TOOLS
 from agents.builtin_tools.types import AgentBuiltinTool, BuiltinTool, BuiltinToolContext
-from agents.flow_labels.services import list_current_labels
+from agents.flow_labels.services import label_workspace, list_current_labels
 from agents.flow_labels.text_labels import list_skill_labels
 from agents.models import Agent, AgentAssignment
 from agents.policies.decisions import EffectivePolicy, ToolFacts
 from agents.skills import SkillTemplate, build_template
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.audit.admin_changes import describe_row, record_change
-from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
+from mcp_servers.flow_labels import FlowLabel, encode_labels
 from mcp_servers.flow_labels.token_labels import HELD_LABELS
 
 BUILTIN_TOOLS: dict[str, BuiltinTool] = {
@@ -131,26 +128,11 @@ def _save_workspace_labels(context: BuiltinToolContext) -> None:
     """Add the session's flow labels to the workspace before the tool writes to it.
 
     Files outlive the session: without this, private data that one session wrote could be read from
-    the workspace and sent out by another. The change is governed, so the next call sees it.
+    the workspace and sent out by another.
     """
-    current_labels = encode_labels(
-        list_current_labels(
-            context.principal, session_id=context.label_session_id, agent_id=context.agent_id
-        )
+    current_labels = list_current_labels(
+        context.principal, session_id=context.label_session_id, agent_id=context.agent_id
     )
-    if context.agent_id is None or not current_labels & HELD_LABELS & ~encode_labels(
-        context.toolbox.stored_labels
-    ):
-        return
-    agent = Agent.objects.get(pk=context.agent_id)
-    if not (missing := current_labels & HELD_LABELS & ~agent.workspace_labels):
-        return
-    with record_change(
-        **describe_row("agent", agent),
-        actor=context.principal.actor,
-        action="workspace_labeled",
-        details={"labels": list(decode_labels(missing))},
-    ):
-        Agent.objects.filter(pk=agent.pk).update(
-            workspace_labels=F("workspace_labels").bitor(missing)
-        )
+    labels = encode_labels(current_labels) & HELD_LABELS
+    if context.agent_id is not None and labels:
+        label_workspace(context.principal, context.agent_id, labels)

@@ -22,8 +22,8 @@ from mcp_servers.cli.servers import get_server
 from mcp_servers.flow_labels.store_labels import (
     WrittenLabels,
     clear_store_labels,
-    get_store_labels,
     list_written_labels,
+    load_server_store,
 )
 from mcp_servers.models import Server
 
@@ -115,11 +115,13 @@ def _clear_server_labels(cli: CommandContext, options: argparse.Namespace) -> No
 
 
 def _print_server_labels(cli: CommandContext, server: Server) -> None:
-    labels, written_labels = get_store_labels(server), list_written_labels(server)
+    store, written_labels = load_server_store(server), list_written_labels(server)
+    labels = store.labels
     cli.emit(
         {
             "server": server.slug,
             "labels": [*labels],
+            "written_at": store.written_at.isoformat() if store.written_at else None,
             "written": [_serialize_written_labels(entry) for entry in written_labels],
         }
     )
@@ -156,7 +158,14 @@ def _serialize_written_labels(entry: WrittenLabels) -> dict[str, object]:
 def _show_agent_stores(cli: CommandContext, options: argparse.Namespace) -> None:
     agent = get_agent(cli, options.slug)
     stores = list_agent_stores(agent)
-    serialized = [{"name": store.name, "labels": [*store.labels]} for store in stores]
+    serialized = [
+        {
+            "name": store.name,
+            "labels": [*store.labels],
+            "written_at": store.written_at.isoformat() if store.written_at else None,
+        }
+        for store in stores
+    ]
     cli.emit({"agent": agent.slug, "stores": serialized})
     for store in stores:
         cli.print_message(f"{agent.slug}, {store.name}: {', '.join(store.labels) or 'none'}")

@@ -6,7 +6,7 @@ someone who manages agents clears them.
 
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,12 +19,13 @@ from agents.models import Agent, Approval, Note, Session
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.db.transactions import lock_row, lock_rows
 from bonobot.ledger.admission import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.audit.admin_changes import describe_row, record_change, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, build_flow_key, decode_labels
-from mcp_servers.flow_labels.store_labels import require_seen_labels
+from mcp_servers.flow_labels.store_labels import convert_microseconds, require_store_version
 from mcp_servers.flow_labels.token_labels import HELD_LABELS, IDLE_S, require_no_held_labels
 
 # Calls to search for the sources of a session's labels, and of an approval's.
@@ -206,10 +207,15 @@ def _clear_labels(
 
 @dataclass(frozen=True, slots=True)
 class AgentStore:
-    """An agent's store (`workspace`, `notes`, `instructions`) and the labels that it may add."""
+    """An agent's store (`workspace`, `notes`, `instructions`) and the labels that it may add.
+
+    `written_at` is the last write of a caller with labels; `writes` changes with each of them.
+    """
 
     name: str
     labels: tuple[FlowLabel, ...]
+    written_at: datetime | None
+    writes: tuple[Any, ...]
 
 
 def list_agent_stores(agent: Agent) -> list[AgentStore]:
@@ -217,42 +223,99 @@ def list_agent_stores(agent: Agent) -> list[AgentStore]:
     workspace_labels = (
         Agent.objects.filter(pk=agent.pk).values_list("workspace_labels", flat=True).get()
     )
+    labeled_notes = Note.objects.filter(agent=agent.pk).exclude(labels=0).order_by("pk")
+    notes = [*labeled_notes.values_list("pk", "labels", "updated_at")]
     note_labels = 0
-    for labels in Note.objects.filter(agent=agent.pk).values_list("labels", flat=True):
+    for _, labels, _ in notes:
         note_labels |= labels
-    text_labels, text_key = 0, build_flow_key(agent.organization_id, "text", agent.pk)
-    for labels in FlowCell.objects.filter(pk=text_key).values_list("labels", flat=True):
-        text_labels |= labels
+    workspace_key, text_key = _list_store_keys(agent)
+    cells = FlowCell.objects.in_bulk([workspace_key, text_key])
+    text_labels = cells[text_key].labels if text_key in cells else 0
     return [
-        AgentStore("workspace", decode_labels(workspace_labels)),
-        AgentStore("notes", decode_labels(note_labels)),
-        AgentStore("instructions", decode_labels(text_labels)),
+        _build_store("workspace", workspace_labels, cells.get(workspace_key)),
+        AgentStore(
+            "notes",
+            decode_labels(note_labels),
+            max((updated_at for _, _, updated_at in notes), default=None),
+            tuple((str(pk), labels, updated_at.isoformat()) for pk, labels, updated_at in notes),
+        ),
+        _build_store("instructions", text_labels, cells.get(text_key)),
     ]
 
 
-def clear_agent_stores(
-    principal: Principal, agent: Agent, *, seen_labels: Collection[str] | None = None
-) -> None:
+def _build_store(name: str, labels: int, cell: FlowCell | None) -> AgentStore:
+    # A workspace that got its labels before an upgrade has no cell.
+    written_us = cell.touched if cell and labels else 0
+    written_at = convert_microseconds(written_us) if written_us else None
+    return AgentStore(name, decode_labels(labels), written_at, (written_us,))
+
+
+def _list_store_keys(agent: Agent) -> tuple[str, str]:
+    """Return the keys of an agent's workspace and texts."""
+    organization_id = agent.organization_id
+    workspace_key = build_flow_key(organization_id, "workspace", agent.pk)
+    return workspace_key, build_flow_key(organization_id, "text", agent.pk)
+
+
+def build_store_version_parts(stores: Iterable[AgentStore]) -> Mapping[str, Any]:
+    """Return the parts of a version (see `object_version`) that all labeled writes change."""
+    return {"stores": [[store.name, [*store.labels], [*store.writes]] for store in stores]}
+
+
+def label_workspace(principal: Principal, agent_id: UUID, labels: int) -> None:
+    """Add labels to an agent's workspace before a caller that holds them writes to it.
+
+    The change of labels is governed, so the next call sees it. A write with the same labels only
+    changes the time (4 queries).
+    """
+    with transaction.atomic():
+        lock_row(Agent(pk=agent_id))  # a person may clear the labels meanwhile
+        agent = Agent.objects.get(pk=agent_id)
+        if missing := labels & ~agent.workspace_labels:
+            with record_change(
+                **describe_row("agent", agent),
+                actor=principal.actor,
+                action="workspace_labeled",
+                details={"labels": list(decode_labels(missing))},
+            ):
+                Agent.objects.filter(pk=agent.pk).update(
+                    workspace_labels=agent.workspace_labels | missing
+                )
+        workspace_key, _ = _list_store_keys(agent)
+        cell = FlowCell(
+            key=workspace_key,
+            organization_id=agent.organization_id,
+            touched=time.time_ns() // 1_000,
+        )
+        FlowCell.objects.bulk_create(
+            [cell], update_conflicts=True, unique_fields=["key"], update_fields=["touched"]
+        )
+
+
+def clear_agent_stores(principal: Principal, agent: Agent, *, version: str | None = None) -> None:
     """Clear the labels of an agent's notes, workspace and texts, effective from the next call.
 
     Raises `Forbidden` without the right to approve definitions, `LabeledCaller`, and `Conflict`
-    (`version_conflict`) if a store has other labels than `seen_labels`.
+    (`version_conflict`) if a caller with labels wrote to a store since `version`.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     require_no_held_labels(principal)
     details: dict[str, Any] = {}
-    with record_change(
-        **describe_row("agent", agent),
-        actor=principal.actor,
-        action="store_labels_cleared",
-        details=details,
-    ):
-        stores = list_agent_stores(agent)
-        require_seen_labels({label for store in stores for label in store.labels}, seen_labels)
-        details |= {store.name: [*store.labels] for store in stores}
-        Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
-        Note.objects.filter(agent=agent.pk).update(labels=0)
-        FlowCell.objects.filter(pk=build_flow_key(agent.organization_id, "text", agent.pk)).update(
-            labels=0
-        )
+    with transaction.atomic():
+        # Labeled writes lock these rows, so all that are committed later keep their labels.
+        lock_row(agent)
+        lock_rows(Note.objects.filter(agent=agent.pk))
+        lock_rows(FlowCell.objects.filter(pk__in=_list_store_keys(agent)))
+        with record_change(
+            **describe_row("agent", agent),
+            actor=principal.actor,
+            action="store_labels_cleared",
+            details=details,
+        ):
+            stores = list_agent_stores(agent)
+            require_store_version(build_store_version_parts(stores), version)
+            details |= {store.name: [*store.labels] for store in stores}
+            Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
+            Note.objects.filter(agent=agent.pk).update(labels=0)
+            FlowCell.objects.filter(pk__in=_list_store_keys(agent)).update(labels=0)
     agent.workspace_labels = 0

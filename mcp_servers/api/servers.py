@@ -1,5 +1,6 @@
 """Servers: list, create, update, delete, test, refresh, export."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import django_filters
@@ -20,7 +21,7 @@ from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
-from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
@@ -45,8 +46,8 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.store_labels import (
     MAX_LISTED,
     clear_store_labels,
-    get_store_labels,
     list_written_labels,
+    load_server_store,
 )
 from mcp_servers.import_export.export_servers import build_client_file
 from mcp_servers.models import Definition, HealthCheck, Server
@@ -423,6 +424,14 @@ class ServerExportView(ResourceView):
         return Response(build_client_file(servers))
 
 
+WRITTEN_AT_HELP = "The last write of a caller with labels. Null without labels."
+LABELS_VERSION_HELP = (
+    "Changes with each write of a caller with labels; also the `ETag`. If you send it in "
+    "`If-Match` with the DELETE request, labels of data written since then aren't cleared "
+    "(`precondition_failed`)."
+)
+
+
 class WrittenLabelsSerializer(StrictSerializer):
     """Flow labels that one call added to a server's data."""
 
@@ -436,11 +445,19 @@ class WrittenLabelsSerializer(StrictSerializer):
     cleared_by = serializers.CharField()
 
 
-class ServerStoreLabelsSerializer(StrictSerializer):
+class ServerStoreLabelsSerializer(VersionedSerializer):
     """Flow labels that reading from a server adds to its tools' labels."""
 
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
-    written = WrittenLabelsSerializer(many=True, help_text=f"The latest {MAX_LISTED}.")
+    written_at = serializers.DateTimeField(allow_null=True, help_text=WRITTEN_AT_HELP)
+    written = WrittenLabelsSerializer(
+        many=True, help_text=f"The latest {MAX_LISTED} calls that added labels."
+    )
+    version = serializers.CharField(read_only=True, help_text=LABELS_VERSION_HELP)
+
+    def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parts that each labeled write changes."""
+        return dict(instance["version_parts"])
 
 
 class ServerStoreLabelsView(ServerView):
@@ -452,7 +469,13 @@ class ServerStoreLabelsView(ServerView):
     def get(self, request: object, server_id: str) -> Response:
         """Get the flow labels of a server's data, and the calls that added them."""
         server = self.get_server(server_id)
-        status = {"labels": get_store_labels(server), "written": list_written_labels(server)}
+        store = load_server_store(server)
+        status = {
+            "labels": store.labels,
+            "written_at": store.written_at,
+            "written": list_written_labels(server),
+            "version_parts": store.version_parts,
+        }
         return self.respond_row(status, ServerStoreLabelsSerializer)
 
     @describe_operation("clear_server_store_labels", status=204)
@@ -460,3 +483,7 @@ class ServerStoreLabelsView(ServerView):
         """Clear the flow labels of a server's data; effective on the next call."""
         clear_store_labels(self.principal, self.get_server(server_id))
         return Response(status=204)
+
+    def query_rows_to_lock(self) -> QuerySet[Server]:
+        """Return the server; as an owner in a response, it would be reported as read."""
+        return Server.objects.filter(pk=self.get_server(self.kwargs["server_id"]).pk)

@@ -16,8 +16,9 @@ __all__ = ["LABEL_BITS", "FlowLabel", "build_flow_key", "decode_labels", "encode
 # The labels that a session keeps after a call.
 LABEL_BITS = {FlowLabel.PRIVATE_DATA: 1, FlowLabel.UNTRUSTED_CONTENT: 2, FlowLabel.SENDS_OUT: 4}
 
-# A `text` is a name, a configuration or instructions.
-HolderKind = Literal["session", "agent", "token", "server", "text"]
+# A `text` is a name, a configuration or instructions. A `workspace` has the time of the last write
+# of a caller with labels; its labels are a field of the agent.
+HolderKind = Literal["session", "agent", "token", "server", "text", "workspace"]
 
 
 def encode_labels(labels: Iterable[str]) -> int:

@@ -60,20 +60,3 @@ def test_the_admin_shows_and_clears_store_labels(world: World) -> None:
     world.helper.refresh_from_db()
     assert world.helper.workspace_labels == 0
     assert "has no labels" in reviewer.get(f"{server}_data_labels", world.records.pk)
-
-
-def test_labels_that_the_page_did_not_show_are_not_cleared(world: World) -> None:
-    reviewer = admin_client.sign_in(world.acme, Role.REVIEWER)
-    seen = {"seen_labels": LABELS[0]}
-    for name, row in (("mcp_servers_server", world.records), ("agents_agent", world.helper)):
-        reviewer.post(f"{name}_clear_data_labels", row.pk, **seen)
-        assert reviewer.messages[0].startswith("Not cleared.")
-    assert get_store_labels(world.records) == BOTH
-    world.helper.refresh_from_db()
-    assert world.helper.workspace_labels == 3
-    page = reviewer.get("mcp_servers_server_data_labels", world.records.pk)
-    assert f'name="seen_labels" value="{" ".join(LABELS)}"' in page
-    reviewer.post(
-        "mcp_servers_server_clear_data_labels", world.records.pk, seen_labels=" ".join(LABELS)
-    )
-    assert get_store_labels(world.records) == ()

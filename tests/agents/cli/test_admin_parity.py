@@ -46,14 +46,20 @@ def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
         factories.create_http_server(acme, "http://127.0.0.1:9/mcp"),
     )
     key = build_flow_key(acme.pk, "server", server.pk)
-    FlowCell.objects.create(pk=key, organization_id=acme.pk, labels=3)
+    FlowCell.objects.create(pk=key, organization_id=acme.pk, labels=3, touched=1_000_000)
     Agent.objects.filter(pk=agent.pk).update(workspace_labels=1)
     labels = ["private_data", "untrusted_content"]
     store = bonobot("mcp", "store-labels", server.slug, "--json").json
-    assert store == {"server": server.slug, "labels": labels, "written": []}
+    written_at = "1970-01-01T00:00:01+00:00"
+    assert store == {
+        "server": server.slug,
+        "labels": labels,
+        "written_at": written_at,
+        "written": [],
+    }
     assert bonobot("mcp", "clear-store-labels", server.slug).out.endswith("none.\n")
     stores = bonobot("agents", "store-labels", agent.slug, "--json").json["stores"]
-    assert stores[0] == {"name": "workspace", "labels": ["private_data"]}
+    assert stores[0] == {"name": "workspace", "labels": ["private_data"], "written_at": None}
     cleared = bonobot("agents", "clear-store-labels", agent.slug, "--json").json["stores"]
     assert [row["labels"] for row in cleared] == [[], [], []]
     assert "store_labels_cleared" in list_recorded_actions()
