@@ -211,7 +211,7 @@ def open_database() -> DedicatedLedgerDatabase:
         options.setdefault("tcp_user_timeout", NETWORK_TIMEOUT_MS)
         options.setdefault("application_name", APPLICATION_NAME)
     connection.settings_dict = settings
-    connection.connect()
+    connection.ensure_connection()  # raises errors of Django
     database = DedicatedLedgerDatabase(connection)
     with connection.wrap_database_errors:
         for statement in CONNECTION_STATEMENTS[connection.vendor]:

@@ -22,6 +22,7 @@ from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import in_thread, load_balance
 from tests.ledger_chain import verify_whole_chain
+from tests.tcp_relay import open_relay
 from tests.wait import eventually
 
 WAIT_S = 30.0
@@ -219,6 +220,24 @@ def test_a_call_that_may_have_been_opened_after_its_deadline_is_closed(
     commits.held.set()
     assert isinstance(future.exception(WAIT_S), AuditUnavailable)
     _check_canceled(call)
+
+
+@pytest.mark.postgres
+def test_a_database_that_refuses_connections_doesnt_end_the_writer(
+    writer: LedgerWriter,
+    opening: OpeningFactory,
+    lock_met: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = connection.settings_dict
+    with open_relay(str(server["HOST"]), int(server["PORT"] or 5432)) as relay:
+        monkeypatch.setitem(server, "HOST", "127.0.0.1")
+        monkeypatch.setitem(server, "PORT", relay.port)
+        relay.disconnect()
+        future = writer.admit_call(Admission(opening()))
+        assert lock_met.wait(WAIT_S)  # it has reported the outage
+        relay.reconnect()
+        assert future.result(WAIT_S).seq == 1
 
 
 @pytest.mark.postgres
