@@ -40,6 +40,7 @@ from mcp_servers.client.child_process import CONTAINMENT_TOOLS, NAMESPACE, choos
 from mcp_servers.client.environment_rules import list_variables_needing_exception
 from mcp_servers.client.sandbox import Kind, find_sandbox_problem
 from mcp_servers.client.sandbox import find_sandbox_fault as fault_of_server_sandbox
+from mcp_servers.client.seccomp_filter import can_filter_modes
 from mcp_servers.models import Secret, Server
 from mcp_servers.presets.allowed_folders import build_folder_rule
 from mcp_servers.subscriptions.leases import (
@@ -480,6 +481,17 @@ def inspect_server_sandboxes() -> Iterator[SettingsFinding]:
 def inspect_stdio_sandbox() -> Iterator[SettingsFinding]:
     """Check the sandbox of organizations' stdio servers."""
     problem = fault_of_server_sandbox()
+    if problem is None and not can_filter_modes():
+        yield SettingsFinding(
+            STDIO_SANDBOX,
+            "warning",
+            format_message(
+                "stdio servers run in a sandbox of their organization, but on this CPU they can "
+                "create set-user-ID files in folders that they share with the host"
+            ),
+            format_message("Mount the folders in `BONOBOT_PRESET_FOLDERS` with `nosuid`."),
+        )
+        return
     if problem is None:
         yield SettingsFinding(
             STDIO_SANDBOX,

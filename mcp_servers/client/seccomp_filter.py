@@ -20,6 +20,10 @@ X32_CALLS = 0x40000000
 # By machine: its number (AUDIT_ARCH_*), then its calls with the position of `mode`, and of `flags`
 # for those that may create a file.
 _FCHMODAT2 = (452, 2, None)
+_GENERIC_CALLS = (
+    *((56, 3, 2), (33, 2, None)),  # openat, mknodat
+    *((52, 1, None), (53, 2, None), _FCHMODAT2),  # fchmod, fchmodat
+)
 ARCHITECTURES: dict[str, tuple[int, tuple[tuple[int, int, int | None], ...]]] = {
     "x86_64": (
         0xC000003E,
@@ -30,11 +34,10 @@ ARCHITECTURES: dict[str, tuple[int, tuple[tuple[int, int, int | None], ...]]] = 
             *((268, 2, None), _FCHMODAT2),  # fchmodat
         ),
     ),
-    "aarch64": (
-        0xC00000B7,
-        # openat, mknodat, fchmod, fchmodat
-        ((56, 3, 2), (33, 2, None), (52, 1, None), (53, 2, None), _FCHMODAT2),
-    ),
+    # Architectures newer than these calls have no older ones.
+    "aarch64": (0xC00000B7, _GENERIC_CALLS),
+    "riscv64": (0xC00000F3, _GENERIC_CALLS),
+    "loongarch64": (0xC0000102, _GENERIC_CALLS),
 }
 # Instructions of classic BPF, and the offsets of `struct seccomp_data`.
 _LOAD, _RETURN = 0x20, 0x06

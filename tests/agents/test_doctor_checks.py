@@ -262,6 +262,21 @@ def test_the_sandbox_is_checked_without_a_database(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
+    ("machine", "state"), [("x86_64", "ok"), ("aarch64", "ok"), ("ppc64le", "warning")]
+)
+def test_a_machine_without_a_filter_of_file_modes_is_a_warning(
+    machine: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_checks, "fault_of_server_sandbox", lambda: None)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    [finding] = doctor_checks.inspect_stdio_sandbox()
+    assert finding.state == state
+    if state == "warning":
+        assert "set-user-ID" in finding.detail
+        assert "`nosuid`" in finding.fix
+
+
+@pytest.mark.parametrize(
     ("organizations", "state", "detail"),
     [
         (("acme",), "warning", "run as this user as long as there is only one organization"),

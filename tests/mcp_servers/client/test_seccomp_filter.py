@@ -43,6 +43,25 @@ def run_filter(machine: str, number: int, arguments: list[int], *, architecture:
         position += if_true if is_true else if_false
 
 
+NUMBERS = {
+    "x86_64": 0xC000003E,
+    "aarch64": 0xC00000B7,
+    "riscv64": 0xC00000F3,
+    "loongarch64": 0xC0000102,
+}
+# openat, mknodat, fchmod, fchmodat, fchmodat2: the same numbers on newer architectures.
+NEWER_ARCHITECTURES = ("aarch64", "riscv64", "loongarch64")
+
+
+def test_each_machine_has_its_number_and_calls() -> None:
+    numbers = {machine: number for machine, (number, _calls) in ARCHITECTURES.items()}
+    assert numbers == NUMBERS
+    for machine in NEWER_ARCHITECTURES:
+        assert {number for number, _mode, _flags in ARCHITECTURES[machine][1]} == {
+            *(56, 33, 52, 53, 452)
+        }
+
+
 CALLS = [
     (machine, number, mode, flags)
     for machine, (_architecture, calls) in ARCHITECTURES.items()
