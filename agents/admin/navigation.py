@@ -317,7 +317,8 @@ SETTINGS_AREA: Groups = (
 class NavigationItem:
     """An entry as the user sees it; it is active if the page belongs to it.
 
-    `badge` is the number of pending items that `live_count` names, blank for none.
+    `badge` is the number of pending items that `live_count` names, blank for none. The person can
+    answer these items, or only view them, which tabs show more quietly.
     """
 
     title: Any
@@ -326,6 +327,7 @@ class NavigationItem:
     description: Any = ""
     live_count: str = ""
     badge: str = ""
+    can_answer: bool = False
     active: bool = False
     children: tuple["NavigationItem", ...] = ()
     views: tuple["NavigationItem", ...] = ()
@@ -355,6 +357,13 @@ class Navigation:
     def is_in_settings(self) -> bool:
         """Return whether the page belongs to the Settings area."""
         return self.settings is not None and self.settings.active
+
+    @property
+    def title_count(self) -> str:
+        """Return the number that the title of each page shows: that of the entry *Approvals*."""
+        link = _reverse(APPROVALS)
+        items = (item for group in self.sidebar for item in group.items)
+        return next((item.live_count for item in items if item.link == link), "")
 
     @property
     def section_tabs(self) -> list[NavigationItem]:
@@ -420,27 +429,37 @@ def _build_items(
     for entry in entries:
         if can_open(principal, entry):
             link = _reverse(entry.url_name)
-            live_count = _choose_live_count(principal, entry.live_count)
             yield NavigationItem(
                 entry.title,
                 icon=entry.icon,
                 link=link,
                 description=entry.description,
-                live_count=live_count,
-                badge=_format_badge(pending, live_count),
-                children=tuple(_build_items(principal, entry.children, pending)),
+                **_build_badge(pending, _choose_live_count(principal, entry.live_count)),
+                children=tuple(
+                    _build_tab(principal, child, item, pending)
+                    for child in entry.children
+                    for item in _build_items(principal, [child], pending)
+                ),
                 views=tuple(
-                    NavigationItem(
-                        view.title,
-                        icon="",
-                        link=link + view.query,
-                        live_count=view_count,
-                        badge=_format_badge(pending, view_count),
+                    _build_tab(
+                        principal, view, NavigationItem(view.title, "", link + view.query), pending
                     )
                     for view in entry.views
-                    for view_count in (_choose_live_count(principal, view.live_count),)
                 ),
             )
+
+
+def _build_tab(
+    principal: Principal,
+    page: NavigationEntry | PageView,
+    item: NavigationItem,
+    pending: PendingCounts,
+) -> NavigationItem:
+    """Return an item with its number, also for those who can only view what is pending."""
+    live_count = _choose_live_count(principal, page.live_count)
+    shown_count = live_count or (page.live_count if principal.may(Action.VIEW) else "")
+    badge = _build_badge(pending, shown_count) | {"can_answer": bool(live_count)}
+    return replace(item, **badge)
 
 
 # What a person has to be able to do for a number of pending items to be theirs.
@@ -462,9 +481,13 @@ def _choose_live_count(principal: Principal, live_count: str) -> str:
     return ""
 
 
-def _format_badge(pending: PendingCounts, live_count: str) -> str:
+def _build_badge(pending: PendingCounts, live_count: str) -> dict[str, Any]:
     count = getattr(pending, live_count) if live_count else 0
-    return counted(count) if count else ""
+    return {
+        "live_count": live_count,
+        "badge": counted(count) if count else "",
+        "can_answer": bool(live_count),
+    }
 
 
 def _reverse(url_name: str) -> str:

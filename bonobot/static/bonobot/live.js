@@ -84,7 +84,8 @@
     document.dispatchEvent(new CustomEvent("bonobot:change", { detail }));
   }
 
-  // Numbers in the navigation, in tabs and in the title: data-live-count="calls".
+  // Numbers in the navigation and in tabs: data-live-count="calls". The title has the number of the entry
+  // *Approvals*: of what this person can answer.
   function showCounts(counts, previous) {
     for (const [name, count] of Object.entries(counts)) {
       for (const element of queryAll(`[data-live-count="${name}"]`)) {
@@ -92,11 +93,13 @@
         element.hidden = count === 0;
       }
     }
-    document.title = (counts.calls ? `(${counts.calls}) ` : "") + document.title.replace(/^\s*\(\d+\) /, "").trim();
-    if (previous && counts.calls > previous.calls) notifyAboutCalls(counts.calls);
+    const name = settings().dataset.titleCount;
+    const count = counts[name] ?? 0;
+    document.title = (count ? `(${count}) ` : "") + document.title.replace(/^\s*\(\d+\) /, "").trim();
+    if (previous && count > previous[name]) notifyAboutCount(count);
   }
 
-  function notifyAboutCalls(count) {
+  function notifyAboutCount(count) {
     const { notifyTitle, notifyUrl } = settings().dataset;
     if (!wantsNotifications() || !document.hidden) return;
     const notification = new Notification(`${notifyTitle}: ${count}`, { tag: "bonobot-approvals" });

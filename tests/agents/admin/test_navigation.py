@@ -50,24 +50,39 @@ def test_the_documentation_names_pages_as_the_navigation_does() -> None:
     assert {page: names for page, names in wrong.items() if names} == {}
 
 
+ALL_COUNTS = {"inbox": "2", "calls": "1", "access_requests": "1", "definitions": "1"}
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("role", "shown"),
+    ("role", "answered", "only_viewed", "title_count"),
     [
-        (Role.OWNER, {"inbox": "2", "calls": "1", "access_requests": "1", "definitions": "1"}),
-        (Role.OPERATOR, {"access_requests": "1"}),
-        (Role.REVIEWER, {"inbox": "2", "calls": "1", "access_requests": "1", "definitions": "1"}),
-        (Role.AUDITOR, {}),
+        (Role.OWNER, ALL_COUNTS, {}, "inbox"),
+        (Role.OPERATOR, {"access_requests": "1"}, {"calls": "1"}, "access_requests"),
+        (Role.REVIEWER, ALL_COUNTS, {}, "inbox"),
+        (Role.AUDITOR, {}, {"calls": "1", "access_requests": "1"}, ""),
     ],
 )
-def test_badges_count_what_the_person_can_answer(role: Role, shown: dict[str, str]) -> None:
+def test_badges_and_titles_count_what_the_person_can_answer_and_tabs_also_what_they_view(
+    role: Role, answered: dict[str, str], only_viewed: dict[str, str], title_count: str
+) -> None:
     acme = factories.create_organization()
     factories.create_approval(factories.create_agent(acme))
     factories.create_access_request(acme)
     admin_client.declare_tool(admin_client.create_web_server(acme))
     page = admin_client.sign_in(acme, role).get("agents_approval_changelist")
-    badges = re.findall(r'data-live-count="(\w+)"\s*>(\d+)<', page)
-    assert dict(badges) == shown
+    sidebar, tabs = page.split('class="bb-tabs"', 1)[0], page.split('class="bb-tabs"', 1)[1]
+    own_counts = re.findall(r'data-tone="warn"\s+data-live-count="(\w+)"\s*>(\d+)<', page)
+    other_counts = re.findall(r'"bb-count"\s+data-live-count="(\w+)"\s*>(\d+)<', page)
+    assert dict(own_counts) == answered
+    assert dict(other_counts) == only_viewed
+    # The title has the number of the sidebar's entry.
+    assert f'data-title-count="{title_count}"' in page
+    approvals = sidebar.split(admin_client.build_url("agents_approval_changelist"), 1)[1]
+    assert re.findall(r'data-live-count="(\w+)"', approvals.split("</a>", 1)[0]) == (
+        [title_count] if title_count else []
+    )
+    assert ("data-live-count" in tabs) == bool(answered or only_viewed)
 
 
 @pytest.mark.django_db
