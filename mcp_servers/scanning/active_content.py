@@ -135,6 +135,11 @@ _LOADING_ELEMENT: Final = re.compile(
     r"(?=[\s/>])",
     re.IGNORECASE,
 )
+_ESCAPED_ELEMENT: Final = re.compile(
+    f"&lt;(?={'|'.join(item.pattern.removeprefix('<') for item in (_ELEMENT, _LOADING_ELEMENT))})",
+    re.IGNORECASE,
+)
+_ESCAPED_HANDLER: Final = re.compile(r"(?<=[\s\"'/])(?P<name>on[a-z]{3,40})&#61;", re.IGNORECASE)
 _TAG: Final = re.compile(r"<[a-z!/?]", re.IGNORECASE)
 _REST_OF_TAG: Final = re.compile(r"""(?:"[^"]{0,4096}"|'[^']{0,4096}'|[^'">]){0,2048}>""")
 _LOADING_ATTRIBUTE: Final = re.compile(
@@ -195,6 +200,17 @@ def strip_active_content(text: str) -> tuple[str, dict[str, int]]:
         text = _LINK.sub(lambda match: _remove_active_link(match, counts), text)
     text = escape_chat_tokens(text, counts)
     return text, dict(counts)
+
+
+def restore_escaped_markup(text: str) -> str:
+    """Return `text` with the elements and handlers that `strip_active_content` escaped.
+
+    For code in Markdown, which shows entities as they are and runs no element. What was removed
+    stays removed, and turn separators stay escaped.
+    """
+    if "&" not in text:
+        return text
+    return _ESCAPED_HANDLER.sub(r"\g<name>=", _ESCAPED_ELEMENT.sub("<", text))
 
 
 Replacement = tuple[int, str, str]

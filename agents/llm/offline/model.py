@@ -32,6 +32,7 @@ from agents.llm.offline.choose_tool import (
     fill_arguments,
 )
 from agents.llm.token_estimates import count_tokens, estimate_tokens, truncate_text
+from mcp_servers.scanning.active_content import restore_escaped_markup
 from mcp_servers.schemas import InvalidArguments, SubprocessNeeded, is_valid_for_schema
 
 MAX_RESULT_LENGTH = 4_000  # characters of one result
@@ -54,7 +55,8 @@ NO_TOOLS = (
     "server to it, approve the server's tools, and allow them in its policy; or choose a language "
     "model."
 )
-MARKUP = re.compile(r"[\[\]<>|]|\n|^#")  # what could link, embed or break the layout
+# What could link, embed or break the layout, or would be shown as something else.
+MARKUP = re.compile(r"[\[\]<>|]|\n|^#|&#?\w+;|\*\*|~~|__")
 MAX_SCHEMA_DEPTH = 8
 MAX_ITEMS = 8
 _SIMPLE_VALUES: Mapping[str, Any] = {"boolean": False, "null": None}
@@ -174,9 +176,9 @@ def _render_result(name: str, call: Message, result: Message) -> str:
     prefix = f"{name} ({formatted_arguments})" if formatted_arguments else name
     text = result["text"].strip()
     if result["is_error"]:
-        return (
-            f"{prefix} failed: {_escape_markup(text[:MAX_RESULT_LENGTH]) or 'no reason was given.'}"
-        )
+        # Problems of our own have code spans, which are harmless.
+        reason = _escape_markup(text[:MAX_RESULT_LENGTH], keeps_code=True)
+        return f"{prefix} failed: {reason or 'no reason was given.'}"
     if not text:
         return f"{prefix} returned nothing."
     value = _parse_json(text)
@@ -190,7 +192,7 @@ def _render_result(name: str, call: Message, result: Message) -> str:
 
 
 def _render_code_block(text: str) -> str:
-    visible_text = text[:MAX_RESULT_LENGTH]
+    visible_text = restore_escaped_markup(text[:MAX_RESULT_LENGTH])
     ticks = max((len(run) for run in re.findall(r"`{3,}", visible_text)), default=2) + 1
     note = (
         f"\n\n(… and {len(text) - MAX_RESULT_LENGTH:,} more characters)"
@@ -242,11 +244,11 @@ def _format_value(value: Any) -> str:
     return _escape_markup(text if len(text) <= 300 else text[:299] + "…")
 
 
-def _escape_markup(text: str) -> str:
-    """Escape a server's text so that its markup has no effect."""
-    if not MARKUP.search(text):
+def _escape_markup(text: str, *, keeps_code: bool = False) -> str:
+    """Escape a server's text so that its markup has no effect and is shown as it is."""
+    if not MARKUP.search(text) and (keeps_code or "`" not in text):
         return text
-    text = " ".join(text.split())
+    text = restore_escaped_markup(" ".join(text.split()))
     ticks = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
     pad = " " if "`" in text else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"

@@ -1,6 +1,8 @@
 """Replies of the offline model: readable, and with the markup of servers escaped."""
 
 import json
+import re
+from html import unescape
 
 import pytest
 
@@ -11,6 +13,8 @@ from agents.llm.offline.model import (
     render_tools,
     shorten_names,
 )
+from bonobot.core.text.markdown_html import render_markdown
+from mcp_servers.scanning import inspect_result
 from tests.agents.llm.offline import tools
 
 
@@ -71,6 +75,27 @@ def test_text_that_only_looks_like_json_stays_text(text: str) -> None:
 def test_an_error_is_shown_as_an_error() -> None:
     assert render_result("It broke.", is_error=True) == "`tool` failed: It broke."
     assert render_result("", is_error=True) == "`tool` failed: no reason was given."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "**bold** <script>alert(1)</script>",
+        "<b>bold</b> and <img src=x onerror=alert(1)>",
+        "A &amp; B &lt;b>",
+        "`code` and ``<b>``",
+        "~~no~~ __init__",
+        "<script>\nalert(1)\n</script> &amp; `code`",
+        json.dumps({"note": "<iframe src=x></iframe> &amp;"}),
+    ],
+)
+def test_a_result_is_shown_literally_and_has_no_elements(text: str) -> None:
+    """The session's own inspection has escaped active elements before the model reads them."""
+    html = render_markdown(render_result(inspect_result(text).text)) or ""
+    assert not re.search(r"<(?!/?(?:p|code|pre|ul|li)>)", html)
+    shown_text = unescape(re.sub(r"<[^>]*>", "", html))
+    expected = json.loads(text)["note"] if text.startswith("{") else text
+    assert expected in shown_text
 
 
 def test_markup_of_a_server_is_escaped() -> None:
