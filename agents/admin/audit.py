@@ -308,6 +308,8 @@ class AuditAdmin(ScopedAdmin):
             "histogram": build_histogram(principal.organization_id, query, period),
             "periods": audit_filters.list_periods(query),
             "period": audit_filters.find_period_name(query),
+            "is_all_time": not any(audit_filters.parse_period(query)),
+            "all_time_query": audit_filters.drop_period(query),
             "period_inputs": audit_filters.list_period_inputs(query),
             "outcomes": audit_filters.OUTCOMES,
             "legend": [(series, audit_filters.OUTCOME_TITLES[series]) for series in SERIES],
@@ -402,6 +404,8 @@ class Histogram:
     highest: int
     total: int
     step: timedelta
+    # Whether the bars cover less than the list, which has no start.
+    is_cut: bool
     # The place in percent, the time of day or the day, and the day below the first time of one.
     ticks: list[tuple[float, str, str]]
 
@@ -435,6 +439,7 @@ def build_histogram(
         highest=highest,
         total=sum(bar.total for bar in bars),
         step=bars[0].ends - bars[0].begins,
+        is_cut=period[0] is None,
         ticks=_build_ticks(bars),
     )
 

@@ -43,6 +43,8 @@ POLICY_OWNER_KINDS = {"agent": _("agent"), "organization": _("organization")}
 # Calls of one model turn are one row, which unfolds.
 MIN_FOLDED_CALLS = 2
 MAX_TOOLS_NAMED = 3
+# An entry this much later than the one before it in its turn has a place of its own in the list.
+MAX_GROUP_GAP = timedelta(seconds=10)
 # The outcome of a folded turn is the first of these that one of its calls has.
 OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", "ok")
 
@@ -342,12 +344,21 @@ def _list_marks(opened: Mapping[str, Any]) -> list[LabelMark]:
 class TurnGroup:
     """The entries of a page that one model turn caused, in their order, after that of the turn.
 
-    Other entries are groups of their own. `is_open` shows the entries of a folded group.
+    Other entries are groups of their own. `is_open` shows the entries of a folded group. Calls that
+    ran much later, because they were approved first, are in another group with the next `number`,
+    and `turn_at` is the time of the turn, if that is on the page.
     """
 
     turn_id: UUID
     entries: list[ShownEntry]
     is_open: bool = False
+    number: int = 0
+    turn_at: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """A name of the group that no other one has."""
+        return f"{self.turn_id}-{self.number}" if self.number else str(self.turn_id)
 
     @property
     def calls(self) -> list[ShownEntry]:
@@ -414,15 +425,40 @@ def group_turns(entries: Iterable[ShownEntry], open_entry: str = "") -> list[Tur
     """Return the entries by model turn, at the place of the newest of each.
 
     Entries are newest first, those of a turn oldest first: what happened reads downward. The group
-    of the entry with the ID `open_entry` is unfolded.
+    of the entry with the ID `open_entry` is unfolded. Entries long after the others of their turn
+    are a group at their own place, so that the times of the list are in order.
     """
-    groups: dict[UUID, list[ShownEntry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.row.parent_id or entry.row.pk, []).append(entry)
-    return [
-        TurnGroup(turn_id, members[::-1], any(str(entry.row.pk) == open_entry for entry in members))
-        for turn_id, members in groups.items()
+    places: dict[UUID, int] = {}
+    turns: dict[UUID, list[ShownEntry]] = {}
+    for place, entry in enumerate(entries):
+        places[entry.row.pk] = place
+        turns.setdefault(entry.row.parent_id or entry.row.pk, []).append(entry)
+    groups = [
+        TurnGroup(
+            turn_id,
+            part,
+            is_open=any(str(entry.row.pk) == open_entry for entry in part),
+            number=number,
+            turn_at=_find_turn_time(turn_id, members) if number else None,
+        )
+        for turn_id, members in turns.items()
+        for number, part in enumerate(_split_at_gaps(members[::-1]))
     ]
+    return sorted(groups, key=lambda group: places[group.entries[-1].row.pk])
+
+
+def _split_at_gaps(entries: Sequence[ShownEntry]) -> list[list[ShownEntry]]:
+    """Return the entries, oldest first, in parts that follow each other closely."""
+    parts: list[list[ShownEntry]] = []
+    for entry in entries:
+        if not parts or entry.row.opened_at - parts[-1][-1].row.opened_at > MAX_GROUP_GAP:
+            parts.append([])
+        parts[-1].append(entry)
+    return parts
+
+
+def _find_turn_time(turn_id: UUID, members: Iterable[ShownEntry]) -> datetime | None:
+    return next((item.row.opened_at for item in members if item.row.pk == turn_id), None)
 
 
 def _rank_outcome(outcome: str) -> int:

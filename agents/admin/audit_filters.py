@@ -224,7 +224,7 @@ def list_chips(query: QueryDict, names: Mapping[str, str]) -> list[FilterChip]:
     period = {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
     # The list shows a period of days as selected.
     if any(parse_period(query)) and not find_period_name(query):
-        chips.append(FilterChip(_("Time"), _describe_period(query), _drop_period(query)))
+        chips.append(FilterChip(_("Time"), _describe_period(query), drop_period(query)))
     for name in query:
         column = name.removesuffix("__icontains").removesuffix("__exact").removesuffix("__in")
         value = query.get(name, "").strip()
@@ -289,7 +289,7 @@ def parse_period(query: QueryDict) -> tuple[datetime | None, datetime | None]:
 
 def list_periods(query: QueryDict) -> list[FilterChip]:
     """Return the periods of days; the query of the selected one is that without it."""
-    remaining_query = _drop_period(query)
+    remaining_query = drop_period(query)
     selected = find_period_name(query)
     return [
         FilterChip(
@@ -324,13 +324,14 @@ def _drop(query: QueryDict, names: Iterable[str]) -> str:
     )
 
 
-def _drop_period(query: QueryDict) -> str:
+def drop_period(query: QueryDict) -> str:
+    """Return the query of the list without its period, on its first page."""
     return _drop(query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")})
 
 
 def build_period_query(query: QueryDict, since: datetime, until: datetime) -> str:
     period = urlencode(build_time_filters(since, until))
-    return "&".join(filter(None, (_drop_period(query), period)))
+    return "&".join(filter(None, (drop_period(query), period)))
 
 
 def build_filter_urls(

@@ -122,6 +122,7 @@
         if (fresh.length) container.replaceChildren(fragment);
       } else if (isFollowing) {
         placeRows(body, fresh, known);
+        showEntryCount(fragment);
         showNew(0);
       } else showNew(added.length, fresh.length);
       showFolds();
@@ -141,6 +142,11 @@
         if (placed === next) next = next.nextElementSibling;
         else body.insertBefore(placed, next);
       }
+    }
+
+    function showEntryCount(fragment) {
+      const count = fragment.querySelector("[data-new-count]");
+      if (count) log.querySelector("[data-entry-count]")?.replaceChildren(count.content.cloneNode(true));
     }
 
     function updateRow(old, row) {

@@ -49,6 +49,58 @@ def test_entries_of_one_model_turn_are_a_group_at_the_place_of_the_newest() -> N
     assert opened.is_open
 
 
+def test_a_call_that_ran_after_an_approval_is_listed_at_its_own_time_and_names_its_turn() -> None:
+    turn = uuid4()
+    later = NOW + timedelta(minutes=3)
+    entries = [
+        build_entry(parent_id=turn, opened_at=later),
+        build_entry(event_type="approval", opened_at=later - timedelta(seconds=1)),
+        build_entry(event_type="change", opened_at=NOW + timedelta(minutes=1)),
+        build_entry(parent_id=turn, opened_at=NOW + timedelta(milliseconds=5)),
+        build_entry(event_type="model", parent_id=None),
+    ]
+    entries[4].row.pk = turn
+    groups = group_turns(entries)
+    assert [len(group.entries) for group in groups] == [1, 1, 1, 2]
+    times = [group.entries[-1].row.opened_at for group in groups]
+    assert times == sorted(times, reverse=True)
+    assert [group.turn_at for group in groups] == [NOW, None, None, None]
+    assert len({group.key for group in groups}) == 4
+    assert groups[3].key == str(turn)
+
+
+@pytest.mark.django_db
+def test_the_row_of_a_call_that_ran_later_says_when_the_model_requested_it(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    requested_at = timezone.now() - timedelta(hours=1)
+    turn = create_call(acme, event_type="model", tool_name="", opened_at=requested_at)
+    call = create_call(acme, parent_id=turn.pk, opened_at=requested_at + timedelta(minutes=5))
+    page = auditor.get("ledger_auditrow_changelist")
+    row = page.split(f'data-entry="{call.pk}"', 1)[1].split("</tr>", 1)[0]
+    time = f"{requested_at:%H:%M:%S}"
+    assert f"from the model turn at {time}" in " ".join(admin_client.get_text(row).split())
+    assert page.index(str(call.pk)) < page.index(f'data-entry="{turn.pk}"')
+
+
+@pytest.mark.django_db
+def test_the_entries_and_the_calls_of_a_list_are_counted_apart(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    for _ in range(3):
+        create_call(acme, event_type="connection", outcome="error", tool_name="")
+    create_call(acme, outcome="error", opened_at=timezone.now() - timedelta(minutes=5))
+    page = auditor.get("ledger_auditrow_changelist", outcome__in="error", opened_at_period="7d")
+    assert "4 entries · 1 call ·" in " ".join(admin_client.get_text(page).split())
+    page = auditor.get("ledger_auditrow_changelist", outcome__in="error")
+    text = " ".join(admin_client.get_text(page).split())
+    assert "4 entries · 1 call in the last 24 hours ·" in text
+    # The list is of all time, and says so.
+    assert '<a href="?outcome__in=error" aria-current="true">All time</a>' in " ".join(page.split())
+    page = auditor.get("ledger_auditrow_changelist", opened_at_from_0="2026-01-01")
+    assert 'aria-current="true">All time' not in " ".join(page.split())
+
+
 def test_a_turn_with_one_call_isnt_folded() -> None:
     turn = uuid4()
     entries = [build_entry(parent_id=turn), build_entry(event_type="model")]
