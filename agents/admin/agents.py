@@ -64,7 +64,7 @@ from bonobot.accounts.admin_base import (
     render_screen,
 )
 from bonobot.accounts.admin_base.fieldsets import CollapsibleFieldset
-from bonobot.accounts.admin_base.form_versions import describe_last_change
+from bonobot.accounts.admin_base.form_conflicts import describe_last_change
 from bonobot.accounts.admin_base.responses import add_deleted_message
 from bonobot.accounts.deletions import can_restore_later
 from bonobot.accounts.models import Membership

@@ -267,7 +267,7 @@ class BonobotAdminSite(AdminSite):
             "scripts": [
                 static(f"bonobot/{name}.js")
                 for name in (
-                    *("theme", "fragments", "lists", "forms", "copy", "navigation"),
+                    *("theme", "fragments", "lists", "forms", "form-conflicts", "copy", "navigation"),
                     *("live", "drafts", "toasts", "option-filter", "tooltips"),
                 )
             ],

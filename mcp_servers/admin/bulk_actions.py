@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext as _n
 
 from bonobot.accounts.admin_base import render_fragment
-from bonobot.accounts.admin_base.form_versions import describe_last_change
+from bonobot.accounts.admin_base.form_conflicts import describe_last_change
 from bonobot.accounts.admin_base.responses import (
     FRAGMENT_HEADER,
     change_each,

@@ -200,7 +200,8 @@ def check_form_version(client: Client, visit: Visit, form: Form) -> None:
     assert conflict.status_code == 409, (visit.path, conflict.status_code)
     assert b"version_conflict" in conflict.content, visit.path
     # The message says what changed; the page's own note about the error would repeat it.
-    assert not re.search(rb'href="[^"]*version_conflict', conflict.content), visit.path
+    links = re.findall(rb'href="[^"]*version_conflict', conflict.content)
+    assert len(links) == 1, visit.path
     assert AuditRow.objects.count() == before, visit.path
     assert TOKEN.search(conflict.content.decode()), visit.path
     # The version still matches, so the refused request changed nothing that the form shows.

@@ -13,10 +13,22 @@ from django.core import signing
 from agents.models import Agent, ToolRule
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.skills import SkillSpec, save_skill
-from bonobot.accounts.admin_base.form_versions import VERSION_FIELD, VERSION_SALT, Form, parse_forms
+from bonobot.accounts.admin_base.form_conflicts import (
+    Difference,
+    describe_differences,
+    render_field_conflicts,
+)
+from bonobot.accounts.admin_base.form_versions import (
+    VERSION_FIELD,
+    VERSION_SALT,
+    Control,
+    Form,
+    parse_forms,
+)
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version
+from bonobot.core.text.masked_values import MASK
 from tests import admin_client, factories, rest
 
 TOKEN = re.compile(rf'<input type="hidden" name="{VERSION_FIELD}" value="([^"]*)">')
@@ -91,6 +103,59 @@ READ, WRITE, REMOVE = "mcp_web_read", "mcp_web_write", "mcp_web_remove"
 
 def rule_field(name: str) -> str:
     return f"rule-{name}"
+
+
+NOTE = re.compile(r'<div class="bb-conflict"\s+data-field-name="([^"]*)"(.*?)</div>', re.S)
+
+
+def find_notes(page: str) -> dict[str, str]:
+    return {name: unescape(" ".join(note.split())) for name, note in NOTE.findall(page)}
+
+
+def test_a_field_that_both_changed_shows_what_the_other_person_saved(
+    acme: Organization, owner: admin_client.AdminClient, helper: Agent
+) -> None:
+    other = admin_client.sign_in(acme, Role.OPERATOR)
+    path = admin_client.build_url("agents_agent_configuration", helper.pk)
+    first, second = Tab(other, path), Tab(owner, path)
+    assert first.save(description="Theirs <b>", name="Renamed") == 302
+    assert second.save(description="Mine") == 409
+    notes = find_notes(second.page)
+    assert notes.keys() == {"description", "name"}
+    assert "changed this to <b data-saved-text>Theirs <b></b>" in notes["description"]
+    assert """data-saved="["Theirs <b>"]\"""" in notes["description"]
+    assert "Use this value" in notes["description"]
+    # Only the other person changed the name: the form shows theirs, so there is nothing to choose.
+    assert "Use this value" not in notes["name"]
+    assert second.fields["name"] == ["Renamed"]
+    # The code is a small link, not a part of the sentence.
+    assert "(version_conflict)" not in second.page
+    assert second.page.count("<code>version_conflict</code></a>") == 1
+    assert second.save() == 302
+    assert Agent.objects.get(pk=helper.pk).description == "Mine"
+
+
+def test_a_choice_that_both_changed_shows_the_saved_one_and_offers_the_own(
+    acme: Organization, owner: admin_client.AdminClient, helper: Agent
+) -> None:
+    path = admin_client.build_url("agents_agent_policy", helper.pk)
+    first, second = Tab(owner, path), Tab(owner, path)
+    assert first.save(**{rule_field(REMOVE): "deny"}) == 302
+    assert second.save(**{rule_field(REMOVE): "allow"}) == 409
+    note = find_notes(second.page)[rule_field(REMOVE)]
+    assert """data-saved="["deny"]" data-own="["allow"]\"""" in note
+    assert "data-is-saved" in note
+    assert second.fields[rule_field(REMOVE)] == ["deny"]
+
+
+def test_a_note_about_a_secret_has_neither_its_values_nor_a_button() -> None:
+    control = Control("secret", "Key", ["hunter2"])
+    difference = Difference(control, "key", "form", ["hunter3"], is_kept=True)
+    html = render_field_conflicts("Anna", [difference])
+    assert "Anna changed this to" in html
+    assert MASK in html
+    assert not re.search("hunter|data-saved|<button", html)
+    assert "hunter" not in describe_differences("Anna", [difference], keeps_changes=True)
 
 
 def test_a_denial_in_one_tab_survives_a_save_in_the_other(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from html import unescape
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +28,14 @@ from django.utils.datastructures import MultiValueDict
 from django.utils.html import format_html
 from django.utils.translation import gettext as _t
 
+from bonobot.accounts.admin_base.form_conflicts import (
+    LAST_CHANGE_FIELD,
+    Difference,
+    FormConflict,
+    describe_differences,
+    find_last_editor,
+    render_field_conflicts,
+)
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.core.db import object_version
@@ -39,15 +48,8 @@ from bonobot.core.db.object_version import (
 )
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
-from bonobot.core.text.masked_values import MASK
-from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.actor_names import get_actor_name
-from bonobot.ledger.audit.action_titles import format_action
-from bonobot.ledger.audit.search import query_object_changes
-from bonobot.ledger.models import AuditRow
 
 VERSION_FIELD = "_version"
-LAST_CHANGE_FIELD = "last_change"  # of a page that confirms a deletion
 # Hidden inputs that differ from page to page.
 _IGNORED_INPUTS = frozenset({"csrfmiddlewaretoken", VERSION_FIELD})
 _BUTTONS = frozenset({"submit", "button", "reset", "image", "file"})
@@ -65,11 +67,13 @@ _FORM = re.compile(rf"<form\b({_ATTRIBUTES})>(.*?)</form>", re.I | re.S)
 _TAG = re.compile(rf"<(/?)(input|select|option|textarea|fieldset|label)\b({_ATTRIBUTES})>", re.I)
 _ATTRIBUTE = re.compile(r"""([^\s=>"'/]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+)))?""")
 _MARKUP = re.compile(r"<[^>]*>")
+# Controls that show the current value again if both changed them.
+CHOSEN_AGAIN = frozenset({"choice", "radio"})
+NO_NOTES: Mapping[str, str] = MappingProxyType({})
 View = Callable[..., HttpResponseBase]
 VERSION_SALT = "bonobot.form_version"
 SECRET_PREFIX = "secret:"  # noqa: S105  # prefix of the names of stored secrets, which no control shows
 MAX_TOKENS = 200
-MAX_CHANGES_SHOWN, MAX_VALUE_LENGTH = 12, 80
 # Name prefixes of inputs that form rows, and name suffixes of inputs that form pairs.
 ROW_PREFIXES, PAIR_SUFFIXES = ("budget", "when", "p"), ("name", "value")
 
@@ -285,23 +289,6 @@ class PageState:
         }
 
 
-@dataclass
-class FormConflict:
-    """What a page can show about a refused save: who changed which controls in the meantime."""
-
-    editor: str
-    names: frozenset[str]
-
-
-@dataclass
-class Difference:
-    """A control whose value differs from the one read; `user_values` are set if they changed it."""
-
-    control: Control
-    name: str
-    user_values: list[str] | None = None
-
-
 class DiscardedMessages(BaseStorage):
     """A message storage that discards messages, for pages that aren't shown."""
 
@@ -361,8 +348,9 @@ def _render_conflict(
     # The view hasn't loaded the object yet if the difference was found before it was called.
     shown_object = _load_page(request, read_forms[0].page).shown_object
     request.shown_object = shown_object  # type: ignore[attr-defined]
+    editor = find_last_editor(request)
     request.form_conflict = FormConflict(  # type: ignore[attr-defined]
-        _find_last_editor(request), frozenset(difference.name for difference in differences)
+        editor, frozenset(difference.name for difference in differences)
     )
     posted: Any = request.POST
     merged_data = _merge_changes(posted, request, read_forms)
@@ -383,9 +371,15 @@ def _render_conflict(
         page_request._messages = original_messages
     keeps_changes = is_form_shown and _has_unsaved_changes(request, merged_data, read_forms)
     request._messages = original_messages  # type: ignore[attr-defined]
-    messages.error(request, _describe_differences(request, differences, keeps_changes))
+    messages.error(request, describe_differences(editor, differences, keeps_changes))
     response.status_code = VersionConflict.status
-    return _refresh_versions(request, response) if is_form_shown else response
+    if not is_form_shown:
+        return response
+    notes = {
+        key: render_field_conflicts(editor, [item for item in differences if item.form_key == key])
+        for key in {difference.form_key for difference in differences}
+    }
+    return _refresh_versions(request, response, notes)
 
 
 def _has_unsaved_changes(request: HttpRequest, data: QueryDict, read_forms: list[ReadForm]) -> bool:
@@ -440,11 +434,12 @@ def _find_differences(request: HttpRequest, read_forms: list[ReadForm]) -> Itera
             continue
         form = next((form for form in page.forms if form.key == read_form.key), None)
         if form is None:
-            yield Difference(Control("choice", _t("The page")), "")
+            yield Difference(Control("choice", _t("The page")), "", read_form.key)
             continue
         for name, mark in page.build_secret_marks().items():
             if not is_same_part(name, mark, read_form.version):
-                yield Difference(Control("secret", name.removeprefix(SECRET_PREFIX)), name)
+                label = name.removeprefix(SECRET_PREFIX)
+                yield Difference(Control("secret", label), name, read_form.key)
         for name, control in form.controls.items():
             if has_part(name, read_form.version) and not is_same_part(
                 name, control.values, read_form.version
@@ -454,7 +449,13 @@ def _find_differences(request: HttpRequest, read_forms: list[ReadForm]) -> Itera
                     not is_same_part(name, own_values, read_form.version)
                     and own_values != control.values
                 )
-                yield Difference(control, name, own_values if changed_fields else None)
+                yield Difference(
+                    control,
+                    name,
+                    read_form.key,
+                    own_values if changed_fields else None,
+                    is_kept=_keeps_own_values(name, form, read_form.version),
+                )
 
 
 def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]) -> QueryDict:
@@ -478,7 +479,7 @@ def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]
         for name, control in form.controls.items():
             values = normalize_values(posted.getlist(name))
             is_own_change = not is_same_part(name, values, read_form.version)
-            must_choose_again = name in changed_names and control.kind in ("choice", "radio")
+            must_choose_again = name in changed_names and control.kind in CHOSEN_AGAIN
             if (
                 not is_own_change
                 or must_choose_again
@@ -488,6 +489,17 @@ def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]
             elif name in changed_names and control.kind in ("set", "lines"):
                 merged_data.setlist(name, _merge_choices(control, name, values, read_form.version))
     return merged_data
+
+
+def _keeps_own_values(name: str, form: Form, version: str) -> bool:
+    """Return whether the form shows the user's values of a control that both changed."""
+    control, prefix = form.controls[name], _get_row_prefix(name, form.controls[name])
+    changed_rows = {
+        _get_row_prefix(other_name, other)
+        for other_name, other in form.controls.items()
+        if not is_same_part(other_name, other.values, version)
+    }
+    return control.kind not in CHOSEN_AGAIN and not (prefix and prefix in changed_rows)
 
 
 def _merge_choices(control: Control, name: str, own_values: list[str], version: str) -> list[str]:
@@ -534,8 +546,10 @@ def _insert_versions(
     return run_after_render(response, insert_inputs)
 
 
-def _refresh_versions(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    """Add the current versions to the forms of a response to a POST."""
+def _refresh_versions(
+    request: HttpRequest, response: HttpResponseBase, notes: Mapping[str, str] | None = None
+) -> HttpResponseBase:
+    """Add the current versions to the forms of a response to a POST, and notes by form key."""
 
     def insert_inputs(rendered: Any) -> None:
         html = rendered.content.decode()
@@ -543,7 +557,7 @@ def _refresh_versions(request: HttpRequest, response: HttpResponseBase) -> HttpR
             path = request.get_full_path()
             page = _load_page(request, path)
             if page.status == 200:
-                rendered.content = _insert_inputs(html, forms, page, path)
+                rendered.content = _insert_inputs(html, forms, page, path, notes or {})
 
     return run_after_render(response, insert_inputs)
 
@@ -561,14 +575,17 @@ def run_after_render(
     return response
 
 
-def _insert_inputs(html: str, forms: list[Form], page: PageState, path: str) -> str:
+def _insert_inputs(
+    html: str, forms: list[Form], page: PageState, path: str, notes: Mapping[str, str] = NO_NOTES
+) -> str:
     current_forms = {form.key: form for form in page.forms}
     for form in reversed(forms):
         if (current_form := current_forms.get(form.key)) is not None:
             version = compute_version(current_form.build_parts() | page.build_secret_marks())
             text = signing.dumps([path, form.key, version], salt=VERSION_SALT)
             hidden = format_html('<input type="hidden" name="{}" value="{}">', VERSION_FIELD, text)
-            html = f"{html[: form.insert_at]}{hidden}{html[form.insert_at :]}"
+            added = f"{hidden}{notes.get(form.key, '')}"
+            html = f"{html[: form.insert_at]}{added}{html[form.insert_at :]}"
     return html
 
 
@@ -601,67 +618,3 @@ def _get_response(page_request: Any) -> Any:
     match = resolve(page_request.path_info)
     page_request.resolver_match = match
     return match.func(page_request, *match.args, **match.kwargs)
-
-
-# -- Messages --------------------------------------------------------------------------------------
-
-
-def _describe_differences(
-    request: HttpRequest, differences: list[Difference], keeps_changes: bool
-) -> str:
-    changes = "; ".join(
-        _describe_difference(difference) for difference in differences[:MAX_CHANGES_SHOWN]
-    ) or _t("the page")
-    if editor := _find_last_editor(request):
-        text = _t(
-            "Not saved. %(who)s changed this page in the meantime. Current values: %(changes)s."
-        )
-    else:
-        text = _t("Not saved. This page was changed in the meantime. Current values: %(changes)s.")
-    if keeps_changes:
-        remedy = _t("Your other changes are still in the form. Review them, then save again.")
-    else:
-        remedy = _t("The form shows the current values. Change them if necessary, then save.")
-    code = VersionConflict.code
-    return f"{text % {'who': editor, 'changes': changes}} {remedy} ({code})"
-
-
-def _describe_difference(difference: Difference) -> str:
-    name = _t("last change") if difference.name == LAST_CHANGE_FIELD else difference.name
-    label = make_visible(difference.control.label or name, MAX_VALUE_LENGTH)
-    if difference.control.kind == "secret":
-        return f"{label}: {MASK}"
-    current = make_visible(", ".join(difference.control.values), MAX_VALUE_LENGTH) or "–"
-    if difference.user_values is None:
-        return f"{label}: {current}"
-    own_values = make_visible(", ".join(difference.user_values), MAX_VALUE_LENGTH) or "–"
-    return _t("%(label)s: %(now)s (you entered: %(yours)s)") % {
-        "label": label,
-        "now": current,
-        "yours": own_values,
-    }
-
-
-def _find_last_editor(request: HttpRequest) -> str:
-    """Return who last changed the object shown, blank if the audit log doesn't say."""
-    row = getattr(request, "shown_object", None)
-    entry = _find_last_change(request, str(row.pk)) if row is not None else None
-    return _format_editor(entry) if entry else ""
-
-
-def describe_last_change(request: HttpRequest, object_id: str) -> str:
-    """Return the last change of an object and who made it, blank if there is none."""
-    entry = _find_last_change(request, object_id)
-    if entry is None:
-        return ""
-    return f"{format_action(entry.action)} ({_format_editor(entry)}, #{entry.seq})"
-
-
-def _format_editor(entry: AuditRow) -> str:
-    name = get_actor_name(entry.actor_kind, entry.actor_id, entry.actor_label)
-    return make_visible(name, MAX_VALUE_LENGTH)
-
-
-def _find_last_change(request: HttpRequest, object_id: str) -> AuditRow | None:
-    organization_id = resolve_principal(request).organization_id
-    return query_object_changes(organization_id, [object_id]).first()

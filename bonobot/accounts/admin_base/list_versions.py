@@ -20,6 +20,7 @@ from django.utils.translation import gettext as _t
 
 from bonobot.accounts.admin_base.form_versions import run_after_render
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.templatetags.display import error_code
 from bonobot.core.db import object_version
 from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.db.prepared_queries import PreparedQuery, QueryParameter
@@ -94,10 +95,11 @@ def describe_list_changes(request: HttpRequest, names_by_id: Mapping[str, str]) 
     texts = [_describe_entry(names_by_id[row_id], entry) for row_id, entry in entries.items()]
     if (count := len(texts) - MAX_SHOWN) > 0:
         texts[MAX_SHOWN:] = [_t("%(n)s more") % {"n": count}]
-    return _t(
+    text = _t(
         "Nothing was done. Changed since the page was loaded: %(changes)s. Review it, then try "
-        "again. (%(code)s)"
-    ) % {"changes": "; ".join(texts), "code": VersionConflict.code}
+        "again."
+    ) % {"changes": "; ".join(texts)}
+    return format_html("{} {}", text, error_code(VersionConflict.code))
 
 
 def _describe_entry(name: str, entry: AuditRow) -> str:

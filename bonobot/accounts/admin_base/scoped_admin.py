@@ -27,7 +27,8 @@ from django.utils.text import format_lazy
 from django.utils.translation import get_language
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.admin_base.form_versions import build_page_request, describe_last_change
+from bonobot.accounts.admin_base.form_conflicts import describe_last_change
+from bonobot.accounts.admin_base.form_versions import build_page_request
 from bonobot.accounts.admin_base.list_versions import (
     LIST_VERSION_FIELD,
     describe_list_changes,
