@@ -15,11 +15,13 @@ from agents.calls.types import CallRequest
 from agents.policies.decisions import can_span_slashes, decide_definition
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
+from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.client.mcp_extensions import is_for_models
 from mcp_servers.uri_templates import matches_template
 
 # A person disabled or rejected this exact resource: templates must not allow it again.
 FINAL_DENIAL_CODES = frozenset({"resource_disabled", "definition_rejected"})
+MAX_NAME_SHOWN = 200
 _STRING_MAP_SCHEMA = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -82,10 +84,32 @@ def build_not_found_error(request: CallRequest, snapshot: CallSnapshot) -> NotFo
             rule="resolve",
             remedy="Attach the server to the agent first.",
         )
-    return build_unknown_name_error(owner, request.noun, request.tool)
+    if request.noun == "tool" and snapshot.agent_id:
+        return build_unknown_tool_error(snapshot.agent_name, request.tool)
+    return _build_unknown_name_error(owner, request.noun, request.tool)
 
 
-def build_unknown_name_error(owner: str, noun: str, name: str) -> NotFound:
+def build_unknown_tool_error(agent_name: str, name: str) -> NotFound:
+    """Return the error for a tool that an agent doesn't have, or that is off and hidden from it.
+
+    Both cases read the same, so that a caller doesn't learn which tools are hidden.
+    """
+    return NotFound(
+        format_message(
+            "The agent `{agent}` has no tool `{name}`.",
+            agent=agent_name,
+            name=make_visible(name, MAX_NAME_SHOWN),
+        ),
+        code="unknown_tool",
+        field="tool",
+        rule="resolve",
+        remedy=format_message(
+            "Check the name. If the tool is off for this agent, turn it on in its Tools tab."
+        ),
+    )
+
+
+def _build_unknown_name_error(owner: str, noun: str, name: str) -> NotFound:
     """Return the error for an unknown name."""
     return NotFound(
         format_message("{whose} has no {noun} {name!r}.", whose=owner, noun=noun, name=name),

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
-from agents.calls.resolve import build_unknown_name_error
+from agents.calls.resolve import build_unknown_tool_error
 from agents.calls.snapshots import CallSnapshot
 from agents.evaluation.compare_transcripts import (
     NOT_RECORDED,
@@ -237,7 +237,7 @@ def _build_decision(decision: str, rule: str, code: str) -> RecordedDecision:
 
 
 def _deny_unknown_tool(snapshot: CallSnapshot, name: str) -> PolicyDecision:
-    problem = build_unknown_name_error(f"The agent `{snapshot.agent_name}`", "tool", name)
+    problem = build_unknown_tool_error(snapshot.agent_name, name)
     return PolicyDecision(
         "deny", rule=problem.rule, code=problem.code, reason=str(problem), remedy=problem.remedy
     )

@@ -74,6 +74,19 @@ def test_an_unknown_tool_is_refused_and_recorded(workshop, call):
     assert (get_last_call().outcome, get_last_call().code) == ("refused", "unknown_tool")
 
 
+def test_a_hidden_tool_and_one_that_doesnt_exist_are_reported_alike(acme, helper, workshop, call):
+    """The model of an agent sees only tools that aren't off, under their short names."""
+    set_policy(factories.build_administrator(acme), helper, PolicySpec("allowlist"))
+    for name in ("echo", "nothing", "no\u200bthing`"):
+        problem = catch_problem(call, name)
+        shown_name = name.replace("\u200b", "⟨U+200B⟩")
+        assert problem.code == "unknown_tool"
+        assert problem.detail == f"The agent `{helper.name}` has no tool `{shown_name}`."
+        assert problem.remedy == (
+            "Check the name. If the tool is off for this agent, turn it on in its Tools tab."
+        )
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"), [({}, "$.text"), ({"text": 1}, "$.text"), ({"text": None}, "$.text")]
 )
