@@ -120,6 +120,28 @@ def test_pasted_servers_are_selected_once_they_have_what_they_need(
     expect(add).to_be_in_viewport()
 
 
+def test_all_controls_above_pasted_servers_are_in_view_on_a_phone(
+    acme: Organization, live_server: LiveServer, module_browser: Browser
+) -> None:
+    user = User.objects.create_superuser("root", password="pw")
+    config: dict[str, object] = {f"local-{n}": {"url": f"http://10.0.0.{n}/"} for n in range(1, 29)}
+    config["web"] = {"url": "https://203.0.114.1/mcp"}
+    config["key"] = {"url": "https://203.0.114.2/mcp", "headers": {"X-Key": "${KEY}"}}
+    config["broken"] = {"url": "ftp://x"}
+    with open_context(module_browser, live_server.url) as page:
+        sign_in(page, user, acme, live_server.url)
+        page.set_viewport_size({"width": 375, "height": 800})
+        page.goto("/admin/mcp_servers/server/add/paste/")
+        page.locator("textarea[name=text]").fill(json.dumps(config))
+        page.get_by_role("button", name="Preview").click()
+        bar = page.locator("[data-row-filter]")
+        for control in (bar.get_by_label("Allow all 28"), *bar.get_by_role("button").all()):
+            box = control.bounding_box()
+            assert box
+            assert box["x"] + box["width"] <= 375
+    get_writer().close()
+
+
 def test_120_calls_of_three_pages_are_approved_at_once(olga: Page, acme: Organization) -> None:
     agent = factories.create_agent(acme)
     for n in range(120):
