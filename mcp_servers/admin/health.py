@@ -1,7 +1,7 @@
 """The pages with a server's health history and its calls."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.http.response import HttpResponseBase
@@ -27,7 +27,16 @@ from mcp_servers.models import HealthCheck, Server
 from mcp_servers.stderr_log import list_error_outputs
 
 CHECKS_SHOWN = 100
-CALLS_SHOWN = 50
+CALLS_SHOWN, EVENTS_SHOWN = 50, 20
+# Busy servers have millions of entries: connections are rare among them.
+EVENTS_PERIOD = timedelta(days=7)
+# Changes of a connection, by the action of the audit log.
+CONNECTION_EVENTS = {
+    "server_connected": _("Connected"),
+    "server_connection_failed": _("Connection failed"),
+    "server_connection_lost": _("Connection lost"),
+    "server_credentials_rejected": _("Credentials rejected"),
+}
 HALF_HOURS = 48
 DAYS = 30
 # Size of the latency chart in SVG units; the page stretches it.
@@ -61,8 +70,19 @@ def show_health(visit: ObjectRequest) -> HttpResponseBase:
         month=render_uptime_bar(month),
         curve=build_latency_curve(checks[::-1]),
         now=now,
+        events=_list_connection_events(server, now)
+        if visit.principal.may(Action.VIEW_AUDIT)
+        else (),
         outputs=list_error_outputs(server)[::-1] if _can_read_output(visit) else None,
     )
+
+
+def _list_connection_events(server: Server, now: datetime) -> list[tuple[Any, AuditRow]]:
+    """Return the latest changes of the server's connection, with their names, newest first."""
+    rows = AuditRow.objects.for_organization(server.organization_id).filter(
+        server_id=server.pk, event_type="connection", opened_at__gte=now - EVENTS_PERIOD
+    )
+    return [(CONNECTION_EVENTS.get(row.action, row.action), row) for row in rows[:EVENTS_SHOWN]]
 
 
 def build_latency_curve(checks: Sequence[HealthCheck]) -> dict[str, Any] | None:
@@ -99,5 +119,7 @@ def _can_read_output(visit: ObjectRequest) -> bool:
 def show_calls(visit: ObjectRequest) -> HttpResponseBase:
     """Show the audit entries of this server's latest calls."""
     server: Server = visit.object
-    rows = AuditRow.objects.for_organization(server.organization_id).filter(server_id=server.pk)
+    rows = AuditRow.objects.for_organization(server.organization_id).filter(
+        server_id=server.pk, event_type="call"
+    )
     return visit.render_tab("servers/latest_calls.html", server=server, rows=rows[:CALLS_SHOWN])

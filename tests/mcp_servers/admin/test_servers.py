@@ -17,7 +17,7 @@ from mcp_servers import discovery, services
 from mcp_servers.admin import server_details, uptime_bar
 from mcp_servers.admin import servers as listing
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
-from mcp_servers.health.server_status import record_failure
+from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.health.uptime import UptimeSegment
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
@@ -341,6 +341,24 @@ def test_the_latest_calls_show_the_code_of_a_call_only_if_it_did_not_succeed(
     page = admin_client.get_text(browser.get("mcp_servers_server_calls", server.pk))
     assert "rate_limited" in page
     assert "approval_required" not in page
+
+
+def test_connection_events_are_listed_in_words_in_the_history_and_not_as_calls(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "crm")
+    create_call(acme, server_id=server.pk, tool_name="find_customer")
+    record_failure(server.pk, "health", Problem("No answer.", code="server_unreachable"))
+    record_contact(server, "health", 5)
+    page = browser.get("mcp_servers_server_calls", server.pk)
+    calls = admin_client.get_text(page)
+    assert "find_customer" in calls
+    assert "server_connect" not in calls
+    assert f"?server_id={server.pk}&amp;kind=call" in page
+    history = admin_client.get_text(browser.get("mcp_servers_server_health", server.pk))
+    assert "Connection failed server_unreachable" in history
+    assert history.index("Connected –") < history.index("Connection failed server_unreachable")
+    assert "server_connect" not in history
 
 
 def test_a_failing_server_leads_to_its_configuration(
