@@ -13,6 +13,7 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers import bulk_jobs, refresh_definitions, stderr_log
 from mcp_servers.discovery import ServerRemoved, run_discovery
 from mcp_servers.health import check_servers, retention
+from mcp_servers.import_export.import_drafts import prune_drafts
 from mcp_servers.models import BulkJob
 from mcp_servers.oauth_client import revocation
 from mcp_servers.scanning.rescan_definitions import scan_outdated_definitions
@@ -71,6 +72,10 @@ def revoke_former_members() -> int:
 
 @shared_task(base=ExclusiveTask)
 def prune_health_history() -> int:
-    """Delete health history: checks and outages after 30 days, error output after 7 days."""
+    """Delete health history: checks and outages after 30 days, error output after 7 days.
+
+    Also delete old bulk jobs and expired drafts of imports.
+    """
+    prune_drafts()
     BulkJob.objects.filter(finished_at__lt=retention.compute_oldest_kept()).delete()
     return retention.delete_old_history() + stderr_log.prune_error_outputs()

@@ -1,7 +1,7 @@
 """Import of servers from pasted or uploaded text."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -18,23 +18,31 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.json_reader import MAX_TEXT_BYTES
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.review_new_servers import (
     ALLOW_PARAMETER,
-    PRIVATE_ADDRESS,
+    DRAFT_PARAMETER,
+    NOT_SELECTED,
     FailedServer,
     build_added_url,
-    load_failed_text,
+    build_draft_url,
     save_failures,
 )
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
 from mcp_servers.bundles.archive import MAX_ARCHIVE_BYTES, is_bundle
 from mcp_servers.bundles.services import store_bundle
 from mcp_servers.import_export.fill_placeholders import ImportParameter
+from mcp_servers.import_export.import_drafts import (
+    DraftContent,
+    find_draft,
+    load_content,
+    save_draft,
+)
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer
 from mcp_servers.import_export.parse_servers import parse_import
 from mcp_servers.import_export.registry_client import fetch_registry
-from mcp_servers.models import Server
+from mcp_servers.models import ImportDraft, Server
 
 PARAMETER_PREFIX, NAME_PREFIX = "parameter-", "name-"
 MAX_FILE_BYTES = 1024 * 1024  # bytes that are read; the parser refuses more than 256 KiB
@@ -228,48 +236,79 @@ def _describe_sign_in(planned: PlannedServer) -> Any:
 def import_servers(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
-    """Show the form, the preview, or the result of the import."""
+    """Show the form or a preview, or store what was posted as a draft and add its servers.
+
+    Each answer to a POST is a redirect to a page that can be reloaded, unless nothing was read.
+    """
     principal.require(destination.required_action)
+    draft = find_draft(principal, request.GET.get(DRAFT_PARAMETER, ""))
     if request.method != "POST":
-        return _preview_failed_servers(request, principal, destination)
-    text, choices = request.POST.get("text", ""), _parse_choices(request, principal, destination)
+        return _show_draft(request, principal, destination, draft)
+    text = request.POST.get("text", "")
     try:
         text = _read_upload(request, principal) or _read_registry(request, principal) or text
-        server_import = plan_import(principal, text, choices)
+        content = _read_content(request, principal, text, draft)
+        server_import = _plan_draft(principal, content, destination)
     except Problem as problem:
-        return _render_page(request, destination, text, problem=problem, status=400)
+        if not text.strip() or len(text.encode()) > MAX_TEXT_BYTES:
+            return _render_page(request, destination, text, problem=problem, status=400)
+        return _redirect_to_draft(destination, save_draft(principal, content, draft))
     # A person sees what a registry returned or a bundle contains before anything is added.
     is_unseen = request.POST.get("registry") or _has_bundle(request)
     if request.POST.get("do") != "add" or is_unseen:
-        return _render_page(
-            request, destination, text, server_import=server_import, choices=choices
-        )
-    return _apply_import(request, principal, destination, server_import, text, choices)
+        return _redirect_to_draft(destination, save_draft(principal, content, draft))
+    return _apply_import(request, principal, destination, server_import, content, draft)
 
 
-def _preview_failed_servers(
-    request: HttpRequest, principal: Principal, destination: ServerDestination
+def _show_draft(
+    request: HttpRequest,
+    principal: Principal,
+    destination: ServerDestination,
+    draft: ImportDraft | None,
 ) -> HttpResponseBase:
-    """Show the empty form, or the servers of an earlier import that weren't added.
+    """Show the preview of a draft, or the form without one or if its text can't be parsed.
 
     The page can preselect the permission for private addresses; nothing is added without a POST.
     """
-    text, failures = load_failed_text(request)
-    if not text:
-        return _render_page(request, destination, "")
-    names = [failure.name for failure in failures if not failure.exists]
-    is_allowed = request.GET.get(ALLOW_PARAMETER) and principal.may(Action.ALLOW_PRIVATE_ADDRESS)
-    private = [failure.name for failure in failures if failure.code == PRIVATE_ADDRESS]
-    choices = ImportChoices(
-        values={},
-        chosen=private if is_allowed else names,
-        allow_private=private if is_allowed else (),
-        scope_id=destination.scope_id,
+    if draft is None:
+        is_expired = DRAFT_PARAMETER in request.GET
+        return _render_page(request, destination, "", is_expired=is_expired)
+    content = load_content(draft)
+    try:
+        server_import = _plan_draft(principal, content, destination)
+        if request.GET.get(ALLOW_PARAMETER) and principal.may(Action.ALLOW_PRIVATE_ADDRESS):
+            private = tuple(row.entry.name for row in server_import.planned if row.private)
+            content = replace(content, chosen=private, allow_private=private)
+            server_import = _plan_draft(principal, content, destination)
+    except Problem as problem:
+        return _render_page(request, destination, content.text, draft=draft, problem=problem)
+    return _render_page(
+        request,
+        destination,
+        content.text,
+        draft=draft,
+        server_import=server_import,
+        content=content,
     )
-    server_import = plan_import(principal, text, choices)
-    server_import.planned = [row for row in server_import.planned if row.entry.name in names]
-    server_import.shares = ()  # applied with the servers that were added
-    return _render_page(request, destination, text, server_import=server_import)
+
+
+def _redirect_to_draft(destination: ServerDestination, draft: ImportDraft) -> HttpResponseRedirect:
+    return HttpResponseRedirect(build_draft_url(destination, draft))
+
+
+def _plan_draft(
+    principal: Principal, content: DraftContent, destination: ServerDestination
+) -> ServerImport:
+    """Return the plan of the servers that are left to add."""
+    server_import = plan_import(
+        principal, content.text, content.build_choices(destination.scope_id)
+    )
+    if content.remaining is not None:
+        server_import.planned = [
+            row for row in server_import.planned if row.entry.name in content.remaining
+        ]
+        server_import.shares = ()  # applied with the servers that were added
+    return server_import
 
 
 def import_organization_servers(request: HttpRequest) -> HttpResponseBase:
@@ -319,48 +358,54 @@ def _apply_import(
     principal: Principal,
     destination: ServerDestination,
     server_import: ServerImport,
-    text: str,
-    choices: ImportChoices,
+    content: DraftContent,
+    draft: ImportDraft | None,
 ) -> HttpResponseBase:
-    """Apply the import; each chosen entry is created completely or keeps its problems."""
-    if "seen" in request.POST and "overrides" not in request.POST:  # deselected in the preview
+    """Apply the import; each chosen entry is created completely or keeps its problems.
+
+    The draft keeps the servers that are left to add; without any, it is deleted.
+    """
+    if not content.is_attaching:
         server_import.shares = ()
     existing = find_existing_servers(
         server_import, destination.scope_id or principal.organization_id
     )
     apply_import(principal, server_import, create=destination.create_server)
     failures = _list_failures(server_import, existing)
-    if server_import.added or any(
+    if not server_import.added and not any(
         attachment.action in ("attach", "detach") for attachment in server_import.shares
     ):
-        _add_attachment_messages(request, server_import)
-        # A page that can be reloaded: it adds nothing again.
-        added_servers = list(server_import.added.values())
-        return HttpResponseRedirect(
-            build_added_url(destination, added_servers, save_failures(request, failures, text))
-        )
-    messages.warning(request, _t("No servers were added."))
-    return _render_page(request, destination, text, server_import=server_import, choices=choices)
+        messages.warning(request, _t("No servers were added."))
+        return _redirect_to_draft(destination, save_draft(principal, content, draft))
+    _add_attachment_messages(request, server_import)
+    if remaining := tuple(failure.name for failure in failures if not failure.exists):
+        content = replace(content, remaining=remaining, chosen=None)
+        draft = save_draft(principal, content, draft)
+    elif draft is not None:
+        draft.delete()
+        draft = None
+    # A page that can be reloaded: it adds nothing again.
+    added_servers = list(server_import.added.values())
+    return HttpResponseRedirect(
+        build_added_url(destination, added_servers, save_failures(request, failures, draft))
+    )
 
 
 def _list_failures(
     server_import: ServerImport, existing: Mapping[str, Server]
 ) -> list[FailedServer]:
-    """Return the servers that weren't added, without those that were deselected in the preview.
-
-    What can't be added couldn't be selected there.
-    """
+    """Return all servers that weren't added, with what they need."""
     failures = []
     for planned in server_import.planned:
         entry = planned.entry
         if server_import.find_server(planned) is not None:
             continue
-        if not planned.chosen and not _list_other_problems(planned):
-            continue
         problem = server_import.problems_by_name.get(entry.name) or next(
             iter(planned.problems), None
         )
-        if problem is not None:
+        if problem is None:  # deselected in the preview
+            failures.append(FailedServer(entry.name, entry.line, "–", "", "", NOT_SELECTED))
+        else:
             exists = problem.code == "name_taken" and entry.name in existing
             failures.append(
                 FailedServer.from_problem(entry.name, entry.line, problem, exists=exists)
@@ -392,22 +437,27 @@ def _render_page(
     destination: ServerDestination,
     text: str,
     *,
+    draft: ImportDraft | None = None,
     server_import: ServerImport | None = None,
-    choices: ImportChoices | None = None,
+    content: DraftContent | None = None,
     problem: Problem | None = None,
+    is_expired: bool = False,
     status: int = 200,
 ) -> HttpResponseBase:
     rows: list[ImportRow] = []
-    if server_import:
+    if server_import and content:
         scope_id = destination.scope_id or resolve_principal(request).organization_id
         existing = find_existing_servers(server_import, scope_id)
-        rows = build_import_rows(server_import, text, choices or ImportChoices(), existing)
+        choices = content.build_choices(destination.scope_id)
+        rows = build_import_rows(server_import, text, choices, existing)
     return destination.render_page(
         request,
         "paste",
         "server_imports/paste.html",
         status=status,
         text=text,
+        form_url=build_draft_url(destination, draft) if draft else destination.url("paste"),
+        is_expired=is_expired,
         registry=request.POST.get("registry", ""),
         search=request.POST.get("search", ""),
         rows=rows,
@@ -417,21 +467,28 @@ def _render_page(
         private=[row for row in rows if row.planned.private and not row.problems],
         shares=server_import.shares if server_import else (),
         overrides=server_import.overrides if server_import else None,
+        is_attaching=content is None or content.is_attaching,
         problem=problem,
     )
 
 
-def _parse_choices(
-    request: HttpRequest, principal: Principal, destination: ServerDestination
-) -> ImportChoices:
+def _read_content(
+    request: HttpRequest, principal: Principal, text: str, draft: ImportDraft | None
+) -> DraftContent:
+    """Return the text with the posted choices; those of another text have no servers left out."""
     posted: Any = request.POST
+    previous = load_content(draft) if draft else None
+    # Browsers change the line breaks of a text.
+    is_same_text = previous is not None and previous.text.split() == text.split()
     can_allow_private = principal.may(Action.ALLOW_PRIVATE_ADDRESS)
-    return ImportChoices(
+    return DraftContent(
+        text=text,
         values=_read_prefixed_fields(request, PARAMETER_PREFIX),
         new_names=_read_prefixed_fields(request, NAME_PREFIX),
-        allow_private=posted.getlist("private") if can_allow_private else (),
-        chosen=posted.getlist("add") if "seen" in posted else None,
-        scope_id=destination.scope_id,
+        allow_private=tuple(posted.getlist("private")) if can_allow_private else (),
+        chosen=tuple(posted.getlist("add")) if "seen" in posted else None,
+        remaining=previous.remaining if previous and is_same_text else None,
+        is_attaching="seen" not in posted or "overrides" in posted,
     )
 
 

@@ -18,7 +18,6 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.key_ring import seal, unseal
 from bonobot.core.i18n.localization import format_number, localize_text
 from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
@@ -26,17 +25,17 @@ from mcp_servers.admin.definitions import TOOLS_FIRST, DefinitionRow, build_defi
 from mcp_servers.definition_reviews import approve_definitions, needs_own_review
 from mcp_servers.flow_labels.effective_labels import load_label_context
 from mcp_servers.health.server_status import INSTALLING
-from mcp_servers.models import Server
+from mcp_servers.import_export.import_drafts import find_draft, load_content
+from mcp_servers.models import ImportDraft, Server
 
 MAX_SHOWN = 200
 # Codes that mean the same for each server; other ones are grouped by their texts.
 GROUPED_CODES = (INSTALLING, "server_unreachable", "installation_failed", "needs_reauth")
 SEPARATOR = "."
-FAILURES, MAX_KEPT = "import_failures", 5  # in the session
-FAILED_TEXT = "import_text"  # in the session, encrypted: the text of the last failures
-MAX_KEPT_CHARACTERS = 65_536
-AGAIN_PARAMETER, ALLOW_PARAMETER = "again", "allow"
+FAILURES, MAX_KEPT = "import_results", 5  # in the session
+DRAFT_PARAMETER, ALLOW_PARAMETER = "draft", "allow"
 PRIVATE_ADDRESS, MISSING_VALUE = "private_address", "missing_value"
+NOT_SELECTED = "not_selected"
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,11 @@ class FailedServer:
     code: str
     exists: bool = False
 
+    @property
+    def is_skipped(self) -> bool:
+        """Whether nothing is wrong with it: it was deselected in the preview."""
+        return self.code == NOT_SELECTED
+
     @classmethod
     def from_problem(
         cls, name: str, line: int, problem: Problem, *, exists: bool = False
@@ -131,47 +135,57 @@ def group_failures(failures: Iterable[FailedServer]) -> list[FailureGroup]:
     return [FailureGroup(members) for members in groups.values()]
 
 
-def save_failures(request: HttpRequest, failures: Sequence[FailedServer], text: str) -> str:
+def save_failures(
+    request: HttpRequest, failures: Sequence[FailedServer], draft: ImportDraft | None
+) -> str:
     """Keep the failures of an import in the session, so that its page can be reloaded.
 
-    Returns their key, "" without failures. A session has those of the last `MAX_KEPT` imports,
-    and the text of the last one, to add its servers again.
+    Returns their key, "" without failures. A session has those of the last `MAX_KEPT` imports;
+    `draft` has the text to add the servers again.
     """
     if not failures:
         return ""
     key = secrets.token_hex(4)
-    recent_failures = list(request.session.get(FAILURES, {}).items())[-(MAX_KEPT - 1) :]
+    recent_results = list(request.session.get(FAILURES, {}).items())[-(MAX_KEPT - 1) :]
     request.session[FAILURES] = {
-        **dict(recent_failures),
-        key: [asdict(failure) for failure in failures],
+        **dict(recent_results),
+        key: {
+            "draft": draft.pk.hex if draft else "",
+            "failures": [asdict(failure) for failure in failures],
+        },
     }
-    is_short = len(text) <= MAX_KEPT_CHARACTERS
-    request.session[FAILED_TEXT] = {"key": key, "text": seal(text)} if is_short else {}
     return key
 
 
-def _load_failures(request: HttpRequest, key: str) -> list[FailedServer]:
-    rows = request.session.get(FAILURES, {}).get(key, [])
-    return [FailedServer(**row) for row in rows]
+@dataclass(frozen=True)
+class ImportResults:
+    """The servers of an import that weren't added; `draft` has those that are left to add."""
+
+    failures: list[FailedServer]
+    existing_names: list[str]
+    skipped_names: list[str]
+    draft: ImportDraft | None
+
+    @property
+    def remaining_count(self) -> int:
+        """Return how many servers are left to add, also after a later import of some of them."""
+        return len(load_content(self.draft).remaining or ()) if self.draft else 0
 
 
-def load_failed_text(request: HttpRequest) -> tuple[str, list[FailedServer]]:
-    """Return the text of the import that is added again, and its failures; "" without one."""
-    key = request.GET.get(AGAIN_PARAMETER, "")
-    if not key or not _has_failed_text(request, key):
-        return "", []
-    return unseal(request.session[FAILED_TEXT]["text"]), _load_failures(request, key)
+def _load_results(request: HttpRequest, principal: Principal) -> ImportResults:
+    result = request.session.get(FAILURES, {}).get(request.GET.get("failures", ""), {})
+    rows = [FailedServer(**row) for row in result.get("failures", ())]
+    return ImportResults(
+        failures=[row for row in rows if not row.exists and not row.is_skipped],
+        existing_names=[row.name for row in rows if row.exists],
+        skipped_names=[row.name for row in rows if row.is_skipped],
+        draft=find_draft(principal, result.get("draft", "")),
+    )
 
 
-def _has_failed_text(request: HttpRequest, key: str) -> bool:
-    return bool(request.session.get(FAILED_TEXT, {}).get("key") == key)
-
-
-def _build_again_url(request: HttpRequest, paste_url: str, key: str) -> str:
-    """Return the URL that previews the failed servers; that of the empty form without the text."""
-    if not key or not _has_failed_text(request, key):
-        return paste_url
-    return f"{paste_url}?{urlencode({AGAIN_PARAMETER: key})}"
+def build_draft_url(destination: ServerDestination, draft: ImportDraft) -> str:
+    """Return the URL of the preview of a draft."""
+    return f"{destination.url('paste')}?{urlencode({DRAFT_PARAMETER: draft.pk.hex})}"
 
 
 @dataclass(frozen=True)
@@ -246,9 +260,7 @@ def show_added_servers(
         state: [row for row in added_rows if row.state == state]
         for state in ("attention", "connecting", "added")
     }
-    failures_key = request.GET.get("failures", "")
-    all_failures = _load_failures(request, failures_key)
-    failures = [failure for failure in all_failures if not failure.exists]
+    results = _load_results(request, principal)
     paste_url = destination.url("paste")
     may_approve = principal.may(Action.APPROVE_DEFINITIONS)
     unknown_count = len(rows_by_state["connecting"])
@@ -258,12 +270,14 @@ def show_added_servers(
         "review_new_servers/page.html",
         rows=rows_by_state,
         attention_groups=group_rows(rows_by_state["attention"]),
-        failure_groups=group_failures(failures),
-        existing_names=[failure.name for failure in all_failures if failure.exists],
+        failure_groups=group_failures(results.failures),
+        existing_names=results.existing_names,
+        skipped_names=results.skipped_names,
+        remaining_count=results.remaining_count,
         paste_url=paste_url,
-        again_url=_build_again_url(request, paste_url, failures_key),
-        summary=_summarize(rows_by_state, len(failures), len(all_failures) - len(failures)),
-        attention_count=len(rows_by_state["attention"]) + len(failures),
+        again_url=build_draft_url(destination, results.draft) if results.draft else paste_url,
+        summary=_summarize(rows_by_state, results),
+        attention_count=len(rows_by_state["attention"]) + len(results.failures),
         selected=sum(review.selected_count for review in reviews),
         unknown=unknown_count,
         may_approve=may_approve,
@@ -272,21 +286,24 @@ def show_added_servers(
     )
 
 
-def _summarize(
-    rows: Mapping[str, Sequence[AddedServer]], failure_count: int, existing_count: int
-) -> str:
-    """Return how many servers have which result, such as "25 added, 25 need attention"."""
+def _summarize(rows: Mapping[str, Sequence[AddedServer]], results: ImportResults) -> str:
+    """Return how many servers have which result, such as "25 added, 25 need attention".
+
+    Each server of the pasted text is in exactly one of the numbers.
+    """
     parts = []
     if connecting := len(rows["connecting"]):
         parts.append(_t("%(unknown)s connecting") % {"unknown": connecting})
     if rows["added"] or not connecting:
         parts.append(_t("%(n)s added") % {"n": len(rows["added"])})
-    if attention := len(rows["attention"]) + failure_count:
+    if attention := len(rows["attention"]) + len(results.failures):
         text = ngettext("%(n)s needs attention", "%(n)s need attention", attention)
         parts.append(text % {"n": attention})
-    if existing_count:
+    if existing_count := len(results.existing_names):
         text = ngettext("%(n)s exists already", "%(n)s exist already", existing_count)
         parts.append(text % {"n": existing_count})
+    if results.skipped_names:
+        parts.append(_t("%(n)s not selected") % {"n": len(results.skipped_names)})
     return ", ".join(parts)
 
 

@@ -1,9 +1,10 @@
-"""Models of servers, definitions, presets, bundles, health, OAuth, subscriptions and bulk jobs."""
+"""Models of servers, definitions, presets, imports, health, OAuth, subscriptions and bulk jobs."""
 
 from mcp_servers.models.bulk_jobs import BulkJob, BulkJobItem
 from mcp_servers.models.bundles import ServerBundle
 from mcp_servers.models.definitions import Definition
 from mcp_servers.models.health import ErrorOutput, HealthCheck, Outage, UnmonitoredPeriod
+from mcp_servers.models.import_drafts import ImportDraft
 from mcp_servers.models.launchers import Launcher
 from mcp_servers.models.oauth import OAuthClient, OAuthGrant, OAuthLogin
 from mcp_servers.models.presets import Preset
@@ -18,6 +19,7 @@ __all__ = [
     "Definition",
     "ErrorOutput",
     "HealthCheck",
+    "ImportDraft",
     "Launcher",
     "OAuthClient",
     "OAuthGrant",

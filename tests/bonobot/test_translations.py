@@ -87,7 +87,8 @@ def test_a_refusal_is_shown_in_german_and_stored_in_english() -> None:
     acme = factories.create_organization()
     client = admin_client.sign_in(acme, Role.OWNER).client
     data = {"accept-language": "de"}
-    page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=data)
+    url, text = reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}
+    page = client.post(url, text, headers=data, follow=True)
     assert "Der Text endet zu früh" in page.content.decode()
     problem = client.post("/api/presets", {}, content_type="application/json", headers=data).json()
     assert problem["code"] == "invalid"

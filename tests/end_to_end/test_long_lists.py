@@ -120,6 +120,34 @@ def test_pasted_servers_are_selected_once_they_have_what_they_need(
     expect(add).to_be_in_viewport()
 
 
+def test_previews_and_results_of_pasted_servers_are_pages_for_back_and_reload(
+    olga: Page, acme: Organization
+) -> None:
+    config: dict[str, dict[str, object]] = {
+        f"server-{n}": {"url": f"https://203.0.114.{n}/mcp", "disabled": True} for n in range(3)
+    }
+    config["server-1"]["headers"] = {"X-Key": "${KEY}"}
+    olga.goto("/admin/mcp_servers/server/add/paste/")
+    olga.locator("textarea[name=text]").fill(json.dumps(config))
+    olga.get_by_role("button", name="Preview").click()
+    rows = olga.locator("[data-entry]")
+    expect(rows).to_have_count(3)
+    olga.reload()
+    expect(rows).to_have_count(3)
+    olga.locator("[data-entry=server-2]").get_by_role("checkbox").uncheck()
+    olga.get_by_role("button", name="Add 1 server").click()
+    summary = olga.locator(".bb-head h2")
+    expect(summary).to_have_text("1 added, 1 needs attention, 1 not selected")
+    olga.reload()
+    expect(summary).to_have_text("1 added, 1 needs attention, 1 not selected")
+    olga.go_back()  # to what is left
+    expect(rows).to_have_count(2)
+    olga.go_forward()
+    olga.get_by_role("link", name="Continue with 2 remaining").click()
+    expect(rows).to_have_count(2)
+    expect(olga.get_by_role("button", name="Add 1 server")).to_be_visible()
+
+
 def test_all_controls_above_pasted_servers_are_in_view_on_a_phone(
     acme: Organization, live_server: LiveServer, module_browser: Browser
 ) -> None:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.utils import timezone
 
 from agents.admin import server_imports
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from mcp_servers.import_export import import_plan
-from mcp_servers.models import Server
+from mcp_servers.import_export import import_drafts, import_plan
+from mcp_servers.models import ImportDraft, Server
+from mcp_servers.tasks import prune_health_history
 from tests import admin_client, factories
 from tests.agents.registry_server import build_entry
 
@@ -124,6 +126,18 @@ MANY = {
 LOCAL_NAMES = [f"local-{n}" for n in range(1, 6)]
 
 
+def connection_rows(model: Any) -> list[tuple[Any, ...]]:
+    """Return the stored values of a table."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {model._meta.db_table}")  # noqa: S608
+        return cursor.fetchall()
+
+
+def find_draft_url(page: str) -> str:
+    """Return the URL of the preview with the servers that are left to add."""
+    return re.findall(r'href="([^"]*draft=[0-9a-f]+)"', page)[0]
+
+
 def add_many(seat: admin_client.AdminClient) -> str:
     """Add all of `MANY`; return the page with the results."""
     address = admin_client.build_url("mcp_servers_server_paste")
@@ -157,14 +171,15 @@ def test_the_text_of_failed_servers_is_stored_encrypted_and_offers_no_permission
     assert "5 need permission for private addresses." in admin_client.get_text(page)
     assert "allow=1" not in page
     assert "geheim" not in json.dumps(dict(seat.client.session))
-    (address,) = re.findall(r'href="([^"]*again=[0-9a-f]+)"', page)
+    assert "geheim" not in repr(list(connection_rows(ImportDraft)))
+    address = find_draft_url(page)
     preview = seat.open(f"{address}&allow=1")
     assert 'name="private"' not in preview
     assert "need a platform administrator" in preview
 
 
 def test_invalid_json_is_reported_with_its_position(seat: admin_client.AdminClient) -> None:
-    page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview", status=400)
+    page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview")
     assert "broken_json" in page
     assert "line" in page
 
@@ -301,11 +316,114 @@ def test_the_result_accounts_for_each_pasted_server(
     Server.objects.update(discovered_at=timezone.now(), status="connected")
     page = seat.open(result_url)
     text = admin_client.get_text(page)
-    assert "3 added, 5 need attention, 1 exists already" in text
+    assert "3 added, 5 need attention, 1 exists already, 1 not selected" in text
     assert "4 need values, such as tokens." in text
     assert text.count("Not added") == 2  # the values, and the command
-    assert "skipped" not in text
+    assert "Not selected 1 skipped" in text
     assert "`" not in text
+    assert "Continue with 6 remaining" in text
+    preview = seat.open(find_draft_url(page))
+    assert set(re.findall(r'data-entry="([^"]*)"', preview)) == {
+        *(f"key{n}" for n in range(4)),
+        "clock",
+        "skipped",
+    }
+
+
+def test_servers_that_could_not_be_selected_are_in_the_result_and_can_be_continued(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    url = "https://mcp.example.com/mcp"
+    config = {
+        "ready": {"url": url},
+        "key": {"url": url, "headers": {"X-Key": "${KEY}"}},
+        "other": {"url": url, "headers": {"X-Key": "${OTHER_KEY}"}},
+    }
+    page = paste(seat, config, do="add", seen="1", add=["ready"])  # the boxes of others are off
+    text = admin_client.get_text(page)
+    assert "1 connecting, 2 need attention" in text
+    assert "2 need values, such as tokens." in text
+    draft_url = find_draft_url(page)
+    preview = seat.open(draft_url)
+    assert re.findall(r'data-entry="([^"]*)"', preview) == ["key", "other"]
+    fields = {"text": json.dumps(config), "do": "add", "seen": "1", "add": ["key"]}
+    page = seat.send(draft_url, fields | {"parameter-KEY": "geheim"})
+    assert "1 connecting, 1 needs attention" in admin_client.get_text(page)
+    assert find_draft_url(page) == draft_url
+    fields["add"] = ["other"]
+    page = seat.send(draft_url, fields | {"parameter-OTHER_KEY": "geheim"})
+    assert "draft=" not in page
+    assert Server.objects.count() == 3
+    assert not ImportDraft.objects.exists()
+    page = seat.open(draft_url)
+    assert "paste them again" in page
+    assert 'data-entry="' not in page
+
+
+def test_the_preview_is_a_page_that_can_be_reloaded(seat: admin_client.AdminClient) -> None:
+    config = {"weather": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${SKY_KEY}"}}}
+    url = admin_client.build_url("mcp_servers_server_paste")
+    fields = {"text": json.dumps(config), "do": "preview", "parameter-SKY_KEY": "geheim"}
+    response = seat.client.post(url, fields)
+    assert response.status_code == 302
+    preview_url = response.headers["Location"]
+    assert "geheim" not in preview_url
+    for _reload in range(2):
+        page = seat.open(preview_url)
+        assert "Add 1 server" in admin_client.get_text(page)
+        assert 'value="geheim"' in page
+    assert not Server.objects.exists()
+    assert "geheim" not in repr(connection_rows(ImportDraft))
+    again = fields | {"seen": "1", "parameter-SKY_KEY": ""}
+    assert seat.client.post(preview_url, again).headers["Location"] == preview_url
+    assert "1 needs values" in admin_client.get_text(seat.open(preview_url))
+    assert ImportDraft.objects.count() == 1
+
+
+def test_a_text_with_an_error_is_a_page_that_can_be_reloaded(
+    seat: admin_client.AdminClient,
+) -> None:
+    url = admin_client.build_url("mcp_servers_server_paste")
+    fields = {"text": '{"a": {"url": "https://x.example/"', "do": "add"}
+    page_url = seat.client.post(url, fields).headers["Location"]
+    assert "broken_json" in seat.open(page_url)
+    assert 'role="alert"' in paste(seat, "", status=400, do="add")
+    assert seat.client.post(page_url, fields | {"text": json.dumps(TWO)}).status_code == 302
+    assert Server.objects.count() == 1
+
+
+def test_a_draft_is_opened_only_by_its_person_in_its_organization_until_it_expires(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    url = admin_client.build_url("mcp_servers_server_paste")
+    fields = {"text": json.dumps(TWO), "do": "preview"}
+    preview_url = seat.client.post(url, fields).headers["Location"]
+    assert 'data-entry="weather"' in seat.open(preview_url)
+    colleague = admin_client.sign_in(acme, Role.OPERATOR, "colleague")
+    stranger = admin_client.sign_in(factories.create_organization("globex"), Role.OPERATOR)
+    for other in (colleague, stranger):
+        page = other.open(preview_url)
+        assert 'data-entry="' not in page
+        assert "geheim" not in page
+    assert "paste them again" in seat.open(f"{url}?draft=nonsense")
+    ImportDraft.objects.update(updated_at=timezone.now() - import_drafts.LIFETIME)
+    assert 'data-entry="' not in seat.open(preview_url)
+    prune_health_history()
+    assert not ImportDraft.objects.exists()
+
+
+def test_a_person_has_only_the_latest_drafts(seat: admin_client.AdminClient) -> None:
+    for n in range(import_drafts.MAX_DRAFTS + 2):
+        paste(seat, {f"web{n}": {"url": "https://mcp.example.com/mcp"}}, do="preview")
+    assert ImportDraft.objects.count() == import_drafts.MAX_DRAFTS
+
+
+def test_another_text_in_a_preview_has_all_its_servers(seat: admin_client.AdminClient) -> None:
+    page = paste(seat, TWO, do="add")
+    draft_url = find_draft_url(page)
+    more = {**TWO["mcpServers"], "news": {"url": "https://news.example.com/mcp"}}
+    preview = seat.send(draft_url, {"text": json.dumps(more), "do": "preview"})
+    assert re.findall(r'data-entry="([^"]*)"', preview) == ["weather", "broken", "news"]
 
 
 def test_added_servers_with_the_same_problem_are_one_row(
