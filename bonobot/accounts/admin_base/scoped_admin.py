@@ -133,7 +133,7 @@ class ScopedAdmin(ModelAdmin):
     list_filter_submit = True
     list_per_page = 50
     show_full_result_count = False
-    compressed_fields = True
+    compressed_fields = False
     actions_on_top = True
 
     @property
