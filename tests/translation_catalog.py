@@ -66,7 +66,6 @@ THEME = (
     "Type to search",
     "Update",
     "Value",
-    "Welcome back to",
     "You have been successfully logged out from the administration",
 )
 _LITERAL = r"""(?:u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*")"""

@@ -41,7 +41,7 @@ from bonobot.accounts.deletions import restorable_kinds
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, PLATFORM_ONLY, Action
 from bonobot.accounts.templatetags.display import ago
-from bonobot.core.admin.theme import ModelAdmin, Select, checkbox, display
+from bonobot.core.admin.theme import ActionForm, ModelAdmin, Select, checkbox, display
 from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
@@ -135,6 +135,7 @@ class ScopedAdmin(ModelAdmin):
     show_full_result_count = False
     compressed_fields = False
     actions_on_top = True
+    action_form = ActionForm
 
     @property
     def adding_roles(self) -> str:

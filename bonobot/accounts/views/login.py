@@ -118,6 +118,10 @@ class AccountAdapter(DefaultAccountAdapter):
 class SignInForm(theme.AuthenticationForm):
     """Allow members and invited users; `is_staff` is ignored."""
 
+    error_messages = theme.AuthenticationForm.error_messages | {
+        "invalid_login": _("Sign-in failed. Check the username and password."),
+    }
+
     def clean(self) -> dict[str, Any]:
         """Count the attempt before checking the password.
 

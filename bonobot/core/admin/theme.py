@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from django import forms
 from django.contrib.admin import register, site
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
@@ -23,6 +24,7 @@ from unfold.contrib.filters.admin import (
     RangeDateTimeFilter,
 )
 from unfold.decorators import action, display
+from unfold.forms import ActionForm as ThemeActionForm
 from unfold.forms import (
     AdminPasswordChangeForm,
     AuthenticationForm,
@@ -52,6 +54,7 @@ from bonobot.core.i18n import time_zones
 from bonobot.core.text.masked_values import MASK
 
 __all__ = [
+    "ActionForm",
     "AdminPasswordChangeForm",
     "AdminSite",
     "AuthenticationForm",
@@ -90,6 +93,17 @@ class Select(UnfoldAdminSelectWidget):
         shown_label = capfirst(str(label)) if isinstance(label, Promise) else label
         option: dict[str, Any] = super().create_option(name, value, shown_label, *args, **kwargs)
         return option
+
+
+class ActionForm(ThemeActionForm):
+    """The actions for the selected rows of a list, with a select like those of forms."""
+
+    action = forms.ChoiceField(
+        label="",
+        widget=Select(
+            {"class": "lg:w-72", "aria-label": _("Select action to run"), "x-model": "action"}
+        ),
+    )
 
 
 class SecretInput(PasswordInput):

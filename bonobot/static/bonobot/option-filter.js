@@ -111,7 +111,8 @@
     select.addEventListener("change", () => {
       if (!field.value) chosenValue = select.value;
     });
-    select.before(field);
+    // The theme's box has an arrow at the middle of its height.
+    (select.closest(".relative:has(> select)") ?? select).before(field);
   }
 
   document.addEventListener("DOMContentLoaded", () => {
