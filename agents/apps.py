@@ -29,7 +29,7 @@ class AgentsConfig(AppConfig):
             ProtectedResources,
             protected_resources,
         )
-        from mcp_servers.extension_points import attached_agents, server_panels
+        from mcp_servers.extension_points import attached_agents, review_hooks, server_panels
 
         self._register_restorable_kinds()
         self._register_label_hooks()
@@ -51,6 +51,7 @@ class AgentsConfig(AppConfig):
         )
         readiness_parts.register(LazyFunction("agents.monitoring_gauges.probe_workers"))
         row_gauges.register(LazyFunction("agents.monitoring_gauges.build_row_gauges"))
+        review_hooks.register(LazyFunction("agents.approvals.services.request_approvals_again"))
         server_panels.register(LazyFunction("agents.admin.agents.build_agents_panel"))
         token_snippets.register(
             LazyFunction("agents.admin.client_config_snippets.build_token_snippets")

@@ -22,6 +22,7 @@ from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.notifications.notify import notify
 from mcp_servers.audit import record_server_change
+from mcp_servers.extension_points import review_hooks
 from mcp_servers.health import outages
 from mcp_servers.models import Definition, Server
 
@@ -192,6 +193,9 @@ def _pin_definitions(server: Server, digests: Mapping[UUID, str], by: str) -> li
         )
     pinned = rows.filter(pk__in=digests, pinned_at=pinned_at, pinned_by=by)
     pinned_keys = set(pinned.values_list("pk", flat=True))
+    if pinned_keys:
+        for hook in review_hooks:
+            hook(server)
     return [pk for pk in digests if pk in pinned_keys]
 
 

@@ -22,6 +22,10 @@ def build_registered_panels(page: Any) -> Iterator[Panel]:
             yield panel
 
 
+# Called in the transaction that approved definitions of a server.
+review_hooks: ExtensionList[Callable[[Server], object]] = ExtensionList()
+
+
 @dataclass(frozen=True, slots=True)
 class AttachedAgent:
     """An agent (by slug) that a server is attached to, and what it may use of the server."""

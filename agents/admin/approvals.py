@@ -25,12 +25,17 @@ from django.utils.translation import gettext_lazy as _
 from agents.access_requests import can_answer_access_requests
 from agents.admin.agents import READERS
 from agents.approvals.change_arguments import approve_with_changes
+from agents.approvals.changed_definitions import (
+    DEFINITION_KINDS,
+    find_changed_definitions,
+    is_reviewed,
+)
 from agents.approvals.details_for_approvers import (
     count_earlier_answers,
     list_matching_rules,
     list_preceding_steps,
 )
-from agents.approvals.services import is_own_call, resolve_approval
+from agents.approvals.services import filter_same_call, is_own_call, resolve_approval
 from agents.calls.parse_arguments import parse_arguments
 from agents.flow_labels.services import list_approval_label_sources
 from agents.models import AccessRequest, Approval
@@ -70,13 +75,6 @@ MAX_ACCESS_REQUESTS = 5  # shown above the pending calls
 SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
 TABS = {"pending": _("Pending"), "answered": _("Answered")}
 TAB_QUERIES = {"pending": "", "answered": "?tab=answered"}
-DEFINITION_KINDS = {
-    "tools/call": (Definition.Kind.TOOL,),
-    "resources/read": (
-        *(Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE, Definition.Kind.SKILL),
-    ),
-    "prompts/get": (Definition.Kind.PROMPT,),
-}
 LABEL_TEXTS = {
     "private_data": _("private data"),
     "untrusted_content": _("untrusted content"),
@@ -258,6 +256,8 @@ class ApprovalAdmin(PersonRequestAdmin):
         principal.require(Action.APPROVE_CALLS)
         pending = list(queryset.pending()[: MAX_ANSWERED + 1])
         has_more, pending = len(pending) > MAX_ANSWERED, pending[:MAX_ANSWERED]
+        outdated = find_changed_definitions(pending) if answer == "approve" else {}
+        pending = [approval for approval in pending if approval.pk not in outdated]
         if pending and "confirmed" not in request.POST:
             return render_screen(
                 request,
@@ -273,11 +273,16 @@ class ApprovalAdmin(PersonRequestAdmin):
         message = request.POST.get("message", "").strip()
         answered, skipped = _answer_all(principal, pending, answer, message)
         text = _t("Calls denied: %(n)s.") if answer == "deny" else _t("Calls approved: %(n)s.")
-        messages.success(request, text % {"n": format_number(answered)})
+        skipped += len(outdated)
+        if answered or not skipped:
+            messages.success(request, text % {"n": format_number(answered)})
         if skipped:
             messages.warning(
                 request,
-                _t("Not answered: %(n)s. They were answered meanwhile, or you requested them.")
+                _t(
+                    "Not answered: %(n)s. They were answered meanwhile, you requested them, or their"
+                    " definitions changed."
+                )
                 % {"n": format_number(skipped)},
             )
         return None
@@ -309,7 +314,7 @@ def _answer_all(
         try:
             resolve_approval(principal, approval, answer, message)
         except (Conflict, Forbidden):
-            skipped += 1  # answered or expired in the meantime, or an own call
+            skipped += 1  # answered or expired meanwhile, an own call, or for another definition
         else:
             answered += 1
     return answered, skipped
@@ -335,13 +340,15 @@ class InboxItem:
     approval: Approval
     state: str
     is_urgent: bool
+    is_outdated: bool  # the definition changed, so that it can't be approved
     minutes_left: int
     marks: list[LabelMark]
 
 
 def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> dict[str, Any]:
-    """Return the context of the list (two queries); `total` calls are on all of its pages."""
+    """Return the context of the list (three queries); `total` calls are on all of its pages."""
     now, definitions = timezone.now(), _load_definitions(approvals)
+    changed = find_changed_definitions(approvals)
     keys = [(approval.server_id, approval.own_name) for approval in approvals]
     return {
         "items": [
@@ -349,6 +356,7 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
                 approval,
                 approval.get_state_at(now),
                 is_urgent=is_urgent(approval, now),
+                is_outdated=approval.pk in changed and approval.is_answerable(now),
                 minutes_left=math.ceil((approval.expires_at - now).total_seconds() / 60),
                 marks=_list_marks(approval, definitions.get(key)),
             )
@@ -415,6 +423,7 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
         "own": is_own_call(principal, approval),
         "approvers": capfirst(localize_names(format_allowed_roles((Action.APPROVE_CALLS,)))),
         "needs_second_person": approval.organization.four_eyes,
+        **_describe_change(approval),
         "declared": find_definition(approval),
         "sources": [
             {"mark": FLOW_MARKS[source.label], "calls": source.calls}
@@ -428,6 +437,23 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
         "editable_arguments": format_arguments(approval),
         "size": size,
         "cut": size > MAX_SHOWN_LENGTH,
+    }
+
+
+def _describe_change(approval: Approval) -> dict[str, Any]:
+    """Return whether the definition changed so that the approval doesn't apply, and its successor.
+
+    At most two queries.
+    """
+    definition = find_changed_definitions([approval]).get(approval.pk)
+    replaced_by = None
+    if approval.state == Approval.State.WITHDRAWN and approval.definition_digest:
+        later = filter_same_call(approval).filter(created_at__gt=approval.created_at)
+        replaced_by = later.order_by("created_at").first()
+    return {
+        "is_outdated": definition is not None and approval.is_answerable(timezone.now()),
+        "is_reviewed": definition is not None and is_reviewed(definition),
+        "replaced_by": replaced_by,
     }
 
 

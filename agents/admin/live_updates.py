@@ -18,6 +18,7 @@ from uuid import UUID
 from django.db.models import Count, Max
 
 from agents.admin.navigation import load_pending_counts
+from agents.approvals.changed_definitions import find_changed_definitions
 from agents.models import AccessRequest, Agent, Approval, ElicitationRequest, Session
 from agents.wakeups import build_pages_topic
 from bonobot.accounts.principals import Principal
@@ -51,7 +52,10 @@ def _read_counts(organization_id: UUID) -> str:
 
 def _read_approvals(organization_id: UUID) -> str:
     rows = Approval.objects.for_organization(organization_id).pending()
-    return _hash_rows(rows.order_by("-created_at").values_list("pk", flat=True)[:MAX_ROWS])
+    rows = rows.only("state", "server_id", "own_name", "definition_digest", "code", "method")
+    approvals = list(rows.order_by("-created_at")[:MAX_ROWS])
+    changed = find_changed_definitions(approvals)
+    return _hash_rows((row.pk, row.pk in changed) for row in approvals)
 
 
 def _read_elicitations(organization_id: UUID) -> str:

@@ -19,6 +19,7 @@ from agents.admin.approvals import (
 )
 from agents.admin.audit_entries import AnsweredApproval, CoveringApproval, load_approvals
 from agents.admin.elicitations import ElicitationForm, build_form
+from agents.approvals.changed_definitions import find_changed_definitions, is_reviewed
 from agents.approvals.services import is_own_call
 from agents.budgets.services import BudgetUse, list_session_budget_use
 from agents.elicitations.services import can_answer
@@ -31,6 +32,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
+from mcp_servers.models import Definition
 
 STEPS_SHOWN = 500
 TOOLS_SHOWN = 12
@@ -65,6 +67,8 @@ class StepRow:
     covering_approval: CoveringApproval | None = None
     # A message that was sent while the agent worked on an earlier one.
     is_interjection: bool = False
+    # The current definition, if it changed so that the approval no longer applies.
+    changed_definition: Definition | None = None
 
     @property
     def elicitation_form(self) -> ElicitationForm | None:
@@ -81,6 +85,7 @@ class StepRow:
     def version(self) -> str:
         """Return a key that identifies the displayed state of the step."""
         suffix = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
+        suffix += "-changed" if self.changed_definition else ""
         suffix += "-put" if self.elicitation else ""
         length = sum(len(str(self.step.payload.get(name, ""))) for name in TEXT_FIELDS)
         return f"{self.step.state}-{length}{suffix}"
@@ -89,6 +94,11 @@ class StepRow:
     def answerable(self) -> bool:
         """Return whether the call waits for an answer that can still be given."""
         return self.approval is not None and self.approval.is_answerable(timezone.now())
+
+    @property
+    def is_reviewed(self) -> bool:
+        """Return whether the changed definition is approved."""
+        return self.changed_definition is not None and is_reviewed(self.changed_definition)
 
     @property
     def version_number(self) -> int:
@@ -244,7 +254,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     """Return a session's steps after `after` with their audit rows (three queries).
 
     Calls that needed approval are loaded with the answers (at most two more), waiting calls with
-    their approvals (two more) and elicitation requests (one more),
+    their approvals (three more) and elicitation requests (one more),
     and calls that weren't made with the names of their tools (one more); if there are more steps
     than one page, replacements by later messages are loaded, too. If the first step is a message,
     the step before it is loaded (one more).
@@ -255,6 +265,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     audit_rows: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
     answers = load_approvals(session.organization_id, audit_rows.values())
     approvals = _load_pending_approvals(session, steps)
+    changed = find_changed_definitions(approvals.values())
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
     elicitations = _find_waiting_forms(session, steps, principal)
     tools = _load_tool_names(
@@ -280,6 +291,9 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             own_call,
             is_superseded(shown_step.seq, replacements),
             *versions.get(shown_step.seq, ((), None)),
+            changed_definition=changed.get(approvals[shown_step.pk].pk)
+            if shown_step.pk in approvals
+            else None,
             elicitation=elicitations.get(shown_step.pk),
             tool=tools.get(shown_step.payload.get("name")),
             repeats_error=_repeats_error(session, steps, shown_step),

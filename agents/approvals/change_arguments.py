@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents.approvals.services import resolve_approval
+from agents.approvals.services import require_same_definition, resolve_approval
 from agents.models import Approval, Step
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -76,6 +76,7 @@ def approve_with_changes(
             field="arguments",
             remedy="Approve or deny it, or ask its caller to change it.",
         )
+    require_same_definition(approval)
     step = _find_waiting_step(approval)
     changed = _restore_secrets(arguments, step.payload["arguments"], approval.arguments)
     if changed == step.payload["arguments"]:

@@ -11,8 +11,15 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from agents.approvals.canceled_calls import Cancellation, record_canceled_call
+from agents.approvals.changed_definitions import (
+    DEFINITION_CHANGED_CODE,
+    find_changed_definitions,
+    has_changed_definition,
+    is_reviewed,
+)
 from agents.flow_labels.session_labels import label_session
 from agents.models import Approval, Session, SessionApproval
+from agents.models.approvals import INTERRUPTED_CODE
 from agents.wakeups import notify_of_answer, wake_pages, wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
@@ -29,6 +36,7 @@ from bonobot.ledger.audit.admin_changes import (
 from bonobot.ledger.models import ApprovalCell
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
+from mcp_servers.models import Server
 
 Answer = Literal["approve", "approve_session", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "approve_session", "deny")
@@ -54,11 +62,13 @@ def resolve_approval(
     `is_changed` records that a person changed the arguments.
 
     Raises `Forbidden` (missing role, or `own_call` if the organization requires a second person),
-    `Conflict` (`already_answered`, `approval_expired`) or `InvalidInput`.
+    `Conflict` (`already_answered`, `approval_expired`, `definition_changed`) or `InvalidInput`.
     """
     principal.require(Action.APPROVE_CALLS)
     _check_answer(principal, approval, answer, message)
     is_approved = answer != "deny"
+    if is_approved:
+        require_same_definition(approval)
     if message and approval.session is not None:
         label_session(principal, approval.session)  # before the change: see its lock order
     with record_change(
@@ -82,6 +92,19 @@ def resolve_approval(
             _create_session_approval(principal, approval)
         _wake_waiting_calls(approval)
     return Approval.objects.get(pk=approval.pk)
+
+
+def require_same_definition(approval: Approval) -> None:
+    """Raise `Conflict` (`definition_changed`) if a pending approval no longer applies."""
+    if has_changed_definition(approval):
+        raise Conflict(
+            format_message(
+                "The definition of {name} changed after this approval was requested.",
+                name=approval.own_name,
+            ),
+            code=DEFINITION_CHANGED_CODE,
+            remedy="Review the definition, or deny the call.",
+        )
 
 
 def revoke_session_approval(principal: Principal, grant: SessionApproval) -> None:
@@ -259,6 +282,18 @@ def build_approval_topic(approval_id: UUID) -> str:
     return f"approval:{approval_id}"
 
 
+def request_approvals_again(server: Server) -> None:
+    """Let calls request new approvals after the changed definitions they wait for were approved.
+
+    Each call is decided again, which replaces its approval; see `create_approval`.
+    """
+    approvals = list(Approval.objects.pending().filter(server_id=server.pk))
+    changed = find_changed_definitions(approvals)
+    for approval in approvals:
+        if approval.pk in changed and is_reviewed(changed[approval.pk]):
+            _wake_waiting_calls(approval)
+
+
 def _wake_waiting_calls(approval: Approval) -> None:
     """Wake what waits for the approval's end: a session, or a process with the call."""
     wake_listeners(build_approval_topic(approval.pk))
@@ -294,11 +329,15 @@ def build_requester_fields(session: Session) -> dict[str, str]:
 
 
 def create_approval(approval: Approval) -> Approval:
-    """Save an approval and notify approvers; concurrent identical requests share one."""
+    """Save an approval and notify approvers; concurrent identical requests share one.
+
+    It replaces the pending ones of the same call for other definitions.
+    """
     approval.expires_at = calculate_expiry(approval.organization_id)
     try:
         with transaction.atomic():
             approval.save(force_insert=True)
+            _withdraw_replaced(approval)
             notify_approvers(approval)
             wake_pages(approval.organization_id)
     except IntegrityError:
@@ -312,6 +351,39 @@ def create_approval(approval: Approval) -> Approval:
             return create_approval(approval)
         return pending_approvals.get()
     return approval
+
+
+def filter_same_call(approval: Approval) -> QuerySet[Approval]:
+    """Return the approvals of the same call, by the same caller, for other definitions."""
+    rows: QuerySet[Approval] = Approval.objects.filter(
+        organization_id=approval.organization_id,
+        agent_id=approval.agent_id,
+        session_id=approval.session_id,
+        server_id=approval.server_id,
+        own_name=approval.own_name,
+        method=approval.method,
+        arguments_digest=approval.arguments_digest,
+        requested_by_kind=approval.requested_by_kind,
+        requested_by_id=approval.requested_by_id,
+    )
+    others = rows.exclude(definition_digest=approval.definition_digest)
+    return others.exclude(code=INTERRUPTED_CODE)
+
+
+def _withdraw_replaced(approval: Approval) -> None:
+    if not approval.definition_digest:
+        return
+    for replaced in filter_same_call(approval).filter(state=Approval.State.WAITING):
+        with record_change(
+            **describe_row("approval", replaced, replaced.call_title),
+            event=ANSWER_EVENT,
+            actor=SYSTEM,
+            action="approval_request_canceled",
+            details={"call_id": str(replaced.call_id), "replaced_by": str(approval.pk)},
+            governed=False,
+        ):
+            still_pending = Approval.objects.filter(pk=replaced.pk, state=Approval.State.WAITING)
+            still_pending.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
 
 
 def notify_approvers(approval: Approval) -> None:

@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from agents.approvals.changed_definitions import can_be_requested_again
 from agents.approvals.services import withdraw_approval
 from agents.calls.incomplete_results import get_earlier_call_ids
 from agents.calls.require_approval import build_refusal
@@ -162,13 +163,14 @@ def delete_expired() -> int:
 
 
 def _advance_call(row: DeferredCall) -> None:
-    """Advance a waiting call whose approval was answered or has expired."""
+    """Advance a waiting call whose approval was answered, has expired, or is requested again."""
     waiting_rows = DeferredCall.objects.filter(
         pk=row.pk, state=State.WAITING, approval=row.approval
     )
-    if row.approval.is_answerable(timezone.now()):
+    is_pending = row.approval.is_answerable(timezone.now())
+    if is_pending and not can_be_requested_again(row.approval):
         return
-    refusal = build_refusal(row.approval)
+    refusal = None if is_pending else build_refusal(row.approval)
     if refusal is None:
         waiting_rows.update(state=State.READY, updated_at=timezone.now())
     else:

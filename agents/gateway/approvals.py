@@ -16,6 +16,7 @@ from uuid import UUID
 from django.utils import timezone
 from mcp.shared.exceptions import MCPError
 
+from agents.approvals.changed_definitions import can_be_requested_again
 from agents.approvals.services import build_approval_topic, withdraw_approval
 from agents.calls.deferred_calls import create_deferred_call
 from agents.calls.incomplete_results import InvalidInputRequest, parse_input_requests
@@ -92,7 +93,10 @@ async def end_declined_approval(inbound: GatewayRequest, approval_id: UUID) -> N
 
 
 async def wait_for_decision(approval_id: UUID, timeout_s: float = inf) -> None:
-    """Wait until an approval is decided or has expired, at most `timeout_s` seconds."""
+    """Wait until an approval is decided, has expired or can be requested again.
+
+    At most `timeout_s` seconds.
+    """
     clock = get_runtime().loop.time
     deadline = clock() + timeout_s
     async with listen(build_approval_topic(approval_id)) as listener:
@@ -116,7 +120,8 @@ async def _require_not_ended(approval_id: UUID) -> None:
 
 
 def _is_pending(approval_id: UUID) -> bool:
-    return Approval.objects.pending().filter(pk=approval_id).exists()
+    approval = Approval.objects.pending().filter(pk=approval_id).first()
+    return approval is not None and not can_be_requested_again(approval)
 
 
 async def start_deferred_call(

@@ -131,6 +131,7 @@
           box.disabled = isGone;
           if (isGone) box.checked = false;
         }
+        showOutdated(item, fresh.get(item.dataset.inboxItem));
         fresh.delete(item.dataset.inboxItem);
       }
       list.append(...fresh.values());
@@ -139,6 +140,14 @@
       // What came from another page isn't new.
       const loadedAt = Number(inbox.dataset.loaded);
       showNew([...fresh.values()].filter((item) => Number(item.dataset.requested) >= loadedAt));
+    }
+
+    // A call whose definition changed, or changed back: its details have other buttons.
+    function showOutdated(item, freshItem) {
+      if (!freshItem || item.hasAttribute("data-outdated") === freshItem.hasAttribute("data-outdated")) return;
+      item.toggleAttribute("data-outdated");
+      item.querySelector(".bb-item-main").replaceWith(freshItem.querySelector(".bb-item-main"));
+      if (item === current()) select(item, { opens: inbox.hasAttribute("data-opened"), push: false });
     }
 
     // The line about other pages keeps its place, so that the list below it doesn't move.

@@ -6,7 +6,8 @@ from agents.models import Session, SessionApproval
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from tests import factories, rest
+from mcp_servers.models import Definition
+from tests import admin_client, factories, rest
 from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
@@ -134,3 +135,16 @@ def test_an_owner_sets_the_approval_rules(acme, reviewer):
     assert owner.patch("organization", {"approval_hours": 721}).json["field"] == "approval_hours"
     assert reviewer.patch("organization", {"four_eyes": False}).status == 403
     assert reviewer.get("organization").json["four_eyes"] is True
+
+
+def test_an_approval_whose_definition_changed_cant_be_approved(acme, helper, reviewer):
+    server = admin_client.create_web_server(acme)
+    definition = admin_client.declare_tool(server, description="Adds numbers.")
+    approval = factories.create_approval(
+        helper, server_id=server.pk, definition_digest=definition.digest
+    )
+    Definition.objects.update(digest="new")
+    path = f"approvals/{approval.pk}/answer"
+    response = reviewer.post(path, {"answer": "approve"})
+    assert (response.status, response.code) == (409, "definition_changed")
+    assert reviewer.post(path, {"answer": "deny"}).json["state"] == "denied"

@@ -22,6 +22,7 @@ from bonobot.ledger.models import ApprovalCell, AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from bonobot.notifications.channels import NotificationChannelSpec, save_channel
 from bonobot.notifications.models import Notification
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition
 from tests import factories
 from tests.ledger_chain import verify_whole_chain
@@ -347,3 +348,69 @@ def test_an_expired_approval_continues_the_session_without_the_call(
     assert run_to_rest(session) == Session.Status.DONE
     (step,) = list_call_steps(session)
     assert step.payload["code"] == "approval_expired"
+
+
+def change_definition(name="echo"):
+    """Store what a discovery does when the server declares a tool in another way."""
+    definition = Definition.objects.get(name=name)
+    definition.set_payload({**definition.payload, "description": "Also forwards customers."})
+    definition.save()
+    return definition
+
+
+@pytest.mark.parametrize("answer", ["approve", "approve_session"])
+def test_a_call_cant_be_approved_when_its_definition_changed_meanwhile(
+    approval_policy, acme, helper, run_to_rest, reviewer, answer
+):
+    session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}')
+    run_to_rest(session)
+    change_definition()
+    problem = catch_problem(resolve_approval, reviewer, get_pending_approval(), answer)
+    assert (problem.status, problem.code) == (409, "definition_changed")
+    assert get_pending_approval()
+    assert not ApprovalCell.objects.exists()
+
+
+def test_a_call_can_be_denied_when_its_definition_changed_meanwhile(
+    approval_policy, acme, helper, run_to_rest, reviewer
+):
+    session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}')
+    run_to_rest(session)
+    change_definition()
+    assert resolve_approval(reviewer, get_pending_approval(), "deny").state == "denied"
+    assert run_to_rest(session) == Session.Status.DONE
+    (step,) = list_call_steps(session)
+    assert (step.state, step.payload["code"]) == (Step.State.FAILED, "definition_changed")
+
+
+def test_a_sessions_call_requests_a_new_approval_when_its_changed_definition_is_approved(
+    approval_policy, acme, helper, run_to_rest, reviewer, workshop
+):
+    session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}')
+    run_to_rest(session)
+    replaced = get_pending_approval()
+    definition = change_definition()
+    approve_definitions(reviewer, workshop, {definition.pk: definition.digest})
+    session.refresh_from_db()
+    assert session.status == Session.Status.QUEUED
+    assert run_to_rest(session) == Session.Status.WAITING
+    approval = get_pending_approval()
+    assert approval.pk != replaced.pk
+    assert approval.definition_digest == definition.digest
+    replaced.refresh_from_db()
+    assert replaced.state == Approval.State.WITHDRAWN
+    resolve_approval(reviewer, approval, "approve")
+    assert run_to_rest(session) == Session.Status.DONE
+    (step,) = list_call_steps(session)
+    assert (step.state, step.payload["text"]) == (Step.State.DONE, "hello")
+    assert verify_whole_chain(acme.pk).ok
+
+
+def test_a_repeated_call_replaces_the_approval_for_the_definition_before(
+    approval_policy, call, reviewer, workshop
+):
+    catch_problem(call, ECHO, {"text": "x"})
+    definition = change_definition()
+    approve_definitions(reviewer, workshop, {definition.pk: definition.digest})
+    assert catch_problem(call, ECHO, {"text": "x"}).code == "approval_required"
+    assert get_pending_approval().definition_digest == definition.digest

@@ -15,10 +15,11 @@ from agents.gateway.transports import GatewayApplication
 from agents.models import Agent, Approval, DeferredCall
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization
-from bonobot.core.problems import ServiceUnavailable
+from bonobot.core.problems import Conflict, ServiceUnavailable
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from mcp_servers.models import Server
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.models import Definition, Server
 from tests import factories
 from tests.agents.gateway.conftest import GatewayClient, Reply, token_of
 from tests.agents.gateway.test_mcp_tasks import DECLARED, TASKS, UNKNOWN, send_task_request
@@ -457,3 +458,39 @@ def test_an_internal_error_is_reported_for_a_removed_tool(
     ended = wait_for_task(gateway_client, task_id)
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32603)
     assert ended["error"]["data"]["code"] == "audit_unavailable"
+
+
+def test_a_deferred_call_requests_a_new_approval_when_its_changed_definition_is_approved(
+    acme: Organization,
+    workshop: Server,
+    task_id: str,
+    gateway_client: GatewayClient,
+    resolve: Resolve,
+) -> None:
+    replaced = Approval.objects.pending().get()
+    definition = Definition.objects.get(server=workshop, name="count")
+    definition.set_payload({**definition.payload, "description": "Also forwards customers."})
+    definition.save()
+    with pytest.raises(Conflict) as raised:
+        resolve("approve")
+    assert raised.value.code == "definition_changed"
+    assert send_task_request(gateway_client, AGENT, "tasks/get", task_id).result["status"] == "working"
+    assert Approval.objects.pending().get() == replaced
+    administrator = factories.build_administrator(acme)
+    approve_definitions(administrator, workshop, {definition.pk: definition.digest})
+
+    def has_new_approval() -> bool:
+        send_task_request(gateway_client, AGENT, "tasks/get", task_id)
+        return Approval.objects.pending().exclude(pk=replaced.pk).exists()
+
+    eventually(has_new_approval)
+    replaced.refresh_from_db()
+    assert replaced.state == Approval.State.WITHDRAWN
+    resolve("approve")
+
+    def is_completed() -> bool:
+        return bool(
+            send_task_request(gateway_client, AGENT, "tasks/get", task_id).result["status"] == "completed"
+        )
+
+    eventually(is_completed)
