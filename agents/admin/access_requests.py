@@ -32,7 +32,12 @@ from agents.access_requests import (
     list_known_names,
 )
 from agents.admin.agents import READERS
-from agents.admin.approvals import MAX_ANSWERED, PartialNameFilter, PersonRequestAdmin
+from agents.admin.approvals import (
+    MAX_ANSWERED,
+    PartialNameFilter,
+    PersonRequestAdmin,
+    render_confirmation,
+)
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import (
     MAX_REASON_LENGTH,
@@ -193,9 +198,9 @@ class AccessRequestAdmin(PersonRequestAdmin):
     ) -> HttpResponseBase:
         principal = self.get_principal(request)
         approve, deny = _("Approve these requests"), _("Deny these requests")
-        return render_screen(
+        return render_confirmation(
             request,
-            "access_requests/confirm.html",
+            "access_requests",
             title=approve if answer == "approve" else deny,
             rows=[(row, describe_effect(principal, row)) for row in access_requests],
             answer=answer,

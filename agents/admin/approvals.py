@@ -91,6 +91,15 @@ EDIT_REMEDY = format_message("Correct the JSON, or approve the call without chan
 URGENT = timedelta(minutes=15)
 
 
+def render_confirmation(
+    request: HttpRequest, folder: str, *, title: Any, **context: Any
+) -> HttpResponseBase:
+    """Ask before several answers: in a dialog of the list, or without a script on a page."""
+    if FRAGMENT_HEADER in request.headers:
+        return render_fragment(request, f"{folder}/confirm_form.html", title=title, **context)
+    return render_screen(request, f"{folder}/confirm.html", title=title, **context)
+
+
 class PartialNameFilter(FieldTextFilter):
     """A filter by a part of a name."""
 
@@ -259,9 +268,9 @@ class ApprovalAdmin(PersonRequestAdmin):
         outdated = find_changed_definitions(pending) if answer == "approve" else {}
         pending = [approval for approval in pending if approval.pk not in outdated]
         if pending and "confirmed" not in request.POST:
-            return render_screen(
+            return render_confirmation(
                 request,
-                "approvals/confirm.html",
+                "approvals",
                 title=_("Deny these calls") if answer == "deny" else _("Approve these calls"),
                 approvals=pending,
                 has_more=has_more,

@@ -638,3 +638,17 @@ def test_approving_many_calls_skips_those_whose_definition_changed(
     assert "Calls approved: 1." in get_messages(reviewer)
     assert "Not answered: 1." in get_messages(reviewer)
     assert list(Approval.objects.pending()) == [outdated]
+
+
+def test_a_script_gets_the_confirmation_of_many_answers_for_a_dialog(
+    approval: Approval, reviewer: admin_client.AdminClient
+) -> None:
+    selection = {"action": "approve_chosen", "_selected_action": [str(approval.pk)]}
+    url = admin_client.build_url(LIST)
+    response = reviewer.client.post(f"{url}?q=add", selection, headers={"Bonobot-Fragment": "1"})
+    fragment = response.content.decode()
+    assert fragment.lstrip().startswith("<h2 id=")
+    assert "Approve call" in fragment
+    assert f'action="{url}?q=add"' in fragment
+    assert "<html" not in fragment
+    assert Approval.objects.pending().exists()

@@ -1,0 +1,41 @@
+// Answers that are confirmed in a dialog of their list: forms with data-confirms. Without this script, the same
+// form is a page.
+"use strict";
+
+(() => {
+  const { fetchFragment, parseHtml } = bonobotFragments;
+
+  function openDialog(fragment) {
+    const dialog = document.createElement("dialog");
+    dialog.className = "bb bb-rule-dialog bb-answer-dialog";
+    dialog.setAttribute("aria-labelledby", "confirm-title");
+    dialog.append(fragment);
+    dialog.addEventListener("close", () => dialog.remove());
+    dialog.addEventListener("click", (event) => {
+      if (!event.target.closest("[data-close-dialog]")) return;
+      event.preventDefault();
+      dialog.close();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  // The confirmed form is sent as on the page, which leads back to the list with the result.
+  async function confirm(event) {
+    const form = event.target.closest("form[data-confirms]");
+    if (!form || form.dataset.sent === "page") return;
+    event.preventDefault();
+    if (form.dataset.sent) return;
+    form.dataset.sent = "dialog";
+    const { submitter } = event;
+    const body = new URLSearchParams(new FormData(form, submitter));
+    const answer = await fetchFragment(form.getAttribute("action"), { method: "POST", body }).catch(() => null);
+    const fragment = answer?.ok ? parseHtml(await answer.text()) : null;
+    delete form.dataset.sent;
+    if (fragment?.querySelector("#confirm-title")) return openDialog(fragment);
+    form.dataset.sent = "page"; // what the page says about it
+    form.requestSubmit(submitter);
+  }
+
+  document.addEventListener("submit", confirm);
+})();
