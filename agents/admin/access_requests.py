@@ -7,12 +7,15 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import BooleanField, ExpressionWrapper, Q, Value
+from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html_join
-from django.utils.safestring import mark_safe
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -39,6 +42,7 @@ from agents.admin.approvals import (
     render_confirmation,
 )
 from agents.models import AccessRequest, Agent
+from agents.models.approvals import WAITING
 from agents.models.access_requests import (
     MAX_REASON_LENGTH,
     MAX_TARGET_LENGTH,
@@ -128,8 +132,9 @@ class AccessRequestAdmin(PersonRequestAdmin):
     """The active organization's access requests; members see their own."""
 
     actions = ("approve_requests", "deny_requests")
-    list_display = ("target_name", "kind", "agent_name", "state_badge", "requester", "requested")
-    list_display_links = ("target_name",)
+    list_display = ("summary", "state_badge", "requested")
+    list_display_links = None
+    change_list_template = "admin/access_requests/list.html"
     list_filter = (
         ("state", MultipleChoicesDropdownFilter),
         ("kind", MultipleChoicesDropdownFilter),
@@ -144,8 +149,35 @@ class AccessRequestAdmin(PersonRequestAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> AccessRequestQuerySet:
-        """Return the requests that the person may read."""
-        return AccessRequest.objects.visible_to(self.get_principal(request)).select_related("agent")
+        """Return the requests that the person may read, with the answers that they may give."""
+        principal = self.get_principal(request)
+        rows = AccessRequest.objects.visible_to(principal).select_related("agent")
+        may_answer = can_answer_access_requests(principal)
+        own = {"requested_by_kind": principal.kind, "requested_by_id": principal.id}
+        others_only = may_answer and not principal.may(Action.MANAGE_AGENTS)
+        may_approve = ~Q(**own) if others_only else Q(Value(may_answer))
+        pending = Q(pk__in=AccessRequest.objects.filter(state=WAITING, expires_at__gt=Now()))
+        return rows.annotate(
+            may_approve=ExpressionWrapper(may_approve & pending, output_field=BooleanField()),
+            may_deny=ExpressionWrapper(Q(Value(may_answer)) & pending, output_field=BooleanField()),
+        )
+
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the columns: the answers only for those who can give them."""
+        answers = ("answers",) if self.has_answer_permission(request) else ()
+        return (*self.list_display, *answers)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show the list; a button of a row is the action for this row alone."""
+        name, _separator, pk = request.POST.get("row", "").partition(" ")
+        if pk:
+            posted = request.POST.copy()
+            posted["action"] = name
+            posted.setlist(ACTION_CHECKBOX_NAME, [pk])
+            request.POST = posted  # type: ignore[assignment]  # a copy, which may be changed
+        return super().changelist_view(request, extra_context)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the role can run agents, and so can request something for one."""
@@ -198,6 +230,8 @@ class AccessRequestAdmin(PersonRequestAdmin):
     ) -> HttpResponseBase:
         principal = self.get_principal(request)
         approve, deny = _("Approve these requests"), _("Deny these requests")
+        if len(access_requests) == 1:
+            approve, deny = _("Approve this request"), _("Deny this request")
         return render_confirmation(
             request,
             "access_requests",
@@ -209,12 +243,18 @@ class AccessRequestAdmin(PersonRequestAdmin):
         )
 
     @display(description=_("request"), ordering="target")
-    def target_name(self, access_request: AccessRequest) -> str:
-        return make_visible(access_request.target, 120)
+    def summary(self, access_request: AccessRequest) -> SafeString:
+        """Return what is requested, for which agent, by whom, and why."""
+        return render_to_string(
+            "admin/access_requests/summary.html", {"access_request": access_request}
+        )
 
-    @display(description=_("requested by"), ordering="requested_by")
-    def requester(self, access_request: AccessRequest) -> str:
-        return make_visible(access_request.requested_by, 60)
+    @display(description=_("answer"))
+    def answers(self, access_request: AccessRequest) -> SafeString:
+        """Return the buttons of a pending request."""
+        return render_to_string(
+            "admin/access_requests/answers.html", {"access_request": access_request}
+        )
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -160,3 +160,39 @@ def test_the_help_text_of_the_name_fits_what_is_requested(kind: str, text: str) 
     page = member.get("agents_accessrequest_add", kind=kind)
     assert f'<span data-shows="kind={kind}">{text}</span>' in page
     assert page.count('" hidden>') >= 2
+
+
+def test_each_pending_request_in_the_list_has_its_reason_and_answers() -> None:
+    acme = factories.create_organization()
+    factories.create_agent(acme, "helper")  # with the model that new agents use
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    address = "agents_accessrequest_changelist"
+    for name in ("Support", "Sales"):
+        member.post("agents_accessrequest_add", kind="agent", target=name, reason=f"For {name}.")
+    ids = {row.target: str(row.pk) for row in AccessRequest.objects.all()}
+    page = reviewer.get(address)
+    for name, pk in ids.items():
+        assert f"<q>For {name}.</q>" in page
+        assert f'value="approve_requests {pk}"' in page
+        assert f'value="deny_requests {pk}"' in page
+    assert "_requests " not in member.get(address)
+    page = reviewer.post(address, row=f"deny_requests {ids['Sales']}")
+    assert "Deny this request?" in page
+    assert "For Sales." in page
+    assert "For Support." not in page
+    reviewer.post(address, action="approve_requests", _selected_action=ids["Support"], confirmed=1)
+    page = reviewer.get(address)
+    assert f'value="approve_requests {ids["Support"]}"' not in page
+    assert f'value="approve_requests {ids["Sales"]}"' in page
+
+
+def test_a_reviewers_own_request_has_no_approve_in_the_list() -> None:
+    acme = factories.create_organization()
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    member.post("agents_accessrequest_add", kind="agent", target="Mine", reason="For me.")
+    AccessRequest.objects.update(requested_by_id=str(reviewer.user.pk))  # a member until then
+    page = reviewer.get("agents_accessrequest_changelist")
+    assert "deny_requests" in page
+    assert 'value="approve_requests ' not in page
