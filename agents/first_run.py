@@ -79,6 +79,11 @@ class FirstRunProgress:
         return next((step for step in self.steps if not step.is_finished), None)
 
     @property
+    def has_skipped_steps(self) -> bool:
+        """Return whether a step was skipped and isn't done."""
+        return any(step.skipped and not step.done for step in self.steps)
+
+    @property
     def is_shown(self) -> bool:
         """Return whether the dashboard shows the checklist."""
         return self.next is not None and not self.closed

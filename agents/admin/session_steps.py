@@ -3,6 +3,7 @@
 Steps contain untrusted text of models and servers, which templates escape.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,15 @@ class StepRow:
             self.tool and self.tool.own_name,
         )
         return str(next(filter(None, names), self.step.payload.get("name", "")))
+
+    @property
+    def result_text(self) -> str:
+        """Return the result; a refusal names the tool as its call does, not as the model."""
+        payload = self.step.payload
+        text, listed_name = str(payload.get("text", "")), payload.get("name", "")
+        if "rule" not in payload or not listed_name:
+            return text
+        return re.sub(rf"(?<!\w){re.escape(listed_name)}(?!\w)", lambda _match: self.tool_name, text)
 
     @property
     def arguments(self) -> Any:

@@ -67,6 +67,23 @@ def test_a_skipped_step_is_skipped_for_all_and_can_be_undone(acme: Organization)
         set_step_skipped(factories.create_member(acme, Role.AUDITOR), "ask")
 
 
+def test_skipped_steps_are_named_only_if_there_are_any(acme: Organization) -> None:
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    administrator = factories.build_administrator(acme)
+    set_step_skipped(administrator, "connect")
+    set_step_skipped(administrator, "ask")
+    assert "All steps are done or skipped." in owner.get("first_run")
+    approve_definitions(administrator, _declare_server(acme))
+    create_call(acme)
+    assert "All steps are done." in owner.get("first_run")
+
+
+def _declare_server(organization: Organization) -> Server:
+    server = admin_client.create_web_server(organization)
+    admin_client.declare_tool(server)
+    return server
+
+
 def test_the_dashboard_shows_the_next_step_until_the_steps_are_hidden(acme: Organization) -> None:
     owner = admin_client.sign_in(acme, Role.OWNER)
     assert "Continue: Add a server" in admin_client.get_text(owner.get("index"))

@@ -177,6 +177,8 @@ def _render_result(name: str, call: Message, result: Message) -> str:
     text = result["text"].strip()
     if result["is_error"]:
         # Problems of our own have code spans, which are harmless.
+        # They name the tool as the model does; people know it by its own name.
+        text = text.replace(f"`{result['name']}`", name.partition(" on ")[0])
         reason = _escape_markup(text[:MAX_RESULT_LENGTH], keeps_code=True)
         return f"{prefix} failed: {reason or 'no reason was given.'}"
     if not text:

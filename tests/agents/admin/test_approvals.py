@@ -11,7 +11,16 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from agents.approvals.services import resolve_approval
-from agents.models import Agent, Approval, Session, SessionApproval, Step, ToolPolicy, ToolRule
+from agents.models import (
+    Agent,
+    Approval,
+    Session,
+    SessionApproval,
+    Step,
+    ToolName,
+    ToolPolicy,
+    ToolRule,
+)
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import ApprovalCell
@@ -652,3 +661,50 @@ def test_a_script_gets_the_confirmation_of_many_answers_for_a_dialog(
     assert f'action="{url}?q=add"' in fragment
     assert "<html" not in fragment
     assert Approval.objects.pending().exists()
+
+
+def test_who_answered_is_followed_by_a_comma(
+    approval: Approval, reviewer: admin_client.AdminClient
+) -> None:
+    reviewer.post(ANSWER, approval.pk, answer="approve")
+    note = reviewer.get(PAGE, approval.pk).partition("Approved by ")[2]
+    assert re.match(r"[^\s<]+, <", note)
+
+
+def test_a_rule_is_a_sentence_whose_id_is_its_tooltip(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    rule = "policy:allowlist:ask mcp:add"
+    session, approval = factories.create_waiting_session(helper, rule=rule)
+    for page in (
+        reviewer.get(PAGE, approval.pk),
+        reviewer.get("agents_session_change", session.pk),
+    ):
+        assert f'title="{rule}"' in page
+        assert f">{rule}<" not in page
+
+
+def test_a_refusal_in_the_chat_names_the_tool_as_its_call(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    session, _approval = factories.create_waiting_session(helper)
+    server = admin_client.create_web_server(helper.organization)
+    ToolName.objects.create(
+        organization=helper.organization,
+        agent=helper,
+        server=server,
+        name="mcp_web_add",
+        own_name="add",
+    )
+    payload = {
+        "name": "mcp_web_add",
+        "arguments": {"a": 1},
+        "text": "The definition of `mcp_web_add` changed, not that of `mcp_web_add_all`.",
+        "code": "definition_changed",
+        "rule": "definition_changed",
+    }
+    Step.objects.filter(session=session, kind=Step.Kind.CALL).update(
+        state=Step.State.FAILED, payload=payload
+    )
+    words = admin_client.get_text(reviewer.get("agents_session_change", session.pk))
+    assert "The definition of `add` changed, not that of `mcp_web_add_all`." in words
