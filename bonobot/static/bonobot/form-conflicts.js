@@ -88,5 +88,8 @@
       for (const note of [...notes.children]) moveNote(note, notes.closest("form"));
       notes.hidden = notes.children.length === 0;
     }
+    // Not behind the message, which is at the bottom.
+    const first = document.querySelector("[data-has-note] > .bb-conflict");
+    if (first && first.getBoundingClientRect().bottom > innerHeight / 2) first.scrollIntoView({ block: "center" });
   });
 })();

@@ -5,6 +5,9 @@
   const bar = document.querySelector("[data-save-bar][data-counts-fields]");
   const form = bar?.closest("form");
   if (!form) return;
+  const count = bar.querySelector("[data-change-count]");
+  // The page of a refused save has the changes as the stored values of its fields.
+  const unsavedText = bar.hasAttribute("data-idle") ? "" : count.textContent;
 
   function isChanged(element) {
     if (!element.name || element.type === "hidden") return false;
@@ -25,9 +28,9 @@
   function showChanges() {
     const names = [...form.elements].filter(isChanged).map(getName);
     const { countOne, countMany } = bar.dataset;
-    bar.toggleAttribute("data-idle", names.length === 0);
-    bar.querySelector("[data-change-count]").textContent =
-      names.length === 1 ? countOne : countMany.replace("{n}", names.length);
+    bar.toggleAttribute("data-idle", names.length === 0 && !unsavedText);
+    if (unsavedText) count.textContent = unsavedText;
+    else count.textContent = names.length === 1 ? countOne : countMany.replace("{n}", names.length);
     const list = bar.querySelector("[data-change-list]");
     list.textContent = [...new Set(names)].join(" · ");
     list.title = list.textContent;
