@@ -267,8 +267,8 @@ class BonobotAdminSite(AdminSite):
             "scripts": [
                 static(f"bonobot/{name}.js")
                 for name in (
-                    *("theme", "fragments", "lists", "forms", "form-conflicts", "copy", "navigation"),
-                    *("live", "drafts", "toasts", "option-filter", "tooltips"),
+                    *("theme", "fragments", "lists", "forms", "form-conflicts", "copy"),
+                    *("navigation", "live", "drafts", "toasts", "option-filter", "tooltips"),
                 )
             ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
