@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from itertools import product
+from urllib.parse import urlsplit
 
 import pytest
 from django.conf import settings
@@ -10,6 +11,7 @@ from playwright.sync_api import Browser, Dialog, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from agents.models import Agent, Budget
+from bonobot.accounts.admin_base.form_versions import parse_forms
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
@@ -289,6 +291,36 @@ def test_typed_text_is_restored_after_the_form_expired_and_not_after_it_was_save
     olga.goto("/admin/agents/budget/add/")
     expect(olga.get_by_label("Limit")).to_have_value("")
     assert Budget.objects.get().limit == 1200
+
+
+@pytest.mark.parametrize("width", [1440, 375], ids=["desktop", "phone"])
+def test_the_value_of_a_conflicting_edit_can_be_used_or_replaced(
+    olga: Page, acme: Organization, width: int
+) -> None:
+    helper = factories.create_agent(acme)
+    olga.set_viewport_size({"width": width, "height": 800})
+    olga.goto(admin_client.build_url("agents_agent_configuration", helper.pk))
+    description = olga.get_by_label("Description")
+    other = admin_client.sign_in(acme, Role.OPERATOR)
+    form = parse_forms(other.get("agents_agent_configuration", helper.pk), urlsplit(olga.url).path)
+    saved = {name: control.values for name, control in form[0].controls.items()}
+    other.post("agents_agent_configuration", helper.pk, **saved | {"description": "Theirs"})
+    description.fill("Mine")
+    olga.get_by_role("button", name="Save changes").click()
+
+    note = olga.locator(".bb-field .bb-conflict")
+    expect(note).to_contain_text("changed this to Theirs")
+    expect(note).to_be_in_viewport(ratio=1)
+    expect(description).to_have_value("Mine")
+    expect(description).to_have_accessible_description(re.compile("changed this to Theirs"))
+    note.get_by_role("button", name="Use this value").click()
+    expect(description).to_have_value("Theirs")
+    note.get_by_role("button", name="Use my value").click()
+    expect(description).to_have_value("Mine")
+    # The bar stays, though the fields are as the page showed them.
+    olga.get_by_role("button", name="Save changes").click()
+    expect(olga.locator(".bb-conflict")).to_have_count(0)
+    assert Agent.objects.get().description == "Mine"
 
 
 COVERED_BY_TOASTS = """() => {

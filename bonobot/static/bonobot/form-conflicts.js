@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const ROWS = ".bb-field, .form-row, .bb-pair, td";
+  const ROWS = ".bb-field, .form-row, .bb-pair, .bb-mode, td";
 
   function moveNote(note, form) {
     const name = note.dataset.fieldName;
@@ -11,18 +11,20 @@
     const row = controls.at(-1)?.closest(ROWS);
     // A page with marks of its own, such as the tools of an agent, shows the saved values itself.
     if (row?.closest("[data-conflict]:not([data-has-note])")) return note.remove();
-    if (!row) return;
-    row.dataset.conflict = "";
-    row.dataset.hasNote = "";
-    row.append(note);
-    note.querySelector(".bb-conflict-label").hidden = true;
+    // A note without a row, such as that of a stored secret, stays above the fields.
+    if (row) {
+      row.dataset.conflict = "";
+      row.dataset.hasNote = "";
+      row.append(note);
+      note.querySelector(".bb-conflict-label").hidden = true;
+    }
     note.id = `conflict-${name}`;
     for (const element of controls) {
       element.setAttribute("aria-describedby", `${element.getAttribute("aria-describedby") ?? ""} ${note.id}`.trim());
     }
     showTitles(note, controls);
-    setUpButton(note, controls);
-    const fold = row.closest("details");
+    if (controls.length) setUpButton(note, controls);
+    const fold = row?.closest("details");
     if (fold) fold.open = true;
   }
 
