@@ -2,6 +2,7 @@
 
 from mcp_servers.admin import (
     add_by_url,
+    approve_all_definitions,
     definitions,
     health,
     launchers,
@@ -15,6 +16,7 @@ from mcp_servers.admin import (
 
 __all__ = [
     "add_by_url",
+    "approve_all_definitions",
     "definitions",
     "health",
     "launchers",

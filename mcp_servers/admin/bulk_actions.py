@@ -31,6 +31,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
+from mcp_servers.admin.risk_groups import RiskGroup, group_by_risk
 from mcp_servers.bulk_jobs import (
     REQUIRED_ACTIONS,
     UNFINISHED_STATES,
@@ -41,6 +42,7 @@ from mcp_servers.bulk_jobs import (
     start_bulk_job,
 )
 from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.flow_labels.effective_labels import load_label_context
 from mcp_servers.models import BulkJob, BulkJobItem, Server
 
 # Up to this many servers are handled within the request; a worker handles more.
@@ -127,10 +129,14 @@ def _restore_servers(request: HttpRequest, deletions: Sequence[Deletion]) -> Non
 
 @dataclass(frozen=True)
 class ServerImpact:
-    """A server and the rows affected with it: (title, count, first names)."""
+    """A server and the rows affected with it: (title, count, first names).
+
+    `groups` has the affected definitions by risk.
+    """
 
     server: Server
     rows: tuple[tuple[str, int, tuple[str, ...]], ...]
+    groups: Sequence[RiskGroup] = ()
 
 
 def collect_impact(server: Server) -> ServerImpact:
@@ -271,10 +277,13 @@ def _warn_about_findings(request: HttpRequest, server: Server) -> None:
 
 
 def _build_approval_impact(server: Server, digests: dict[UUID, str]) -> ServerImpact:
-    rows = server.definitions.filter(pk__in=digests).order_by("kind", "name")[:MAX_NAMES_SHOWN]
-    names = tuple(make_visible(str(row), 120) for row in rows)
+    rows = server.definitions.filter(pk__in=digests).order_by("kind", "name").only_call_fields()
     title = _n("definition", "definitions", len(digests))
-    return ServerImpact(server, ((title, len(digests), names),) if digests else ())
+    return ServerImpact(
+        server,
+        ((title, len(digests), ()),) if digests else (),
+        group_by_risk(rows, load_label_context(server)),
+    )
 
 
 def _collect_named_impact(server: Server) -> ServerImpact:

@@ -34,6 +34,12 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.syntax_highlighting import diff_json
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
+from mcp_servers.admin.risk_groups import (
+    OTHER_GROUP,
+    OTHER_HEADING,
+    RISK_GROUPS,
+    find_risk_group,
+)
 from mcp_servers.admin.servers import KINDS_OF_PAGES, ServerAdmin
 from mcp_servers.definition_reviews import (
     approve_definitions,
@@ -45,7 +51,6 @@ from mcp_servers.definition_reviews import (
 from mcp_servers.flow_labels import LABEL_BITS, FlowLabel
 from mcp_servers.flow_labels.effective_labels import (
     LABEL_NAMES,
-    get_effective_labels,
     load_label_context,
     set_labels,
     suggest_labels,
@@ -92,13 +97,7 @@ STATES = (
 )
 # The groups of tools; a server with more tools than `MAX_GROUPED` has them by name.
 MAX_GROUPED = 1_000
-RISK_GROUPS = (
-    (ToolRisk.DESTRUCTIVE, "delete", "bad", _("Destructive")),
-    (ToolRisk.EXTERNAL, "north_east", "warn", _("External effect")),
-    (ToolRisk.OTHER, "edit", "plain", _("Other")),
-    (ToolRisk.READ_ONLY, "visibility", "good", _("Read-only")),
-)
-REVIEW_GROUP, OTHER_GROUP = "review", "definitions"
+REVIEW_GROUP = "review"
 RISKS = tuple(risk for risk, *_words in RISK_GROUPS)
 # The tool's own annotations. They are shown only; no decision uses them.
 HINTS = (
@@ -391,12 +390,10 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
     server: Server = visit.object
     query = visit.request.GET
     kind, state, text = query.get("kind", ""), query.get("state", ""), query.get("q", "").strip()
+    kinds = select_kinds(visit.page, kind, kinds)
     kind_filters = KIND_FILTERS.get(visit.page, ())
-    kinds = next(
-        (filter_kinds for slug, _title, filter_kinds in kind_filters if slug == kind), kinds
-    )
     label_context = load_label_context(server)
-    definitions = _filter_definitions(server, kinds, state, text)
+    definitions = filter_definitions(server, kinds, state, text)
     groups_by_id = _group_definitions(definitions, label_context)
     ids: Any = list(groups_by_id) or definitions.values_list("pk", flat=True)
     page = Paginator(ids, PAGE_SIZE).get_page(query.get("page"))
@@ -422,6 +419,12 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
     )
+
+
+def select_kinds(page: str, kind: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds of a page's filter, or all `kinds` of the page without one."""
+    filters = KIND_FILTERS.get(page, ())
+    return next((filter_kinds for slug, _title, filter_kinds in filters if slug == kind), kinds)
 
 
 def _count_pending(definitions: DefinitionQuerySet) -> dict[str, int]:
@@ -450,9 +453,7 @@ def _group_definitions(definitions: Any, label_context: LabelContext) -> dict[UU
 def _find_group(row: Definition, label_context: LabelContext) -> str:
     if row.state in (Definition.State.PENDING, Definition.State.CHANGED):
         return REVIEW_GROUP
-    if row.kind != Definition.Kind.TOOL:
-        return OTHER_GROUP
-    return find_tool_risk(get_effective_labels(row, label_context), row.payload)
+    return find_risk_group(row, label_context)
 
 
 def _build_groups(
@@ -473,7 +474,7 @@ def _build_groups(
     headings = (
         (REVIEW_GROUP, "fact_check", "trust", _("To review")),
         *RISK_GROUPS,
-        (OTHER_GROUP, "description", "plain", _("Resources and prompts")),
+        OTHER_HEADING,
     )
     groups = (
         DefinitionGroup(
@@ -486,7 +487,7 @@ def _build_groups(
     return [group for group in groups if group.items]
 
 
-def _filter_definitions(server: Server, kinds: tuple[str, ...], state: str, text: str) -> Any:
+def filter_definitions(server: Server, kinds: tuple[str, ...], state: str, text: str) -> Any:
     definitions = server.definitions.filter(kind__in=kinds).order_by(TOOLS_FIRST, "kind", "name")
     apply_state = {
         "waiting": definitions.awaiting_review,

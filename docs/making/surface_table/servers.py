@@ -77,7 +77,7 @@ AREA = Area(
         ),
         Feature(
             "Approve, reject, enable, or disable definitions",
-            admin="server.tools server!approve_chosen",
+            admin="server.tools server.approve_all server!approve_chosen",
             rest=(
                 "approve_definitions approve_definition reject_definition "
                 "revoke_definition_approval update_definition"

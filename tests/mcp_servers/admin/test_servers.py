@@ -238,7 +238,8 @@ def test_all_pending_definitions_of_selected_servers_are_approved(
     server = admin_client.create_web_server(acme)
     admin_client.declare_tool(server, "forecast")
     page = run_action(browser, "approve_chosen", server)
-    assert "forecast" in admin_client.get_text(page)
+    assert "1 definition" in admin_client.get_text(page)
+    assert re.search(r"(Other|External effect) 1 forecast", admin_client.get_text(page))
     assert not Definition.objects.callable().exists()
     run_action(browser, "approve_chosen", server, confirmed=get_confirmation_digest(page))
     assert Definition.objects.callable().count() == 1
