@@ -112,6 +112,7 @@ async def run_session(lease: SessionLease) -> None:
     try:
         context = await in_transaction(load_run_context, lease)
         if context is None:
+            lease.state.is_canceled = True  # a signal must not interrupt the recording
             await cancel_run(lease)
             return
         recovered = await recover_calls(lease, context.agent.pk)

@@ -49,7 +49,7 @@ ORGANIZATION_AREA = Area(
         ),
         Feature(
             "List and restore recently deleted objects",
-            admin="deletion.list deletion.restore",
+            admin="deletion.list deletion.restore deletion!restore_chosen",
             rest="list_deletions restore_deletion",
             cli="org deletions, org restore",
         ),

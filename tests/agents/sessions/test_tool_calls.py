@@ -1,5 +1,6 @@
 """Input requests of servers in sessions: people answer, and any process continues the call."""
 
+import asyncio
 import json
 import re
 from datetime import timedelta
@@ -16,7 +17,7 @@ from agents.elicitations.services import answer_request
 from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server
-from agents.sessions import leases
+from agents.sessions import leases, recovery
 from agents.sessions import services as sessions
 from agents.sessions.mcp_host import SessionHost
 from agents.sessions.tool_calls import (
@@ -244,6 +245,26 @@ def test_a_canceled_session_withdraws_its_elicitation_request(
     assert ElicitationRequest.objects.get().state == ElicitationRequest.State.WITHDRAWN
     assert get_call(session).payload["code"] == "unfinished"
     assert pending_calls.list_open_calls(session.pk) == []
+
+
+def test_a_signal_to_cancel_doesnt_interrupt_the_recording_of_the_cancellation(
+    register_asker, run_tool, runner, administrator, monkeypatch
+):
+    register_asker("modern")
+    session = run_tool("script", rounds=[build_round(FORM)])
+    original = recovery.cancel_pending_call
+
+    async def close_call_and_signal(lease, step):
+        is_closed = await original(lease, step)
+        await runner._cancel_requested_sessions()
+        await asyncio.sleep(0)
+        return is_closed
+
+    monkeypatch.setattr(recovery, "cancel_pending_call", close_call_and_signal)
+    sessions.cancel_session(administrator, session)
+    run_session(session, runner)
+    assert session.status == Session.Status.CANCELLED
+    assert get_call(session).payload["code"] == "unfinished"
 
 
 def test_the_other_requests_of_a_call_end_when_the_call_fails(register_asker, run_tool):
