@@ -32,7 +32,7 @@ from bonobot.core.i18n.time_zones import get_reader_time_zone
 from bonobot.ledger.admin.usage import build_time_filters, describe_pending
 from bonobot.ledger.extension_points import PendingCalls
 from bonobot.ledger.usage import query_rollups
-from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine, truncate_time
+from bonobot.ledger.usage.aggregation import UsageLine, truncate_time
 from bonobot.ledger.usage.pending_calls import (
     add_pending_calls,
     load_pending_calls,
@@ -239,9 +239,16 @@ class ActivityInterval:
             ChartValue(_("succeeded"), thousands(self.succeeded), "bar"),
             ChartValue(_("denied"), thousands(self.line.refused), "denied"),
             ChartValue(_("failed"), thousands(self.line.errors), "failed"),
+            *self._unknown_values,
             ChartValue(_("canceled"), thousands(self.line.canceled), "canceled"),
             ChartValue(_("pending approval"), thousands(self.pending), "pending"),
         )
+
+    @property
+    def _unknown_values(self) -> tuple[ChartValue, ...]:
+        if not self.line.unknown:
+            return ()
+        return (ChartValue(_("unknown"), thousands(self.line.unknown), "unknown"),)
 
     @property
     def title(self) -> str:
@@ -355,7 +362,7 @@ class CallActivity:
         """The numbers at the top, each with a link to its rows."""
         urls = {
             "calls": self.build_audit_url(),
-            "failed": self.build_audit_url(outcome__in=",".join(ERROR_OUTCOMES)),
+            "failed": self.build_audit_url(outcome__in="error"),
             "duration": self.build_audit_url(outcome__in="ok"),
             "cost": self.build_audit_url(kind="model"),
         }
@@ -372,6 +379,7 @@ class CallActivity:
                 ("", step.succeeded),
                 ("warn", step.line.refused),
                 ("bad", step.line.errors),
+                ("unknown", step.line.unknown),
                 ("canceled", step.line.canceled),
                 ("pending", step.pending),
             ]
@@ -420,7 +428,7 @@ class CallActivity:
             {
                 "title": code,
                 "n": n,
-                "url": self.build_audit_url(outcome__in=",".join(ERROR_OUTCOMES), code=code),
+                "url": self.build_audit_url(outcome__in="error", code=code),
             }
             for code, n in sorted(failed, key=lambda item: -item[1])[:MAX_ITEMS]
         ]
@@ -465,7 +473,7 @@ class CallActivity:
 
     def _build_row_urls(self, **query: Any) -> dict[str, str]:
         """Return the URLs of the entries that the numbers of a row count."""
-        outcomes = {"errors": ",".join(ERROR_OUTCOMES), "refused": "refused", "p95": "ok"}
+        outcomes = {"errors": "error", "refused": "refused", "p95": "ok"}
         urls = {
             f"{name}_url": self.build_audit_url(outcome__in=outcome, **query)
             for name, outcome in outcomes.items()

@@ -58,7 +58,7 @@ from bonobot.core.problems import NotFound
 from bonobot.ledger.api.audit import build_download
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
-from bonobot.ledger.audit.call_histogram import ROLLUP_COLUMNS, ActivityBar, load_activity
+from bonobot.ledger.audit.call_histogram import OUTCOMES, ROLLUP_COLUMNS, ActivityBar, load_activity
 from bonobot.ledger.audit.export import ExportFormat
 from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
 from bonobot.ledger.models import AuditRow
@@ -77,7 +77,6 @@ MAX_TIMED_STEP, DAY = timedelta(hours=1), timedelta(days=1)
 MAX_TICKS = 6
 TICK_INTERVALS = [timedelta(minutes=n) for n in (5, 10, 15, 30, 60, 120, 180, 240, 360, 720)]
 WIDTH, HEIGHT, GAP = 1000, 100, 0.2
-SERIES = ("ok", "refused", PENDING, "cancelled", "error")
 
 
 def build_verification_urls(
@@ -312,7 +311,6 @@ class AuditAdmin(ScopedAdmin):
             "all_time_query": audit_filters.drop_period(query),
             "period_inputs": audit_filters.list_period_inputs(query),
             "outcomes": audit_filters.OUTCOMES,
-            "legend": [(series, audit_filters.OUTCOME_TITLES[series]) for series in SERIES],
             "chosen_outcomes": parse_outcomes(query),
             "kinds": EVENT_KINDS,
             "labels": LABEL_CHOICES,
@@ -409,6 +407,16 @@ class Histogram:
     # The place in percent, the time of day or the day, and the day below the first time of one.
     ticks: list[tuple[float, str, str]]
 
+    @property
+    def legend(self) -> list[tuple[str, Any]]:
+        """Return the outcomes with their titles; unknown ones only if there are any."""
+        has_unknown = any(bar["bar"].counts["unknown"] for bar in self.bars)
+        return [
+            (outcome, audit_filters.OUTCOME_TITLES[outcome])
+            for outcome in OUTCOMES
+            if outcome != "unknown" or has_unknown
+        ]
+
 
 def build_histogram(
     organization_id: UUID, query: QueryDict, period: tuple[datetime | None, datetime | None]
@@ -490,7 +498,7 @@ def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:
 
 def _stack_parts(bar: ActivityBar, x: float, width: float, highest: int) -> list[dict[str, Any]]:
     parts, base = [], float(HEIGHT)
-    for series in SERIES:
+    for series in OUTCOMES:
         if count := bar.counts[series]:
             height = HEIGHT * count / highest
             base -= height

@@ -27,7 +27,7 @@ from bonobot.core.admin.theme import TextInput
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.admin.usage import build_time_filters
-from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, truncate_time
+from bonobot.ledger.usage.aggregation import truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan, open_reader, to_utc
 from mcp_servers.admin.review_new_servers import (
     NewDefinitions,
@@ -172,7 +172,7 @@ def _load_last_day(visit: ObjectRequest) -> dict[str, Any]:
     return {
         "line": reader.load_total(timed=True, server_id=visit.object.pk),
         "url": f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(query)}",
-        "failed": urlencode({"outcome__in": ",".join(ERROR_OUTCOMES)}),
+        "failed": urlencode({"outcome__in": "error"}),
     }
 
 

@@ -283,3 +283,27 @@ def test_hours_are_labeled_in_the_readers_time_zone() -> None:
         assert (step.label, step.title) == ("08:00", "Nov 22, 08:00–09:00")
     finally:
         time_zones.set_reader_time_zone("")
+
+
+@time_machine.travel(NOW)
+@pytest.mark.django_db
+def test_a_call_with_an_unknown_outcome_is_not_a_failed_one_anywhere(acme: Organization) -> None:
+    helper = factories.create_agent(acme)
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    values = {"agent_id": helper.pk, "took_8": 0}
+    create_rollup(acme, now, 1, outcome="error", code="tool_error", **values)
+    create_rollup(acme, now, 3, outcome="unknown", code="outcome_unknown", **values)
+    day = now.replace(hour=0)
+    create_rollup(acme, day, 3, outcome="unknown", code="outcome_unknown", grain="day", **values)
+    activity = CallActivity(acme.pk, "24h")
+    lines = [activity.total, activity.tools[0]["line"], activity.agents[0]["line"]]
+    assert [(line.errors, line.unknown, line.canceled) for line in lines] == [(1, 3, 0)] * 3
+    assert [row["title"] for row in activity.failures] == ["tool_error"]
+    failed = activity.tiles[1]
+    assert (failed.value, failed.note) == ("1", "25.0% of calls")
+    assert "&outcome__in=error&" in failed.url
+    administrator = admin_client.sign_in(acme, None)
+    dashboard, usage = (administrator.get(name) for name in ("index", "usage"))
+    assert '<span data-tone="unknown">unknown</span>' in dashboard
+    assert '<span data-tone="unknown">unknown</span>' in usage
+    assert "outcome__in=error%2Cunknown" not in dashboard + usage

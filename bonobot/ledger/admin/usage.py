@@ -25,7 +25,7 @@ from bonobot.core.i18n.time_zones import format_datetime_input
 from bonobot.core.problems import Problem
 from bonobot.ledger.api.usage import build_csv_response
 from bonobot.ledger.usage import query_rollups
-from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine
+from bonobot.ledger.usage.aggregation import UsageLine
 from bonobot.ledger.usage.report import (
     DEFAULT_DAYS,
     MAX_HOURLY_SPAN,
@@ -45,7 +45,12 @@ UNNAMED_TITLES = {"agent": _("Without an agent"), "server": _("Without a server"
 FILTERS = ("since", "until", "agent", "server", "tool", "model")
 AUDIT_FILTERS = {"agent": "agent_id", "server": "server_id"}
 CALLS_LEGEND = (("bar", _("succeeded")), ("denied", _("denied")), ("failed", _("failed")))
-CANCELED_LEGEND, PENDING_LEGEND = ("canceled", _("canceled")), ("pending", _("pending"))
+# Only in the legend of charts that have such calls.
+OTHER_LEGENDS = (
+    ("unknown", _("unknown")),
+    ("canceled", _("canceled")),
+    ("pending", _("pending")),
+)
 INPUT_ATTRS = {"class": "bb-input"}
 
 
@@ -156,14 +161,14 @@ def _list_groups(request: HttpRequest, principal: Principal, by: str) -> list[di
 
 def _build_tiles(report: UsageReport) -> list[dict[str, Any]]:
     """Return the totals, each with the URL of its rows; blank if they are of all organizations."""
-    total, failed = report.total, ",".join(ERROR_OUTCOMES)
+    total = report.total
     tiles: tuple[tuple[Any, str, str, dict[str, str]], ...] = (
         (_("Calls"), thousands(total.calls), "", {"kind": "call"}),
         (
             _("Failed calls"),
             thousands(total.errors),
             "bad" if total.errors else "",
-            {"kind": "call", "outcome__in": failed},
+            {"kind": "call", "outcome__in": "error"},
         ),
         (
             _("Denied"),
@@ -222,6 +227,7 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
                 ("", line.ok),
                 ("warn", line.refused),
                 ("bad", line.errors),
+                ("unknown", line.unknown),
                 ("canceled", line.canceled),
                 ("pending", line.pending),
             ]
@@ -253,8 +259,9 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
 
 
 def _choose_legend(total: UsageLine) -> tuple[tuple[str, Any], ...]:
-    canceled = (CANCELED_LEGEND,) if total.canceled else ()
-    return (*CALLS_LEGEND, *canceled, *((PENDING_LEGEND,) if total.pending else ()))
+    numbers = (total.unknown, total.canceled, total.pending)
+    others = zip(OTHER_LEGENDS, numbers, strict=True)
+    return (*CALLS_LEGEND, *(legend for legend, number in others if number))
 
 
 def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]:
@@ -267,8 +274,8 @@ def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]
 
 
 def _build_call_values(line: UsageLine) -> tuple[ChartValue, ...]:
-    numbers = (line.ok, line.refused, line.errors, line.canceled, line.pending)
-    titles = (*CALLS_LEGEND, CANCELED_LEGEND, PENDING_LEGEND)
+    numbers = (line.ok, line.refused, line.errors, line.unknown, line.canceled, line.pending)
+    titles = (*CALLS_LEGEND, *OTHER_LEGENDS)
     return (
         *(
             ChartValue(title, thousands(number), tone)

@@ -55,7 +55,10 @@ class UsageNumbersSerializer(StrictSerializer):
     )
     ok = serializers.IntegerField()
     errors = serializers.IntegerField(  # type: ignore[assignment]  # DRF moves it
-        help_text="Calls that failed or whose outcome is unknown."
+        help_text="Calls that failed."
+    )
+    unknown = serializers.IntegerField(
+        help_text="Calls that may or may not have had an effect."
     )
     refused = serializers.IntegerField()
     turns = serializers.IntegerField(help_text="Number of model responses.")

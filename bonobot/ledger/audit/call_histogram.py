@@ -15,7 +15,7 @@ from django.utils import timezone
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import is_approval_request
 from bonobot.ledger.usage import build_rollups, query_rollups
-from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine
+from bonobot.ledger.usage.aggregation import UsageLine
 from bonobot.ledger.usage.pending_calls import find_pending_calls
 from bonobot.ledger.usage.query_rollups import ReportSpan
 
@@ -27,6 +27,9 @@ MAX_COUNTED_SPAN = 6 * HOUR
 # Filters that entries and rollups have in common.
 ROLLUP_COLUMNS = frozenset({"agent_id", "server_id", "tool_name", "code", "rule"})
 
+# In the order in which bars stack them.
+OUTCOMES = ("ok", "refused", "pending", "cancelled", "unknown", "error")
+
 
 @dataclass
 class ActivityBar:
@@ -35,7 +38,7 @@ class ActivityBar:
     begins: datetime
     ends: datetime
     counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("ok", "refused", "pending", "cancelled", "error"), 0)
+        default_factory=lambda: dict.fromkeys(OUTCOMES, 0)
     )
 
     @property
@@ -112,10 +115,9 @@ def _count_entries(
         return False
     step = bars[0].ends - bars[0].begins
     for opened_at, outcome, code, repeats in new_entries:
-        kind = "error" if outcome in ERROR_OUTCOMES else outcome
         bar = bars[(opened_at - bars[0].begins) // step]
-        if kind in bar.counts and not is_approval_request(outcome, code):
-            bar.counts[kind] += 1 + repeats
+        if outcome in bar.counts and not is_approval_request(outcome, code):
+            bar.counts[outcome] += 1 + repeats
     return True
 
 
@@ -152,4 +154,5 @@ def _add_line(bar: ActivityBar, line: UsageLine) -> None:
     bar.counts["ok"] += line.ok
     bar.counts["refused"] += line.refused
     bar.counts["error"] += line.errors
+    bar.counts["unknown"] += line.unknown
     bar.counts["cancelled"] += line.canceled

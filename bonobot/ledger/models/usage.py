@@ -80,6 +80,7 @@ class Summary(models.Model):
     calls = models.BigIntegerField()
     ok = models.BigIntegerField()
     errors = models.BigIntegerField()
+    unknown = models.BigIntegerField(default=0, db_default=0)
     refused = models.BigIntegerField()
     turns = models.BigIntegerField()
     input_tokens = models.BigIntegerField()

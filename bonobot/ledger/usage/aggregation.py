@@ -169,9 +169,8 @@ def estimate_quantile(counts: Sequence[int], share: float) -> float | None:
     return float(BOUNDS_MS[-1])
 
 
-ERROR_OUTCOMES = ("error", "unknown")
 COUNT_FIELDS = (
-    *("calls", "ok", "errors", "refused", "turns"),
+    *("calls", "ok", "errors", "unknown", "refused", "turns"),
     *("input_tokens", "output_tokens", "cost_microusd"),
 )
 # The columns with the latest name for each id.
@@ -226,6 +225,7 @@ class UsageLine:
     calls: int = 0
     ok: int = 0
     errors: int = 0
+    unknown: int = 0
     refused: int = 0
     turns: int = 0
     input_tokens: int = 0
@@ -240,7 +240,8 @@ class UsageLine:
     @property
     def canceled(self) -> int:
         """The calls that were canceled."""
-        return self.calls - self.ok - self.errors - self.refused - self.pending
+        others = self.ok + self.errors + self.unknown + self.refused + self.pending
+        return self.calls - others
 
     def add_pending(self, count: int) -> None:
         self.calls += count
@@ -297,7 +298,8 @@ def build_line(kind: RollupKind, total: RollupSum) -> UsageLine:
     return UsageLine(
         calls=total.calls * is_call,
         ok=total.calls * (is_call and outcome == "ok"),
-        errors=total.calls * (is_call and outcome in ERROR_OUTCOMES),
+        errors=total.calls * (is_call and outcome == "error"),
+        unknown=total.calls * (is_call and outcome == "unknown"),
         refused=total.calls * (is_call and outcome == "refused"),
         turns=total.calls * (not is_call and outcome != "refused"),
         input_tokens=total.input_tokens,

@@ -157,7 +157,8 @@ _CALL = "event_type = 'call'"
 _COUNT_CONDITIONS = {
     "calls": _CALL,
     "ok": f"{_CALL} AND outcome = 'ok'",
-    "errors": f"{_CALL} AND outcome IN ('error', 'unknown')",
+    "errors": f"{_CALL} AND outcome = 'error'",
+    "unknown": f"{_CALL} AND outcome = 'unknown'",
     "refused": f"{_CALL} AND outcome = 'refused'",
     "turns": "event_type = 'model' AND outcome <> 'refused'",
 }

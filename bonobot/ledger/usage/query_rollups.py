@@ -31,7 +31,6 @@ from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.aggregation import (
     COUNT_FIELDS,
     DIMENSIONS,
-    ERROR_OUTCOMES,
     NAME_COLUMNS,
     Grain,
     UsageDimension,
@@ -174,7 +173,8 @@ _OK = _CALL & Q(outcome=AuditRow.Outcome.OK)
 _SUMS: dict[str, Any] = {
     "n_calls": SumOf("calls", filter=_CALL, default=0),
     "n_ok": SumOf("calls", filter=_OK, default=0),
-    "n_errors": SumOf("calls", filter=_CALL & Q(outcome__in=ERROR_OUTCOMES), default=0),
+    "n_errors": SumOf("calls", filter=_CALL & Q(outcome="error"), default=0),
+    "n_unknown": SumOf("calls", filter=_CALL & Q(outcome="unknown"), default=0),
     "n_refused": SumOf("calls", filter=_CALL & Q(outcome="refused"), default=0),
     "n_turns": SumOf("calls", filter=Q(event_type="model") & ~Q(outcome="refused"), default=0),
     "n_input_tokens": SumOf("input_tokens", default=0),
@@ -182,7 +182,7 @@ _SUMS: dict[str, Any] = {
     "n_cost_microusd": SumOf("cost_microusd", default=0),
     **{f"n_{name}": SumOf(name, filter=_OK, default=0) for name in TOOK},
 }
-_CALL_COUNTS = ("n_calls", "n_ok", "n_errors", "n_refused", "n_turns")
+_CALL_COUNTS = ("n_calls", "n_ok", "n_errors", "n_unknown", "n_refused", "n_turns")
 # Summaries have a column for each field of a line.
 _SUMMED: dict[str, Any] = {f"n_{name}": SumOf(name, default=0) for name in (*COUNT_FIELDS, *TOOK)}
 _NAMES: dict[str, Any] = {"n_agent": Max("agent_name"), "n_server": Max("server_name")}

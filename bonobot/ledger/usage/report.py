@@ -46,7 +46,7 @@ TITLES: dict[str, Any] = {
 DEFAULT_DAYS = 30
 MAX_HOURLY_SPAN = timedelta(days=3)
 NUMBER_COLUMNS = (
-    *("calls", "ok", "errors", "refused", "turns"),
+    *("calls", "ok", "errors", "unknown", "refused", "turns"),
     *("input_tokens", "output_tokens", "cost_microusd", "pending", "p50_ms", "p95_ms"),
 )
 CSV_HEADING = ("since", "until", "by", "id", "name", "server", *NUMBER_COLUMNS)

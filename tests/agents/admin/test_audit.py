@@ -531,6 +531,21 @@ def test_calls_over_time_have_each_call_once_and_link_to_their_period(
     assert "data-histogram" not in auditor.get("ledger_auditrow_changelist", q="pay")
 
 
+def test_calls_with_an_unknown_outcome_have_their_own_series_and_count(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    create_call(acme, outcome="error", code="tool_error")
+    failed = auditor.get("ledger_auditrow_changelist", kind="call")
+    assert 'data-series="unknown"' not in failed
+    create_call(acme, outcome="unknown", code="outcome_unknown")
+    page = auditor.get("ledger_auditrow_changelist", kind="call")
+    assert page.count('data-series="unknown"') == 2  # in the legend and as a part of a bar
+    assert 'data-series="unknown">Unknown</span>' in page
+    for outcome in ("error", "unknown"):
+        chosen = auditor.get("ledger_auditrow_changelist", kind="call", outcome__in=outcome)
+        assert "<b>1</b> call" in " ".join(chosen.split())
+
+
 def test_the_panel_of_a_turn_and_of_its_calls_lists_the_calls(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
