@@ -17,7 +17,9 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
+from agents.policies.rule_texts import name_rule
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.accounts.admin_base.svg_charts import (
     Chart,
@@ -49,6 +51,14 @@ NOT_APPROVED_TITLES = {
     "approval_denied": _("Denied by a person"),
     "approval_expired": _("Approval expired"),
 }
+# Refusals of calls of something that the agent doesn't have.
+NOT_FOUND_TITLES = {
+    "unknown_tool": _("Unknown tool"),
+    "unknown_resource": _("Unknown resource"),
+    "unknown_prompt": _("Unknown prompt"),
+    "not_attached": _("Server not attached"),
+}
+REFUSAL_TITLES = NOT_APPROVED_TITLES | NOT_FOUND_TITLES
 
 
 @dataclass(frozen=True)
@@ -409,7 +419,7 @@ class CallActivity:
         )
         return [
             {
-                "title": NOT_APPROVED_TITLES.get(code) or rule or code,
+                "title": REFUSAL_TITLES.get(code) or rule or code,
                 "note": _build_refusal_note(code, rule),
                 "n": line.refused,
                 "url": self.build_audit_url(
@@ -444,6 +454,7 @@ class CallActivity:
                 "tool": tool,
                 "server_id": server_id,
                 "line": line,
+                "is_builtin": not server_id and _has_run_or_is_builtin(tool, line),
                 **self._build_row_urls(
                     tool_name=tool, **({"server_id": server_id} if server_id else {})
                 ),
@@ -481,10 +492,15 @@ class CallActivity:
         return {"url": self.build_audit_url(**query), **urls}
 
 
+def _has_run_or_is_builtin(tool: str, line: UsageLine) -> bool:
+    """Return whether a tool without a server exists: denied calls can have any name."""
+    return tool in BUILTIN_TOOLS or line.calls > line.refused
+
+
 def _build_refusal_note(code: str, rule: str) -> str:
     """Return what the title of a refusal leaves out: the rule that asked, or the code."""
     if code in NOT_APPROVED_TITLES:
-        return rule
+        return " ".join(filter(None, map(str, name_rule(rule)))) or rule
     return code if rule and rule != code else ""
 
 

@@ -125,6 +125,7 @@ RULE_OWNERS: Mapping[str, Any] = {
     "organization": _("Organization policy"),
     "policy": _("Policy"),
     "rate": _("Rate limit"),
+    "resolve": _("Agent tools"),
     "role": _("Role"),
     "scope": _("Token scope"),
     "server": _("Server"),

@@ -136,7 +136,31 @@ def test_a_persons_denial_isnt_listed_as_the_rule_that_asked() -> None:
     rows = {
         (str(row["title"]), row["note"]) for row in CallActivity(acme.pk, RANGES[0].slug).refusals
     }
-    assert rows == {("Denied by a person", rule), ("Approval expired", rule)}
+    note = "Policy echo"
+    assert rows == {("Denied by a person", note), ("Approval expired", note)}
+
+
+@pytest.mark.django_db
+def test_a_denied_call_of_a_tool_that_doesnt_exist_has_no_server_and_a_rule_in_words(
+    acme: Organization,
+) -> None:
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    denied = {"outcome": "refused", "code": "unknown_tool", "rule": "resolve", "took_8": 0}
+    create_rollup(acme, now, 3, tool_name="delete_order", **denied)
+    create_rollup(acme, now, 2, tool_name="read_result")
+    create_rollup(acme, now, 1, tool_name="ask_helper")
+    activity = CallActivity(acme.pk, "24h")
+    assert {row["tool"]: row["is_builtin"] for row in activity.tools} == {
+        "delete_order": False,
+        "read_result": True,
+        "ask_helper": True,
+    }
+    assert [(str(row["title"]), row["note"]) for row in activity.refusals] == [
+        ("Unknown tool", "unknown_tool")
+    ]
+    page = admin_client.get_text(admin_client.sign_in(acme, None).get("index"))
+    assert "delete_order – 3" in page
+    assert page.count("built in") == 2
 
 
 def count_listed_entries(person: admin_client.AdminClient, url: str) -> int:

@@ -205,6 +205,18 @@ def test_a_call_that_was_stopped_before_it_ran_is_canceled_and_not_failed(
     assert "failed" not in text
 
 
+def test_a_stopped_call_says_what_is_unknown_and_what_to_check(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(
+        session, "call", "unknown", name="mcp_web_pay", arguments={}, code="outcome_unknown"
+    )
+    text = admin_client.get_text(operator.get("agents_session_steps", session.pk))
+    sentence = "it may have taken effect. Check on the server before you repeat it. outcome_unknown"
+    assert sentence in text
+    assert text.count("outcome_unknown") == 1
+
+
 def test_the_error_of_a_model_turn_is_shown_once(
     session: Session, operator: admin_client.AdminClient
 ) -> None:
