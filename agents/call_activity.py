@@ -17,9 +17,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
-from agents.policies.rule_texts import name_rule
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.accounts.admin_base.svg_charts import (
     Chart,
@@ -454,7 +452,6 @@ class CallActivity:
                 "tool": tool,
                 "server_id": server_id,
                 "line": line,
-                "is_builtin": not server_id and _has_run_or_is_builtin(tool, line),
                 **self._build_row_urls(
                     tool_name=tool, **({"server_id": server_id} if server_id else {})
                 ),
@@ -492,15 +489,10 @@ class CallActivity:
         return {"url": self.build_audit_url(**query), **urls}
 
 
-def _has_run_or_is_builtin(tool: str, line: UsageLine) -> bool:
-    """Return whether a tool without a server exists: denied calls can have any name."""
-    return tool in BUILTIN_TOOLS or line.calls > line.refused
-
-
 def _build_refusal_note(code: str, rule: str) -> str:
     """Return what the title of a refusal leaves out: the rule that asked, or the code."""
     if code in NOT_APPROVED_TITLES:
-        return " ".join(filter(None, map(str, name_rule(rule)))) or rule
+        return rule
     return code if rule and rule != code else ""
 
 

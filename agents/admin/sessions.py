@@ -135,7 +135,7 @@ def download_session(visit: ObjectRequest) -> HttpResponseBase:
     return build_file_response(visit.object, visit.request.GET.get("as", "markdown"))
 
 
-@SessionAdmin.add_page("change", _("Conversation"), required_actions=READERS)
+@SessionAdmin.add_page("change", _("Chat"), required_actions=READERS)
 def show_session(visit: ObjectRequest) -> HttpResponseBase:
     """Show the conversation: its last steps, or those after `?after=`."""
     session: Session = visit.object

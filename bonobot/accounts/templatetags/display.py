@@ -655,7 +655,7 @@ def filter_input(context: Any, name: str, label: Any) -> SafeString:
 
 @register.simple_tag(takes_context=True)
 def breadcrumbs(context: Any) -> list[dict[str, Any]]:
-    """Return the breadcrumbs: the active navigation entries, then the object and its tab.
+    """Return the breadcrumbs: the active navigation entries, the object, its tab, and its page.
 
     A page without an object has its title instead. The last one, the page, has no link.
     """
@@ -678,11 +678,17 @@ def _list_page_crumbs(context: Any) -> list[dict[str, Any]]:
         if changelist is not None:
             title = capfirst(changelist.opts.verbose_name_plural)
         return [{"title": make_visible(str(title), 80), "link": ""}]
-    pages = [page for tab in tabs if tab["active"] for page in tab["pages"] if page["active"]]
-    return [
-        {"title": make_visible(str(instance), 80), "link": tabs[0]["url"]},
-        *({"title": page["title"], "link": ""} for page in pages),
-    ]
+    crumbs = [{"title": make_visible(str(instance), 80), "link": tabs[0]["url"]}]
+    for tab in tabs:
+        if tab["active"]:
+            # The first page of a tab is the tab itself.
+            crumbs.append({"title": tab["title"], "link": tab["url"]})
+            crumbs += [
+                {"title": page["title"], "link": page["url"]}
+                for page in tab["pages"][1:]
+                if page["active"]
+            ]
+    return crumbs
 
 
 @register.simple_tag(takes_context=True)
