@@ -139,7 +139,7 @@ SCOPE_ACTIONS: dict[TokenScope, frozenset[Action]] = {
 
 ACTION_TITLES: dict[Action, TranslatableMessage] = {
     Action.VIEW: format_message("view servers and settings"),
-    Action.VIEW_AUDIT: format_message("view the audit log"),
+    Action.VIEW_AUDIT: format_message("view the audit log and usage"),
     Action.MANAGE_SERVERS: format_message("manage servers"),
     Action.MANAGE_AGENTS: format_message("manage agents"),
     Action.MANAGE_WORKFLOWS: format_message("manage skills and workflows"),

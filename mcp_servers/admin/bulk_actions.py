@@ -57,6 +57,29 @@ UNLISTED_MODELS = frozenset(
 )
 
 
+def name_bulk_job(job: BulkJob, count: int) -> str:
+    """Return what a bulk job does, with the number of its servers."""
+    n = {"n": format_number(count)}
+    match BulkJob.Kind(job.kind):
+        case BulkJob.Kind.TEST:
+            text = _n("Test %(n)s server", "Test %(n)s servers", count)
+        case BulkJob.Kind.REFRESH:
+            text = _n("Refresh %(n)s server", "Refresh %(n)s servers", count)
+        case BulkJob.Kind.APPROVE:
+            text = _n(
+                "Approve definitions of %(n)s server",
+                "Approve definitions of %(n)s servers",
+                count,
+            )
+        case BulkJob.Kind.ENABLE:
+            text = _n("Enable %(n)s server", "Enable %(n)s servers", count)
+        case BulkJob.Kind.DISABLE:
+            text = _n("Disable %(n)s server", "Disable %(n)s servers", count)
+        case BulkJob.Kind.REMOVE:
+            text = _n("Delete %(n)s server", "Delete %(n)s servers", count)
+    return text % n
+
+
 def start_job_and_redirect(
     request: HttpRequest, kind: str, servers: Sequence[Server], details: Any = None
 ) -> HttpResponseRedirect:
@@ -116,7 +139,11 @@ def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
     if FRAGMENT_HEADER in request.headers:
         return render_fragment(request, "bulk_actions/job_body.html", **context)
     return render_screen(
-        request, "bulk_actions/job.html", title=_("Bulk job"), opts=Server._meta, **context
+        request,
+        "bulk_actions/job.html",
+        title=name_bulk_job(job, counts["total"]),
+        opts=Server._meta,
+        **context,
     )
 
 

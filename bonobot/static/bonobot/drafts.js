@@ -102,7 +102,9 @@
   document.addEventListener("DOMContentLoaded", () => {
     const template = document.querySelector("#draft-notice");
     if (!template) {
-      if (sessionStorage.getItem(DRAFT)) sessionStorage.setItem(SIGNED_OUT, "1");
+      if (!sessionStorage.getItem(DRAFT)) return;
+      sessionStorage.setItem(SIGNED_OUT, "1");
+      document.querySelector("[data-draft-kept]")?.removeAttribute("hidden");
       return;
     }
     useDraft(template);

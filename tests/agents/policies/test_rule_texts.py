@@ -35,7 +35,7 @@ RULES = {
     "rate:0:agent:1": "The agent's rate limit applies.",
     "attachment:denied:drop_*": "Tools whose name matches `drop_*` aren't selected for this agent.",
     "builtin:files": "The toolset `files` must be enabled for this agent.",
-    "role:view_audit": "The role must have permission to view the audit log.",
+    "role:view_audit": "The role must have permission to view the audit log and usage.",
     "scope:api": "The token must have the scope `api`.",
 }
 

@@ -123,7 +123,7 @@ def test_only_a_platform_administrator_sees_other_organizations(acme: Organizati
     assert [
         entry.name for entry in load_usage_report(owner, UsageQuery(by="organization")).entries
     ] == [acme.name]
-    with pytest.raises(Problem, match="don't have permission to view the audit log"):
+    with pytest.raises(Problem, match="don't have permission to view the audit log and usage"):
         load_usage_report(factories.create_member(acme, Role.MEMBER), UsageQuery())
 
 
