@@ -104,7 +104,8 @@
     if (!template) {
       if (!sessionStorage.getItem(DRAFT)) return;
       sessionStorage.setItem(SIGNED_OUT, "1");
-      document.querySelector("[data-draft-kept]")?.removeAttribute("hidden");
+      document.querySelector("[data-draft-kept]")?.toggleAttribute("hidden", false);
+      document.querySelector("[data-draft-missing]")?.toggleAttribute("hidden", true);
       return;
     }
     useDraft(template);
