@@ -14,7 +14,6 @@ from django.db.models import Count, Max, Q
 from django.utils import timezone
 
 from agents.admin.approvals import (
-    LABEL_TEXTS,
     format_arguments,
     list_argument_changes,
 )
@@ -33,6 +32,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
+from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 from mcp_servers.models import Definition
 
 STEPS_SHOWN = 500
@@ -159,10 +159,10 @@ class StepRow:
         return list_argument_changes(self.answered) if self.answered else []
 
     @property
-    def labels(self) -> tuple[Any, ...]:
-        """Return the texts of the call's flow labels."""
+    def labels(self) -> tuple[LabelMark, ...]:
+        """Return the marks of the call's flow labels."""
         label_names = parse_labels(self.audit) if self.audit else ()
-        return tuple(LABEL_TEXTS[name] for name in sorted(label_names) if name in LABEL_TEXTS)
+        return tuple(FLOW_MARKS[name] for name in sorted(label_names) if name in FLOW_MARKS)
 
     @property
     def result(self) -> Any:

@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
-from agents.admin.approvals import LABEL_TEXTS
 from agents.admin.chat import read_attachments, read_output_schema
 from agents.admin.session_steps import load_latest_steps, load_session_facts, load_steps
 from agents.approvals.services import revoke_session_approval
@@ -55,6 +54,7 @@ from bonobot.core.admin.theme import (
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.models import AuditRow
+from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 
 MAX_TIMELINE_STEPS = 500
 PAGE_SIZE = 30
@@ -242,7 +242,7 @@ class TimelineRow:
 
     bar: TimelineBar
     audit: AuditRow | None = None
-    labels: tuple[Any, ...] = ()
+    labels: tuple[LabelMark, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -333,7 +333,7 @@ def _build_timeline_rows(
 def _build_timeline_row(bar: TimelineBar, audit: AuditRow | None) -> TimelineRow:
     label_names = sorted(parse_labels(audit)) if audit and audit.event_type == "call" else []
     return TimelineRow(
-        bar, audit, tuple(LABEL_TEXTS[name] for name in label_names if name in LABEL_TEXTS)
+        bar, audit, tuple(FLOW_MARKS[name] for name in label_names if name in FLOW_MARKS)
     )
 
 

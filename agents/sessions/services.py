@@ -1,5 +1,6 @@
 """Start sessions, send and resend messages, and cancel sessions."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -44,6 +45,8 @@ from bonobot.ledger.audit.admin_changes import record_change, record_changes_at_
 
 MAX_MESSAGE_LENGTH = 100_000
 MAX_TITLE_LENGTH = 80
+# A tool and its arguments, which the offline model runs as they are.
+COMMAND = re.compile(r"/([\w.-]+)(?: ?\{.*\})?")
 # A session waits while a child has one of these statuses.
 _OPEN_STATUSES = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
 # Endpoints named in an error.
@@ -51,8 +54,13 @@ MAX_NAMED_ENDPOINTS = 20
 
 
 def build_title(text: str) -> str:
-    """Return a text as a title in one line; an ellipsis ends a title that is cut."""
+    """Return a text as a title in one line; an ellipsis ends a title that is cut.
+
+    The title of a command, such as `/add {"a": 1}`, is the name of its tool.
+    """
     title = " ".join(text.split())
+    if match := COMMAND.fullmatch(title):
+        title = match[1]
     if len(title) <= MAX_TITLE_LENGTH:
         return title
     return f"{title[: MAX_TITLE_LENGTH - 1].rstrip()}…"

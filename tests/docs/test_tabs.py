@@ -34,7 +34,9 @@ def list_tabs() -> set[str]:
     return tabs
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: str(path.relative_to(DOCS)))
+@pytest.mark.parametrize(
+    "path", sorted(DOCS.rglob("*.md")), ids=lambda path: str(path.relative_to(DOCS))
+)
 def test_each_tab_that_the_documentation_names_exists(path: Path) -> None:
     text = path.read_text(encoding="utf-8").replace("\n", " ")
     named = {

@@ -286,7 +286,9 @@ def test_typed_text_is_restored_after_the_form_expired_and_not_after_it_was_save
     olga.context.clear_cookies(name=settings.CSRF_COOKIE_NAME)
     olga.get_by_role("button", name="Create budget").click()
     olga.get_by_role("link", name="Return to the form").click()
-    expect(olga.get_by_role("status").filter(has_text="What you typed was restored.")).to_be_visible()
+    expect(
+        olga.get_by_role("status").filter(has_text="What you typed was restored.")
+    ).to_be_visible()
     expect(olga.get_by_label("Limit")).to_have_value("1200")
     olga.get_by_role("button", name="Create budget").click()
     expect(olga.get_by_text("1,200 tokens per month")).to_be_visible()

@@ -6,7 +6,7 @@ from playwright.sync_api import Page
 
 from bonobot.accounts.models import Organization
 from mcp_servers.models import Server
-from tests import admin_client, factories
+from tests import admin_client, factories, large_organization
 from tests.browser import PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.whole]
@@ -45,6 +45,34 @@ def test_no_screen_is_wider_than_a_phone(acme: Organization, german: Page) -> No
             summary.click()
         width = german.evaluate("document.documentElement.scrollWidth")
         assert width <= PHONE["width"], name
+
+
+def test_names_and_decisions_of_the_matrix_are_whole_on_a_phone(
+    acme: Organization, german: Page
+) -> None:
+    agent, server = factories.create_agent(acme), admin_client.create_web_server(acme, "files")
+    admin_client.declare_tool(server, "broken_report")
+    factories.attach_server(factories.build_administrator(acme), agent, server)
+    german.set_viewport_size(PHONE)
+    german.goto(reverse("admin:agents_agent_servers", args=[agent.pk]))
+    row = german.locator("[data-find-item]", has_text="broken_report")
+    name = row.locator(".bb-mx-name > span").first
+    assert name.evaluate("item => item.getClientRects().length") == 1
+    link = row.get_by_role("link", name="Prüfen")
+    box = link.evaluate("item => [item.scrollWidth, item.clientWidth, item.offsetWidth]")
+    assert box[0] <= box[2]
+    assert link.evaluate("item => item.getBoundingClientRect().right") <= row.locator(
+        ".bb-mx-decision"
+    ).evaluate("item => item.getBoundingClientRect().right")
+
+
+def test_the_table_of_usage_fits_a_small_desktop(acme: Organization, german: Page) -> None:
+    agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
+    large_organization.create_calls(acme, agent, [server], 40)
+    german.set_viewport_size({"width": 1280, "height": 800})
+    german.goto(reverse("admin:usage"))
+    scroll = german.locator(".bb-scroll").last
+    assert scroll.evaluate("item => item.scrollWidth <= item.clientWidth")
 
 
 def test_bars_have_one_line_on_a_desktop(acme: Organization, german: Page) -> None:

@@ -109,7 +109,7 @@ def test_pasted_servers_are_selected_once_they_have_what_they_need(
     add = bar.locator("[data-import-add]")
     expect(bar).to_contain_text("48 selected 1 needs values")
     expect(add).to_have_text("Add 48 servers")
-    assert select_all.evaluate("box => box.indeterminate")
+    expect(select_all).to_be_checked()  # the two others can't be selected yet
     olga.locator("[name=parameter-KEY]").fill("secret")
     expect(add).to_have_text("Add 49 servers")
     olga.get_by_label("Another name").fill("another")
@@ -118,6 +118,22 @@ def test_pasted_servers_are_selected_once_they_have_what_they_need(
     select_all.uncheck()
     expect(add).to_be_disabled()
     expect(add).to_be_in_viewport()
+
+
+def test_the_numbers_of_the_matrix_follow_the_search(olga: Page, acme: Organization) -> None:
+    agent = factories.create_agent(acme)
+    server = admin_client.create_web_server(acme)
+    for name in ("get_order", "list_orders", "delete_order_with_a_long_name"):
+        admin_client.declare_tool(server, name)
+    factories.attach_server(factories.build_administrator(acme), agent, server)
+    olga.goto(f"/admin/agents/agent/{agent.pk}/servers/")
+    everything = olga.locator('[data-filter-state=""]')
+    total = int(everything.locator("span").inner_text())
+    olga.locator("[data-matrix-bar] input[type=search]").fill("delete")
+    expect(everything).to_have_text("All 1")
+    expect(olga.locator('[data-filter-state="deny"]')).to_have_text("Deny 1")
+    olga.locator("[data-matrix-bar] input[type=search]").fill("")
+    expect(everything).to_have_text(f"All {total}")
 
 
 def test_previews_and_results_of_pasted_servers_are_pages_for_back_and_reload(

@@ -57,9 +57,7 @@ class UsageNumbersSerializer(StrictSerializer):
     errors = serializers.IntegerField(  # type: ignore[assignment]  # DRF moves it
         help_text="Calls that failed."
     )
-    unknown = serializers.IntegerField(
-        help_text="Calls that may or may not have had an effect."
-    )
+    unknown = serializers.IntegerField(help_text="Calls that may or may not have had an effect.")
     refused = serializers.IntegerField()
     turns = serializers.IntegerField(help_text="Number of model responses.")
     input_tokens = serializers.IntegerField()

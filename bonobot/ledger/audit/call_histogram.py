@@ -37,9 +37,7 @@ class ActivityBar:
 
     begins: datetime
     ends: datetime
-    counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(OUTCOMES, 0)
-    )
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
 
     @property
     def total(self) -> int:

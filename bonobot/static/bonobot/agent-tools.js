@@ -102,14 +102,20 @@
   let onlyChanged = false;
   const search = bar.querySelector("input[type=search]");
 
-  function isShown(row) {
+  function isFound(row) {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const text = row.dataset.findItem.toLowerCase();
     const labels = row.dataset.labels.split(" ");
     const requiredLabels = queryAll("[data-filter-label]:checked", bar).map((box) => box.dataset.filterLabel);
     return (
       words.every((word) => text.includes(word)) &&
-      requiredLabels.every((label) => labels.includes(label)) &&
+      requiredLabels.every((label) => labels.includes(label))
+    );
+  }
+
+  function isShown(row) {
+    return (
+      isFound(row) &&
       (!stateFilter || row.querySelector("[data-state]").dataset.state === stateFilter) &&
       (!onlyChanged || isChanged(row) || row.matches("[data-conflict]"))
     );
@@ -128,6 +134,7 @@
       group.hidden = !keepsHead && !queryAll("[data-find-item]", group).some((row) => !row.hidden);
     }
     document.getElementById("matrix-none").hidden = !isFiltered || shown.length > 0 || onlyChanged;
+    showCounts();
     showSelection();
   }
 
@@ -145,15 +152,16 @@
     applyFilters();
   }
 
-  // The numbers of the filter count the rows that are loaded; otherwise those of the server stay.
+  // The numbers of the filter count what the search finds, if all rows are loaded; otherwise those of the server stay.
   function showCounts() {
-    const states = queryAll("[data-find-item] [data-state]", form).map((cell) => cell.dataset.state);
+    const loadedRows = queryAll("[data-find-item]", form);
     const total = Number(bar.querySelector('[data-filter-state=""] span').dataset.n);
-    if (states.length !== total) return;
+    if (loadedRows.length !== total) return;
+    const states = loadedRows.filter(isFound).map((row) => row.querySelector("[data-state]").dataset.state);
     for (const button of queryAll("[data-filter-state]", bar)) {
       const state = button.dataset.filterState;
-      const count = states.filter((item) => item === state).length;
-      if (state) button.querySelector("span").textContent = count.toLocaleString(document.documentElement.lang);
+      const count = states.filter((item) => !state || item === state).length;
+      button.querySelector("span").textContent = count.toLocaleString(document.documentElement.lang);
     }
   }
 

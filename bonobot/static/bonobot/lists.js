@@ -9,16 +9,16 @@ const bonobotLists = (() => {
     const checkbox = event.target.closest("[data-tick-all]");
     if (!checkbox) return;
     const scope = checkbox.closest("form") ?? document;
-    const items = listShownItems(checkbox, scope).filter((item) => !item.disabled);
+    const items = listShownItems(checkbox, scope);
     const isSelection = items.some((item) => !item.checked);
     for (const item of items) item.checked = isSelection;
     updateCounts(scope);
   }
 
-  // The checkboxes that "Select all" stands for: those of the rows that are shown.
+  // The checkboxes that "Select all" stands for: those of the rows that are shown and can be selected.
   function listShownItems(checkbox, scope) {
     const items = queryAll(`input[name="${checkbox.dataset.tickAll}"]`, scope);
-    return items.filter((item) => item.closest("[data-find-item]")?.hidden !== true);
+    return items.filter((item) => !item.disabled && item.closest("[data-find-item]")?.hidden !== true);
   }
 
   // Show how many are selected; a button that needs a selection is disabled without one.

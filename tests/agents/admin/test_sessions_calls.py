@@ -39,7 +39,7 @@ def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
         agent_id=helper.pk,
         session_id=session.pk,
         server_name="Sundial",
-        details={"labels": ["private_data"]},
+        details={"labels": ["private_data", "sends_out"]},
     )
     get_writer().admit_call(Admission(opening)).result(WAIT_S)
     settlement = Settlement(
@@ -55,9 +55,11 @@ def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
     owner = admin_client.sign_in(acme, Role.OWNER)
     assert "Sundial" in owner.get("agents_session_change", session.pk)
     for page in ("agents_session_change", "agents_session_timeline"):
-        text = admin_client.get_text(owner.get(page, session.pk))
+        html = owner.get(page, session.pk)
+        assert 'data-tone="warn">External effect</span>' in html, page  # as everywhere else
+        text = admin_client.get_text(html)
         assert "$2.50" in text, page
-        assert "private data" in text, page
+        assert "Private data" in text, page
         assert "allow" in text, page
 
 

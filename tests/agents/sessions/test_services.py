@@ -43,6 +43,19 @@ def test_a_long_message_is_cut_to_a_title_that_ends_with_an_ellipsis(administrat
     assert exact.title == "x" * 80
 
 
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ('/create_refund {"order": "475",\n "note": "x"}', "create_refund"),
+        ("/now", "now"),
+        ("/etc/hosts is missing", "/etc/hosts is missing"),
+        ("/add one and two", "/add one and two"),
+    ],
+)
+def test_the_title_of_a_command_is_its_tool(administrator, helper, text, title):
+    assert sessions.start_session(administrator, helper, text).title == title
+
+
 @pytest.mark.parametrize("text", ["", "  \n ", "x" * 100_001])
 def test_an_empty_or_too_long_message_is_refused_and_nothing_is_written(
     administrator, helper, text
