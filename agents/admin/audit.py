@@ -26,7 +26,6 @@ from agents.admin.audit_filters import (
     FORM_PARAMETERS,
     LABEL_CHOICES,
     LIST_URL_NAME,
-    PENDING,
     PLAIN_PARAMETERS,
     TIME_PARAMETER,
     AuditDeciderFilter,

@@ -14,7 +14,6 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.translation import gettext as _t
-from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext as _n
 
 from bonobot.accounts.admin_base import render_fragment

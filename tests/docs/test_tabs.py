@@ -5,9 +5,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from django.contrib.admin import site
 
 from bonobot.accounts.admin_base.tabbed_admin import TabbedAdmin
-from django.contrib.admin import site
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = r"(?:\*[^*\n]+\*(?:, and |, | and | or )?)+"

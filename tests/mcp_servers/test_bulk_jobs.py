@@ -159,7 +159,8 @@ def test_the_server_list_starts_a_bulk_job_and_opens_its_page(
     page = browser.post("mcp_servers_server_changelist", **fields)
     assert "0 of 5 servers done" in admin_client.get_text(page)
     assert "<h2>Refresh 5 servers</h2>" in page
-    assert "<title>" in page and "Refresh 5 servers · Servers" in " ".join(page.split())
+    assert "<title>" in page
+    assert "Refresh 5 servers · Servers" in " ".join(page.split())
     assert "0 of 5 servers done" in admin_client.get_text(
         browser.get("mcp_servers_server_changelist")
     )
