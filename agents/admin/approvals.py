@@ -268,10 +268,13 @@ class ApprovalAdmin(PersonRequestAdmin):
         outdated = find_changed_definitions(pending) if answer == "approve" else {}
         pending = [approval for approval in pending if approval.pk not in outdated]
         if pending and "confirmed" not in request.POST:
+            approve, deny = _("Approve these calls"), _("Deny these calls")
+            if len(pending) == 1:
+                approve, deny = _("Approve this call"), _("Deny this call")
             return render_confirmation(
                 request,
                 "approvals",
-                title=_("Deny these calls") if answer == "deny" else _("Approve these calls"),
+                title=deny if answer == "deny" else approve,
                 approvals=pending,
                 has_more=has_more,
                 answer=answer,

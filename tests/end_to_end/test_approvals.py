@@ -115,6 +115,27 @@ def test_a_call_is_denied_with_a_reason_that_the_model_reads(
     assert verify_whole_chain(acme.pk).ok
 
 
+def test_selected_calls_are_answered_in_a_dialog_of_the_inbox(
+    waiting_session: Session, rita: Page, effects: Path
+) -> None:
+    rita.goto("/admin/agents/approval/")
+    rita.keyboard.press("x")
+    rita.keyboard.press("Shift+D")
+    dialog = rita.get_by_role("dialog")
+    expect(dialog).to_contain_text("Deny this call?")
+    rita.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    assert Approval.objects.get(session=waiting_session).state == Approval.State.WAITING
+    rita.keyboard.press("Shift+D")
+    dialog.get_by_label("Message to models").fill(REASON)
+    dialog.get_by_role("button", name="Deny call").click()
+    expect(rita.locator(".bb-notice")).to_contain_text("Calls denied: 1.")
+    expect(rita).to_have_url(re.compile("/admin/agents/approval/$"))
+    expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")
+    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
+    assert effects.read_text() == ""
+
+
 def test_changed_arguments_stay_in_the_form_when_they_are_invalid(
     waiting_session: Session, rita: Page, effects: Path
 ) -> None:

@@ -29,7 +29,10 @@
     form.dataset.sent = "dialog";
     const { submitter } = event;
     const body = new URLSearchParams(new FormData(form, submitter));
-    const answer = await fetchFragment(form.getAttribute("action"), { method: "POST", body }).catch(() => null);
+    // Not `form.action`: its buttons have that name.
+    const url = form.getAttribute("action") || location.href;
+    const answer = await fetchFragment(url, { method: "POST", body }).catch(() => null);
+    if (answer?.redirected) return location.assign(answer.url); // nothing to confirm: the list says why
     const fragment = answer?.ok ? parseHtml(await answer.text()) : null;
     delete form.dataset.sent;
     if (fragment?.querySelector("#confirm-title")) return openDialog(fragment);
