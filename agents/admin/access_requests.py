@@ -42,12 +42,12 @@ from agents.admin.approvals import (
     render_confirmation,
 )
 from agents.models import AccessRequest, Agent
-from agents.models.approvals import WAITING
 from agents.models.access_requests import (
     MAX_REASON_LENGTH,
     MAX_TARGET_LENGTH,
     AccessRequestQuerySet,
 )
+from agents.models.approvals import WAITING
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     add_problem_message,

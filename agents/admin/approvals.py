@@ -292,8 +292,8 @@ class ApprovalAdmin(PersonRequestAdmin):
             messages.warning(
                 request,
                 _t(
-                    "Not answered: %(n)s. They were answered meanwhile, you requested them, or their"
-                    " definitions changed."
+                    "Not answered: %(n)s. They were answered meanwhile, you requested them, or"
+                    " their definitions changed."
                 )
                 % {"n": format_number(skipped)},
             )

@@ -139,7 +139,9 @@ class StepRow:
         text, listed_name = str(payload.get("text", "")), payload.get("name", "")
         if "rule" not in payload or not listed_name:
             return text
-        return re.sub(rf"(?<!\w){re.escape(listed_name)}(?!\w)", lambda _match: self.tool_name, text)
+        return re.sub(
+            rf"(?<!\w){re.escape(listed_name)}(?!\w)", lambda _match: self.tool_name, text
+        )
 
     @property
     def arguments(self) -> Any:
@@ -275,7 +277,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     audit_rows: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
     answers = load_approvals(session.organization_id, audit_rows.values())
     approvals = _load_pending_approvals(session, steps)
-    changed = find_changed_definitions(approvals.values())
+    changed = _find_changed_definitions(approvals)
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
     elicitations = _find_waiting_forms(session, steps, principal)
     tools = _load_tool_names(
@@ -301,9 +303,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             own_call,
             is_superseded(shown_step.seq, replacements),
             *versions.get(shown_step.seq, ((), None)),
-            changed_definition=changed.get(approvals[shown_step.pk].pk)
-            if shown_step.pk in approvals
-            else None,
+            changed_definition=changed.get(shown_step.pk),
             elicitation=elicitations.get(shown_step.pk),
             tool=tools.get(shown_step.payload.get("name")),
             repeats_error=_repeats_error(session, steps, shown_step),
@@ -377,6 +377,14 @@ def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any
     rows = {str(row.pk): row for row in session.approvals.filter(pk__in=approval_ids.values())}
     return {
         step: rows[approval_id] for step, approval_id in approval_ids.items() if approval_id in rows
+    }
+
+
+def _find_changed_definitions(approvals: Mapping[Any, Approval]) -> dict[Any, Definition]:
+    """Return the definitions that changed, so that their approvals no longer apply, by step."""
+    changed = find_changed_definitions(approvals.values())
+    return {
+        step: changed[approval.pk] for step, approval in approvals.items() if approval.pk in changed
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from django.conf import settings
@@ -355,17 +355,12 @@ def create_approval(approval: Approval) -> Approval:
 
 def filter_same_call(approval: Approval) -> QuerySet[Approval]:
     """Return the approvals of the same call, by the same caller, for other definitions."""
-    rows: QuerySet[Approval] = Approval.objects.filter(
-        organization_id=approval.organization_id,
-        agent_id=approval.agent_id,
-        session_id=approval.session_id,
-        server_id=approval.server_id,
-        own_name=approval.own_name,
-        method=approval.method,
-        arguments_digest=approval.arguments_digest,
-        requested_by_kind=approval.requested_by_kind,
-        requested_by_id=approval.requested_by_id,
+    names = (
+        *("organization_id", "agent_id", "session_id", "server_id", "own_name", "method"),
+        *("arguments_digest", "requested_by_kind", "requested_by_id"),
     )
+    same_call: dict[str, Any] = {name: getattr(approval, name) for name in names}
+    rows: QuerySet[Approval] = Approval.objects.filter(**same_call)
     others = rows.exclude(definition_digest=approval.definition_digest)
     return others.exclude(code=INTERRUPTED_CODE)
 

@@ -474,7 +474,9 @@ def test_a_deferred_call_requests_a_new_approval_when_its_changed_definition_is_
     with pytest.raises(Conflict) as raised:
         resolve("approve")
     assert raised.value.code == "definition_changed"
-    assert send_task_request(gateway_client, AGENT, "tasks/get", task_id).result["status"] == "working"
+    assert (
+        send_task_request(gateway_client, AGENT, "tasks/get", task_id).result["status"] == "working"
+    )
     assert Approval.objects.pending().get() == replaced
     administrator = factories.build_administrator(acme)
     approve_definitions(administrator, workshop, {definition.pk: definition.digest})
@@ -490,7 +492,8 @@ def test_a_deferred_call_requests_a_new_approval_when_its_changed_definition_is_
 
     def is_completed() -> bool:
         return bool(
-            send_task_request(gateway_client, AGENT, "tasks/get", task_id).result["status"] == "completed"
+            send_task_request(gateway_client, AGENT, "tasks/get", task_id).result["status"]
+            == "completed"
         )
 
     eventually(is_completed)

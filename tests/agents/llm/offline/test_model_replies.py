@@ -151,3 +151,14 @@ def test_commands_have_the_own_name_of_a_tool_unless_two_tools_have_it() -> None
         "/mcp_web_search {}",
         "/mcp_web_tools {}",
     ]
+
+
+def test_an_error_names_the_tool_as_the_reply_does() -> None:
+    name = "mcp_shop_create_refund"
+    tool = ToolSpec(name, "Refund an order.", {}, own_name="create_refund", server_name="shop")
+    call = {"id": "t0001c000", "name": name, "arguments": {}}
+    text = f"The definition of `{name}` changed."
+    result = build_tool_result("t0001c000", name, text, is_error=True)
+    assert render_results([call], [result], [tool]) == (
+        "`create_refund` on shop failed: The definition of `create_refund` changed."
+    )
