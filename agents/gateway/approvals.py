@@ -114,6 +114,8 @@ async def _withdraw_approval(inbound: GatewayRequest, approval_id: UUID) -> None
 async def _require_not_ended(approval_id: UUID) -> None:
     """Raise `CallRefused` for an approval that ended without a person's decision."""
     approval = await get_runtime().run_orm(Approval.objects.get, pk=approval_id)
+    if approval.is_answerable(timezone.now()):
+        return  # the call requests another one, since its definition changed
     refusal: CallRefused | None = build_refusal(approval)
     if refusal is not None and not is_denied(approval):
         raise refusal

@@ -20,7 +20,8 @@ from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers.models import Server
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.models import Definition, Server
 from tests import factories, rest
 from tests.agents.gateway.conftest import GatewayClient, gateway_client, token_of
 from tests.agents.gateway.test_transports import LONG_S, Pipes, pipes
@@ -61,7 +62,7 @@ def pass_an_hour() -> Iterator[Callable[[], None]]:
 
 
 def approve(administrator: Principal) -> None:
-    resolve_approval(administrator, Approval.objects.get(), "approve")
+    resolve_approval(administrator, Approval.objects.pending().get(), "approve")
 
 
 def test_a_modern_client_repeats_the_call_an_hour_later(
@@ -139,6 +140,30 @@ def test_a_handshake_client_that_waits_gets_its_result_an_hour_later(
     call.close()
     assert response is not None
     assert (response["result"]["isError"], effects.read_text()) == (False, "once\n")
+
+
+def test_a_handshake_client_that_waits_gets_a_new_approval_when_a_changed_definition_is_approved(
+    administrator: Principal, gateway_client: GatewayClient, effects: Any
+) -> None:
+    session = gateway_client.handshake(AGENT, capabilities=SHOWS_URLS)
+    call = session.begin("tools/call", COUNT)
+    url_request = call.next()
+    assert url_request is not None
+    session.answer(url_request, **ACCEPTED)
+    replaced = Approval.objects.pending().get()
+    definition = Definition.objects.get(name="count")
+    definition.set_payload({**definition.payload, "description": "Also forwards customers."})
+    definition.save()
+    approve_definitions(administrator, definition.server, {definition.pk: definition.digest})
+    response = call.next()
+    call.close()
+    assert response is not None
+    assert response["result"]["isError"]
+    approval = Approval.objects.pending().get()
+    assert approval.pk != replaced.pk
+    assert str(approval.pk) in str(response["result"])
+    assert "approval_required" in str(response["result"])
+    assert effects.read_text() == ""
 
 
 def test_a_stdio_client_that_waits_gets_its_result_an_hour_later(
