@@ -66,13 +66,19 @@ def test_names_and_decisions_of_the_matrix_are_whole_on_a_phone(
     ).evaluate("item => item.getBoundingClientRect().right")
 
 
-def test_the_table_of_usage_fits_a_small_desktop(acme: Organization, german: Page) -> None:
+def test_usage_fits_a_small_desktop(acme: Organization, german: Page) -> None:
     agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
     large_organization.create_calls(acme, agent, [server], 40)
+    factories.create_approval(agent)  # a note below the number of calls
     german.set_viewport_size({"width": 1280, "height": 800})
     german.goto(reverse("admin:usage"))
     scroll = german.locator(".bb-scroll").last
     assert scroll.evaluate("item => item.scrollWidth <= item.clientWidth")
+    assert german.locator(".bb-tile-trend").count() == 1
+    tops = german.locator(".bb-tile > b").evaluate_all(
+        "items => items.map((item) => item.getBoundingClientRect().top)"
+    )
+    assert len(set(tops)) == 1
 
 
 def test_bars_have_one_line_on_a_desktop(acme: Organization, german: Page) -> None:

@@ -678,17 +678,11 @@ def _list_page_crumbs(context: Any) -> list[dict[str, Any]]:
         if changelist is not None:
             title = capfirst(changelist.opts.verbose_name_plural)
         return [{"title": make_visible(str(title), 80), "link": ""}]
-    crumbs = [{"title": make_visible(str(instance), 80), "link": tabs[0]["url"]}]
-    for tab in tabs:
-        if tab["active"]:
-            # The first page of a tab is the tab itself.
-            crumbs.append({"title": tab["title"], "link": tab["url"]})
-            crumbs += [
-                {"title": page["title"], "link": page["url"]}
-                for page in tab["pages"][1:]
-                if page["active"]
-            ]
-    return crumbs
+    active = [tab for tab in tabs if tab["active"]]
+    # The first page of a tab is the tab itself.
+    active += [page for tab in active for page in tab["pages"][1:] if page["active"]]
+    crumbs = [{"title": item["title"], "link": item["url"]} for item in active]
+    return [{"title": make_visible(str(instance), 80), "link": tabs[0]["url"]}, *crumbs]
 
 
 @register.simple_tag(takes_context=True)
