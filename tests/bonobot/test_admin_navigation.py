@@ -54,8 +54,27 @@ def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
     ]
     server = admin_client.create_web_server(acme, "lower-case")
     assert list_breadcrumbs("mcp_servers_server_health", server.pk) == [
-        *("Servers", "lower-case", "History")
+        *("Servers", "lower-case", "Activity", "History")
     ]
+
+
+def test_tab_breadcrumb_and_title_have_the_same_name() -> None:
+    acme = factories.create_organization()
+    agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
+    session = factories.create_answered_session(agent)
+    admin = admin_client.sign_in(acme, Role.OWNER)
+    for name, key in (
+        *((f"agents_agent_{page}", agent.pk) for page in ("sessions", "configuration", "clients")),
+        *((f"mcp_servers_server_{page}", server.pk) for page in ("calls", "configuration")),
+        ("agents_session_change", session.pk),
+    ):
+        page = admin.get(name, key)
+        tabs = page.split("bb-tabs", 1)[1].split("</nav>", 1)[0]
+        (tab,) = re.findall(r"aria-current=\"page\"[^>]*>\s*([^<>]+?)\s*<", tabs)
+        title = page.split("<title>", 1)[1].split("</title>", 1)[0]
+        assert title.split(" · ")[0].strip() == tab, name
+        crumbs = page.split('class="bb-crumbs"', 1)[1].split("</nav>", 1)[0]
+        assert re.findall(r"<h1[^>]*>([^<>]+)</h1>", crumbs) == [tab], name
 
 
 def test_pages_are_grouped_in_at_most_six_tabs() -> None:

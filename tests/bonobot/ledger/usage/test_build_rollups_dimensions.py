@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 import time_machine
+from django.apps import apps
 from django.db import DatabaseError, connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
@@ -309,6 +312,19 @@ def test_a_day_whose_sum_failed_is_summed_completely_later(
         with pytest.raises(DatabaseError):
             build_rollups.sum_next_day(acme.pk)
     build_rollups.sum_missing_days()
+    assert count_summaries() == whole
+
+
+@pytest.mark.django_db
+def test_summaries_that_counted_unknown_outcomes_as_failed_are_summed_again_after_the_upgrade(
+    acme: Organization,
+) -> None:
+    build_rollups.count_organization(acme.pk)
+    whole = count_summaries()
+    Summary.objects.update(errors=F("errors") + F("unknown") + 1, unknown=0)
+    migration = import_module("bonobot.ledger.migrations.0012_summaries_of_unknown_outcomes")
+    migration.invalidate_summaries(apps, SimpleNamespace(connection=connection))
+    count_usage()
     assert count_summaries() == whole
 
 
