@@ -10,6 +10,7 @@ import pytest_django
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import transaction
 
+from agents.services import delete_agent
 from bonobot.accounts.admin_base import ScopedAdmin
 from bonobot.accounts.admin_base.list_versions import LIST_VERSION_FIELD
 from bonobot.accounts.models import Organization
@@ -37,7 +38,8 @@ ADMINS = {admin.opts.label_lower: admin for admin in list_admins()}
 # Lists with actions; the others change one row at a time.
 LISTS = (
     *("agents.accessrequest", "agents.approval", "mcp_servers.server", "notices.notification"),
-    *("tenancy.issuer", "tenancy.membership", "tenancy.provider", "tenancy.token"),
+    *("tenancy.deletion", "tenancy.issuer", "tenancy.membership", "tenancy.provider"),
+    "tenancy.token",
 )
 
 
@@ -45,6 +47,8 @@ class FilledOrganization:
     def __init__(self) -> None:
         self.organization = factories.create_organization()
         create_objects(self.organization)
+        deleted_agent = factories.create_agent(self.organization, "deleted")
+        delete_agent(factories.build_administrator(self.organization), deleted_agent)
         self.browser = admin_client.sign_in(self.organization, None)
 
 

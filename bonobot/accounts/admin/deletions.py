@@ -73,6 +73,10 @@ class DeletionAdmin(ScopedAdmin):
             text = ngettext("%(n)s object restored.", "%(n)s objects restored.", count)
             messages.success(request, text % {"n": format_number(count)})
 
+    def list_audit_ids(self, row: Deletion) -> tuple[str, ...]:
+        """Return the ID of the deleted object, which entries about it have."""
+        return (row.object_id,)
+
     @display(description=_("type"), ordering="kind")
     def type_label(self, deletion: Deletion) -> str:
         return str(get_restorable_kind(deletion.kind).label)
