@@ -203,6 +203,7 @@
       if (key === "enter" && (event.ctrlKey || event.metaKey) && sendPopover(event)) return;
       if (isTyping(event)) return;
       if (event.shiftKey && (key === "a" || key === "d")) {
+        updateSelection(); // a key may follow the one that selected a call at once
         const button = form.querySelector(`button[data-key="${key.toUpperCase()}"]`);
         if (button && !button.disabled) button.click();
       } else if (event.shiftKey) return;
