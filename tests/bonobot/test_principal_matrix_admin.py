@@ -18,6 +18,7 @@ from django.contrib.admin import helpers, site
 from django.db import transaction
 from django.urls import reverse
 
+from agents.services import delete_agent
 from bonobot.accounts.admin_base.form_versions import parse_forms
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import ROLE_ACTIONS, Action, Role
@@ -145,6 +146,10 @@ def shared_organization(
     with share_rows(django_db_blocker):
         organization = factories.create_organization()
         ids = create_objects(organization)
+        deleted_agent = factories.create_agent(organization, "deleted")
+        deletion = delete_agent(factories.build_administrator(organization), deleted_agent)
+        assert deletion is not None
+        ids["tenancy_deletion"] = deletion.pk
         browsers = {role: admin_client.sign_in(organization, role) for role in (None, *Role)}
         yield FilledOrganization(organization, ids, browsers)
 
