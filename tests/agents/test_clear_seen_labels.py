@@ -6,6 +6,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.calls.pipeline import CallOutcome
@@ -167,7 +168,14 @@ def test_labels_of_a_write_during_the_clearing_are_kept(
     if write in OF_SERVERS:
         scene.write_data()
     write(scene)
-    writer = Thread(target=write, args=[scene])
+
+    def write_with_own_connection() -> None:
+        try:
+            write(scene)
+        finally:
+            connections.close_all()
+
+    writer = Thread(target=write_with_own_connection)
 
     def write_meanwhile(*args: Any) -> None:
         writer.start()

@@ -16,7 +16,7 @@ def test_a_person_signs_in_with_the_right_password(module_page: Page) -> None:
     page.get_by_label("Username").fill("anna")
     page.get_by_label("Password").fill("wrong")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.locator("body")).to_contain_text("Please enter the correct username")
+    expect(page.locator("body")).to_contain_text("Check the username and password")
     page.get_by_label("Password").fill("pw-for-tests")
     page.get_by_role("button", name="Sign in").click()
     expect(page).to_have_url("/admin/")
