@@ -89,10 +89,14 @@ def check(helper, second, call_log):
 
 
 def _compute_spent(sessions):
-    """Compute the usage of sessions from the audit log; unknown usage counts as reserved."""
+    """Compute the usage of sessions from the audit log; unknown usage counts as reserved.
+
+    A request of a runner that lost its lease before it was sent is canceled without a code, and
+    costs nothing.
+    """
     rows = AuditRow.objects.filter(
         session_id__in=[session.pk for session in sessions], decision="allow"
-    )
+    ).exclude(outcome=AuditRow.Outcome.CANCELLED, code="")
     tokens = 0
     for row in rows.filter(event_type="model"):
         used = row.input_tokens + row.output_tokens
