@@ -247,7 +247,10 @@ def import_servers(
     text = request.POST.get("text", "")
     try:
         text = _read_upload(request, principal) or _read_registry(request, principal) or text
-        content = _read_content(request, principal, text, draft)
+    except Problem as problem:
+        return _render_page(request, destination, text, problem=problem, status=400)
+    content = _read_content(request, principal, text, draft)
+    try:
         server_import = _plan_draft(principal, content, destination)
     except Problem as problem:
         if not text.strip() or len(text.encode()) > MAX_TEXT_BYTES:

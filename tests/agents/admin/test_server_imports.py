@@ -522,6 +522,8 @@ def test_servers_of_a_registry_are_shown_before_they_are_added(
     seat: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = paste(seat, "", status=400, registry="http://127.0.0.1:1", search="x", do="add")
+    kept = paste(seat, '{"mcpServers": {}}', status=400, registry="http://127.0.0.1:1", do="add")
+    assert "mcpServers" in kept
     assert 'value="http://127.0.0.1:1"' in refused
     text = json.dumps({"servers": [build_entry("io.example/weather")]})
     monkeypatch.setattr(server_imports, "fetch_registry", lambda *_, **__: text)
