@@ -75,11 +75,6 @@ MAX_ACCESS_REQUESTS = 5  # shown above the pending calls
 SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
 TABS = {"pending": _("Pending"), "answered": _("Answered")}
 TAB_QUERIES = {"pending": "", "answered": "?tab=answered"}
-LABEL_TEXTS = {
-    "private_data": _("private data"),
-    "untrusted_content": _("untrusted content"),
-    "sends_out": _("external effect"),
-}
 ANSWER_MESSAGES = {
     "approve": _("Approved for this call only."),
     "approve_session": _("Approved for the rest of the session."),
