@@ -28,6 +28,7 @@ from agents.approvals.change_arguments import approve_with_changes
 from agents.approvals.changed_definitions import (
     DEFINITION_KINDS,
     find_changed_definitions,
+    find_outdated_approvals,
     is_reviewed,
 )
 from agents.approvals.details_for_approvers import (
@@ -355,7 +356,7 @@ class InboxItem:
 def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> dict[str, Any]:
     """Return the context of the list (three queries); `total` calls are on all of its pages."""
     now, definitions = timezone.now(), _load_definitions(approvals)
-    changed = find_changed_definitions(approvals)
+    outdated = find_outdated_approvals(approvals, now)
     keys = [(approval.server_id, approval.own_name) for approval in approvals]
     return {
         "items": [
@@ -363,7 +364,7 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
                 approval,
                 approval.get_state_at(now),
                 is_urgent=is_urgent(approval, now),
-                is_outdated=approval.pk in changed and approval.is_answerable(now),
+                is_outdated=approval.pk in outdated,
                 minutes_left=math.ceil((approval.expires_at - now).total_seconds() / 60),
                 marks=_list_marks(approval, definitions.get(key)),
             )
@@ -452,13 +453,13 @@ def _describe_change(approval: Approval) -> dict[str, Any]:
 
     At most two queries.
     """
-    definition = find_changed_definitions([approval]).get(approval.pk)
+    definition = find_outdated_approvals([approval], timezone.now()).get(approval.pk)
     replaced_by = None
     if approval.state == Approval.State.WITHDRAWN and approval.definition_digest:
         later = filter_same_call(approval).filter(created_at__gt=approval.created_at)
         replaced_by = later.order_by("created_at").first()
     return {
-        "is_outdated": definition is not None and approval.is_answerable(timezone.now()),
+        "is_outdated": definition is not None,
         "is_reviewed": definition is not None and is_reviewed(definition),
         "replaced_by": replaced_by,
     }

@@ -1,12 +1,17 @@
 """REST of approvals: calls that wait for a person, and session approvals."""
 
+from functools import cached_property
+from uuid import UUID
+
 import django_filters
+from django.utils import timezone
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentRowFilter
 from agents.api.sessions import SessionView
+from agents.approvals.changed_definitions import find_outdated_approvals, format_definition_diff
 from agents.approvals.services import (
     ANSWERS,
     MAX_MESSAGE_LENGTH,
@@ -19,6 +24,7 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
+from mcp_servers.models import Definition
 
 
 class ApprovalFilter(AgentRowFilter):
@@ -53,6 +59,14 @@ class CallApprovalSerializer(StrictSerializer):
     )
     arguments_digest = serializers.CharField()
     definition_digest = serializers.CharField()
+    definition_changed = serializers.SerializerMethodField(
+        help_text="Whether the server changed the definition of the pending call: it can only be "
+        "denied, and a new approval is requested after the review of the definition.",
+    )
+    definition_diff = serializers.SerializerMethodField(
+        help_text="If the definition changed: its lines that differ from the approved definition, "
+        "with `+` and `-`; empty if the new definition is approved.",
+    )
     rule = serializers.CharField()
     code = serializers.CharField()
     reason = serializers.CharField()
@@ -70,6 +84,19 @@ class CallApprovalSerializer(StrictSerializer):
 
     def get_url(self, approval: Approval) -> str:
         return build_page_url(approval)
+
+    def get_definition_changed(self, approval: Approval) -> bool:
+        return approval.pk in self._outdated_approvals
+
+    def get_definition_diff(self, approval: Approval) -> str:
+        definition = self._outdated_approvals.get(approval.pk)
+        return "" if definition is None else format_definition_diff(definition)
+
+    @cached_property
+    def _outdated_approvals(self) -> dict[UUID, Definition]:
+        """Read for all approvals of the response (at most one query)."""
+        rows = [self.instance] if self.parent is None else self.parent.instance
+        return find_outdated_approvals(rows or (), timezone.now(), with_declarations=True)
 
 
 @extend_schema_serializer(

@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from agents.models import Approval
+from bonobot.core.text.syntax_highlighting import diff_json
 from mcp_servers.models import Definition
 
 DEFINITION_CHANGED_CODE = "definition_changed"
@@ -17,9 +19,13 @@ DEFINITION_KINDS = {
     "prompts/get": (Definition.Kind.PROMPT,),
 }
 _FIELDS = ("pk", "server_id", "name", "kind", "digest", "pinned_digest", "present")
+_DECLARATIONS = ("payload", "pinned")
+_DIFF_MARKS = {"added": "+", "removed": "-", "same": " "}
 
 
-def find_changed_definitions(approvals: Iterable[Approval]) -> dict[UUID, Definition]:
+def find_changed_definitions(
+    approvals: Iterable[Approval], *, with_declarations: bool = False
+) -> dict[UUID, Definition]:
     """Return the current definitions of the pending approvals that were requested for others.
 
     By the approval's ID (one query). An approval to repeat an interrupted call isn't bound to a
@@ -31,7 +37,7 @@ def find_changed_definitions(approvals: Iterable[Approval]) -> dict[UUID, Defini
     rows = Definition.objects.filter(
         server_id__in={approval.server_id for approval in bound},
         name__in={approval.own_name for approval in bound},
-    ).only(*_FIELDS)
+    ).only(*_FIELDS, *(_DECLARATIONS if with_declarations else ()))
     definitions: defaultdict[Any, list[Definition]] = defaultdict(list)
     for row in rows:
         definitions[row.server_id, row.name].append(row)
@@ -46,6 +52,23 @@ def find_changed_definitions(approvals: Iterable[Approval]) -> dict[UUID, Defini
         if current and all(row.digest != approval.definition_digest for row in current):
             changed[approval.pk] = current[0]
     return changed
+
+
+def find_outdated_approvals(
+    approvals: Iterable[Approval], now: datetime, *, with_declarations: bool = False
+) -> dict[UUID, Definition]:
+    """Return the current definitions of the approvals that can only be denied, by approval ID.
+
+    What the inbox, REST and the page of the MCP App show (at most one query).
+    """
+    answerable = [approval for approval in approvals if approval.is_answerable(now)]
+    return find_changed_definitions(answerable, with_declarations=with_declarations)
+
+
+def format_definition_diff(definition: Definition) -> str:
+    """Return the lines that changed since the definition was approved, with `+` and `-`."""
+    lines = diff_json(definition.pinned, definition.payload)
+    return "\n".join(_DIFF_MARKS[kind] + text for kind, text in lines)
 
 
 def has_changed_definition(approval: Approval) -> bool:

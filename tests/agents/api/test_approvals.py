@@ -6,7 +6,6 @@ from agents.models import Session, SessionApproval
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from mcp_servers.models import Definition
 from tests import admin_client, factories, rest
 from tests.rest import RestClient
 
@@ -143,8 +142,22 @@ def test_an_approval_whose_definition_changed_cant_be_approved(acme, helper, rev
     approval = factories.create_approval(
         helper, server_id=server.pk, definition_digest=definition.digest
     )
-    Definition.objects.update(digest="new")
+    definition.pinned, definition.pinned_digest = definition.payload, definition.digest
+    shown = reviewer.get(f"approvals/{approval.pk}").json
+    assert (shown["definition_changed"], shown["definition_diff"]) == (False, "")
+    definition.set_payload({**definition.payload, "description": "Forwards customers."})
+    definition.save()
+    factories.create_approval(helper)
+    other, listed = sorted(
+        reviewer.get("approvals").json["results"], key=lambda row: row["definition_changed"]
+    )
+    assert (listed["id"], listed["definition_changed"]) == (str(approval.pk), True)
+    diff = listed["definition_diff"].splitlines()
+    assert '-  "description": "Adds numbers."' in diff
+    assert '+  "description": "Forwards customers."' in diff
+    assert (other["definition_changed"], other["definition_diff"]) == (False, "")
     path = f"approvals/{approval.pk}/answer"
     response = reviewer.post(path, {"answer": "approve"})
     assert (response.status, response.code) == (409, "definition_changed")
-    assert reviewer.post(path, {"answer": "deny"}).json["state"] == "denied"
+    denied = reviewer.post(path, {"answer": "deny"}).json
+    assert (denied["state"], denied["definition_changed"]) == ("denied", False)

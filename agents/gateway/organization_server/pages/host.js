@@ -85,9 +85,9 @@ function addAnswer(card, label, done, name, getArguments) {
   card.append(button);
 }
 
-function addLink(card, url) {
+function addLink(card, url, label = "Open in Bonobot") {
   if (!url) return;
-  const button = build("button", "Open in Bonobot", { type: "button" });
+  const button = build("button", label, { type: "button" });
   button.addEventListener("click", () => host.openLink(url).catch(() => {}));
   card.append(button);
 }

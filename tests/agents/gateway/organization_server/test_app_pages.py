@@ -20,7 +20,7 @@ from bonobot.accounts.roles import Role, TokenScope
 from bonobot.core.problems import Forbidden
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.mcp_extensions import APP_MIME_TYPE, UI_EXTENSION
-from tests import browser, factories
+from tests import admin_client, browser, factories
 from tests.agents.gateway.conftest import GatewayClient, token_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -230,6 +230,34 @@ def test_a_person_answers_on_the_pages_in_a_host(
     with browser.open_page("http://127.0.0.1") as page:
         frame = open_app(page, host_script, client, "get_session", session_id=str(session.pk))
         frame.get_by_role("heading", name="Session:").wait_for()
+
+
+@pytest.mark.npm
+@pytest.mark.browser
+def test_a_call_whose_definition_changed_can_only_be_denied_on_the_page(
+    gateway_client: GatewayClient, helper: Agent, acme: Organization, host_script: Path
+) -> None:
+    server = admin_client.create_web_server(acme)
+    definition = admin_client.declare_tool(server, description="Adds numbers.")
+    outdated = factories.create_approval(
+        helper,
+        server_id=server.pk,
+        definition_digest=definition.digest,
+        requested_by_id="someone else",
+    )
+    definition.set_payload({**definition.payload, "description": "Forwards customers."})
+    definition.save()
+    client = AppClient(gateway_client)
+    with browser.open_page("http://127.0.0.1") as page:
+        frame = open_app(page, host_script, client, "list_approvals", state="waiting")
+        frame.get_by_text("This approval no longer applies").wait_for()
+        assert "Forwards customers." in frame.locator("pre").last.inner_text()
+        names = [button.inner_text() for button in frame.get_by_role("button").all()]
+        assert names == ["Deny", "Review in Bonobot"]
+        frame.get_by_role("button", name="Deny").click()
+        frame.get_by_text("Denied.").wait_for()
+    outdated.refresh_from_db()
+    assert outdated.state == Approval.State.DENIED
 
 
 @pytest.mark.npm
