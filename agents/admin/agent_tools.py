@@ -396,6 +396,7 @@ def _render_matrix(
     return visit.render_tab(
         "agent_tools/page.html",
         agent=agent,
+        generation=snapshot.generation,
         groups=_add_attached_servers(agent, snapshot, groups, opened=query.get("open", "")),
         counts=_list_counts(groups),
         total=len(tools),

@@ -27,6 +27,7 @@ from bonobot.core.message_bus import WakeupListener, listen
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.verify_chain import load_progress
 from bonobot.ledger.models import Head
+from bonobot.ledger.policy_generations import load_policy_generation
 from mcp_servers.models import BulkJob, BulkJobItem, Server
 
 # How often versions are read while a page is open and nothing wakes the task.
@@ -70,6 +71,11 @@ def _read_access_requests(organization_id: UUID) -> str:
 
 def _read_audit(organization_id: UUID) -> str:
     return str(Head.objects.filter(pk=organization_id).values_list("seq", flat=True).first() or 0)
+
+
+def _read_policies(organization_id: UUID) -> str:
+    """Each change of a rule, a definition, or an attached or enabled server increments it."""
+    return str(load_policy_generation(organization_id))
 
 
 def _read_servers(organization_id: UUID) -> str:
@@ -131,6 +137,7 @@ TOPICS: Mapping[str, LiveTopic] = {
     "elicitations": LiveTopic(_read_elicitations, Action.RUN_AGENTS),
     "access_requests": LiveTopic(_read_access_requests, Action.RUN_AGENTS),
     "audit": LiveTopic(_read_audit, Action.VIEW_AUDIT, AUDIT_POLL_S),
+    "policies": LiveTopic(_read_policies),
     "servers": LiveTopic(_read_servers, Action.RUN_AGENTS),
     "agents": LiveTopic(_read_agents, Action.RUN_AGENTS),
     "sessions": LiveTopic(_read_sessions, Action.RUN_AGENTS),

@@ -8,8 +8,9 @@
   const bar = document.querySelector("[data-matrix-bar]");
   const saveBar = form.querySelector("[data-save-bar]");
   const queryAll = (selector, root = document) => [...root.querySelectorAll(selector)];
-  const rows = queryAll("tr[data-row]", form);
-  const toolRows = rows.filter((row) => row.matches("[data-find-item]"));
+  // agent-tools-updates.js replaces the rows.
+  const listRows = () => queryAll("tr[data-row]", form);
+  const listToolRows = () => queryAll("tr[data-find-item]", form);
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_all, name) => values[name]);
 
   // -- Settings --------------------------------------------------------------------------------------------
@@ -49,6 +50,7 @@
   }
 
   function showChanges() {
+    const rows = listRows();
     const changed = rows.filter(isChanged);
     for (const row of rows) {
       const was = row.querySelector("[data-was]");
@@ -122,6 +124,7 @@
   }
 
   function applyFilters() {
+    const toolRows = listToolRows();
     const shown = toolRows.filter((row) => {
       row.hidden = !isShown(row);
       return !row.hidden;
@@ -235,6 +238,11 @@
       event.preventDefault();
       form.requestSubmit(saveBar.querySelector("[name=do]"));
     }
+  });
+  form.addEventListener("bonobot:rows", () => {
+    for (const group of queryAll("[data-group]", form)) updateInherited(group);
+    showChanges();
+    applyFilters();
   });
   new MutationObserver(showCounts).observe(form.querySelector("table"), { childList: true, subtree: true });
   showChanges();

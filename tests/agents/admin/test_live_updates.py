@@ -16,10 +16,13 @@ from agents.access_requests import (
 from agents.admin import live_updates
 from agents.approvals.services import create_approval, resolve_approval
 from agents.models import Agent, Approval
+from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_finished_change
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.services import set_server_enabled
 from tests import admin_client, factories
 
 
@@ -60,6 +63,32 @@ def test_a_new_agent_and_a_new_member_change_the_list_of_agents(
     factories.create_agent(factories.create_organization("else"))
     assert live_updates.read_versions(acme.pk, ["agents"]) == versions[-1]
     assert len({version["agents"] for version in versions}) == 3
+
+
+@pytest.mark.django_db
+def test_rules_definitions_and_servers_change_the_tools_of_an_agent(
+    acme: Organization, helper: Agent
+) -> None:
+    administrator, server = (
+        factories.build_administrator(acme),
+        admin_client.create_web_server(acme),
+    )
+    definition = admin_client.declare_tool(server)
+    versions = [live_updates.read_versions(acme.pk, ["policies"])["policies"]]
+    for change in (
+        lambda: factories.attach_server(administrator, helper, server),
+        lambda: set_policy(administrator, helper, PolicySpec("allowlist")),
+        lambda: approve_definitions(administrator, server),
+        lambda: set_server_enabled(administrator, server, enabled=False),
+    ):
+        change()
+        versions.append(live_updates.read_versions(acme.pk, ["policies"])["policies"])
+    assert len(set(versions)) == 5
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    version = live_updates.read_versions(acme.pk, ["policies"])["policies"]
+    page = owner.get("agents_agent_servers", helper.pk)
+    assert f'data-generation="{version}"' in page
+    assert definition.name in page
 
 
 @pytest.mark.django_db
