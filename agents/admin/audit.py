@@ -44,6 +44,7 @@ from agents.admin.audit_filters import (
     parse_outcomes,
     parse_uuid,
 )
+from agents.admin.audit_names import build_name_urls
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
 from bonobot.accounts.principals import Principal
@@ -227,12 +228,16 @@ class AuditAdmin(ScopedAdmin):
         return lookup in extra_lookups or super().lookup_allowed(lookup, value, request)
 
     def get_urls(self) -> list[Any]:
-        """Add the export, saved filters and verification."""
+        """Add the export, saved filters, suggested names and verification."""
         export_view = self.admin_site.admin_view(self.download_export)
         guards = (self.admin_site.admin_view, self.get_principal)
-        other_urls = [*build_filter_urls(*guards), *build_verification_urls(*guards)]
-        own_urls = [path("export/", export_view, name="ledger_auditrow_export"), *other_urls]
-        return [*own_urls, *super().get_urls()]
+        return [
+            path("export/", export_view, name="ledger_auditrow_export"),
+            *build_filter_urls(*guards),
+            *build_name_urls(*guards),
+            *build_verification_urls(*guards),
+            *super().get_urls(),
+        ]
 
     def download_export(self, request: HttpRequest) -> HttpResponseBase:
         """Return the filtered rows as a file."""

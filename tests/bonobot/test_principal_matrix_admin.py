@@ -50,7 +50,10 @@ def list_roles(*actions: Action) -> frozenset[Role]:
 WITHOUT_REST: dict[str, frozenset[Role]] = {
     **dict.fromkeys(("server.bulk_job", "settings", "index"), list_roles(Action.VIEW)),
     **dict.fromkeys(
-        (f"auditrow.{name}" for name in ("save_filter", "remove_filter", "verify", "verification")),
+        (
+            f"auditrow.{name}"
+            for name in ("save_filter", "remove_filter", "names", "verify", "verification")
+        ),
         list_roles(Action.VIEW_AUDIT),
     ),
     **dict.fromkeys((f"launcher.{name}" for name in ("list", "add", "change", "delete")), NOBODY),

@@ -106,3 +106,17 @@ def test_the_fields_of_the_filter_stay_inside_their_menu(ada: Page, acme: Organi
         assert box
         assert menu["x"] <= box["x"]
         assert box["x"] + box["width"] <= menu["x"] + menu["width"], field.get_attribute("name")
+
+
+@pytest.mark.whole
+def test_the_filters_suggest_names_when_they_are_first_opened(
+    ada: Page, acme: Organization
+) -> None:
+    factories.create_agent(acme, "helper")
+    create_turn(acme, "buy")
+    ada.goto(AUDIT)
+    expect(ada.locator("datalist")).to_have_count(0)
+    ada.get_by_text("Add filter").click()
+    expect(ada.locator("#agent-names option")).to_have_attribute("value", "Helper")
+    field = ada.get_by_label("Agent", exact=True)
+    assert field.evaluate("field => field.list.options.length") == 1

@@ -10,6 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from django import template
+from django.forms.utils import flatatt
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -643,13 +644,18 @@ def invalid_fields(form: Any) -> list[Any]:
 
 
 @register.simple_tag(takes_context=True)
-def filter_input(context: Any, name: str, label: Any) -> SafeString:
-    """Show a text input with the value that a list is filtered by."""
+def filter_input(context: Any, name: str, label: Any, suggestions: str = "") -> SafeString:
+    """Show a text input with the value that a list is filtered by.
+
+    `suggestions` is the ID of a `datalist`.
+    """
+    attributes = {"list": suggestions, "autocomplete": "off"} if suggestions else {}
     return format_html(
-        '<label>{}<input class="bb-input bb-slim" name="{}" value="{}"></label>',
+        '<label>{}<input class="bb-input bb-slim" name="{}" value="{}"{}></label>',
         label,
         name,
         context["request"].GET.get(name, ""),
+        flatatt(attributes),
     )
 
 

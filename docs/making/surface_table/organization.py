@@ -272,6 +272,11 @@ CONTROL_AREA = Area(
             cli="audit list, audit show",
         ),
         Feature(
+            "Suggest names in the filters of the audit log",
+            admin="auditrow.names",
+            why="API clients list agents, servers, and tools.",
+        ),
+        Feature(
             "Save and delete audit log filters",
             admin="auditrow.save_filter auditrow.remove_filter",
             why="Saved filters are for people; API clients keep their own parameters.",
