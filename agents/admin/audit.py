@@ -73,8 +73,10 @@ START_TIMEOUT = timedelta(minutes=1)
 MAX_PAGED = 1_000
 DEFAULT_SPAN = timedelta(hours=24)
 # Bars up to this long are labeled with times.
-MAX_TIMED_STEP, DAY = timedelta(hours=1), timedelta(days=1)
+MAX_TIMED_STEP, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
 MAX_TICKS = 6
+# Labels right of this part of the axis would meet the one at its end.
+MAX_PLACE = 0.85
 TICK_INTERVALS = [timedelta(minutes=n) for n in (5, 10, 15, 30, 60, 120, 180, 240, 360, 720)]
 WIDTH, HEIGHT, GAP = 1000, 100, 0.2
 
@@ -457,7 +459,10 @@ def build_histogram(
 
 
 def _build_ticks(bars: list[ActivityBar]) -> list[tuple[float, str, str]]:
-    """Return the labels of the time axis: round times of day, or days where they begin."""
+    """Return the labels of the time axis: round times of day, or days where they begin.
+
+    The last one is the end of the axis: a time, or the last day.
+    """
     start, end = bars[0].begins, bars[-1].ends
     step = bars[0].ends - start
     # Bars of days are of UTC.
@@ -473,15 +478,22 @@ def _build_ticks(bars: list[ActivityBar]) -> list[tuple[float, str, str]]:
     for number in range((end - midnight) // interval + 1):
         moment = midnight + number * interval
         place = (moment - start) / (end - start)
-        # The last label would be wider than its bars.
-        if not 0 <= place < 1 - 0.5 / MAX_TICKS:
+        if not 0 <= place <= MAX_PLACE:
             continue
         local = moment.astimezone(zone)
         day_text = format_day(local) if local.date() != day or not is_short else ""
         label = (f"{local:%H:%M}", day_text) if is_short else (day_text, "")
         ticks.append((round(100 * place, 2), *label))
         day = local.date()
-    return ticks
+    if is_short:
+        return [*ticks, (100.0, *_build_end_label(start.astimezone(zone), end.astimezone(zone)))]
+    last_day = format_day((end - MINUTE).astimezone(zone))
+    return [*(tick for tick in ticks if tick[1] != last_day), (100.0, last_day, "")]
+
+
+def _build_end_label(start: datetime, end: datetime) -> tuple[str, str]:
+    """Return the time of the end, and its day if the axis has several."""
+    return f"{end:%H:%M}", format_day(end) if end.date() != start.date() else ""
 
 
 def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:
