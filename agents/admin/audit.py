@@ -290,10 +290,13 @@ class AuditAdmin(ScopedAdmin):
             )
             if key
         }
+        chips = audit_filters.list_chips(request.GET, names)
+        filter_count = len(chips) + bool(audit_filters.find_period_name(request.GET))
         return {
             "groups": group_turns(entries, entry_id),
-            "chips": (chips := audit_filters.list_chips(request.GET, names)),
-            "is_filtered": bool(chips or audit_filters.find_period_name(request.GET)),
+            "chips": chips,
+            "filter_count": filter_count,
+            "is_filtered": filter_count > 0,
             "query": request.GET.urlencode(),
             "further": describe_search_limit(request),
             "older_query": build_older_query(request, changelist),

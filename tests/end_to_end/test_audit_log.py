@@ -12,7 +12,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.agents.admin.test_audit import create_call
-from tests.browser import open_context
+from tests.browser import PHONE, open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -120,3 +120,29 @@ def test_the_filters_suggest_names_when_they_are_first_opened(
     expect(ada.locator("#agent-names option")).to_have_attribute("value", "Helper")
     field = ada.get_by_label("Agent", exact=True)
     assert field.evaluate("field => field.list.options.length") == 1
+
+
+@pytest.mark.whole
+def test_filters_and_actions_are_folded_on_phones_beside_active_filters(
+    ada: Page, acme: Organization
+) -> None:
+    create_turn(acme, "buy")
+    ada.set_viewport_size(PHONE)
+    ada.goto(f"{AUDIT}?kind=call&opened_at_period=7d")
+    rows = ada.locator("[data-audit-rows]").bounding_box()
+    assert rows
+    assert rows["y"] < PHONE["height"] / 3
+    button = ada.get_by_role("button", name="Filters 2")
+    add_filter = ada.get_by_text("Add filter")
+    ranges = ada.get_by_role("navigation", name="Time range")
+    for part in (add_filter, ranges, ada.get_by_text("Export")):
+        expect(part).to_be_hidden()
+    expect(ada.locator(".bb-filter-chip:visible")).to_have_text(["Type Tool calls", "Time 7 days"])
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    for part in (add_filter, ranges, ada.get_by_text("Export")):
+        expect(part).to_be_visible()
+    ada.set_viewport_size({"width": 1440, "height": 900})
+    button.evaluate("button => button.setAttribute('aria-expanded', 'false')")
+    expect(button).to_be_hidden()
+    expect(add_filter).to_be_visible()

@@ -174,6 +174,13 @@
       });
     }
 
+    // Filters and actions are folded on phones.
+    function setUpUnfold(button) {
+      button.addEventListener("click", () => {
+        button.setAttribute("aria-expanded", String(button.getAttribute("aria-expanded") !== "true"));
+      });
+    }
+
     // Dragging over the bars selects a range.
     function setUpRange(histogram) {
       const svg = histogram.querySelector("svg");
@@ -235,6 +242,7 @@
       unfoldedTurns.add(head.dataset.turnHead);
     }
     queryAll("[data-histogram]", log).forEach(setUpRange);
+    queryAll("[data-audit-unfold]", log).forEach(setUpUnfold);
     setUpTail();
   }
 
