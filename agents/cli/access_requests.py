@@ -83,11 +83,7 @@ def _cancel_access_request(cli: CommandContext, options: argparse.Namespace) -> 
     _emit(cli, cancel_access_request(cli.principal, access_request))
 
 
-def _add_answer_arguments(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
-    elicitations.add_id_argument(parser)
-    parser.add_argument(
-        "--message", default="", required=is_required, help="Message to the requester"
-    )
+_MESSAGE_HELP = "Message to the requester"
 
 
 def _answer(cli: CommandContext, options: argparse.Namespace, answer: str) -> None:
@@ -102,14 +98,14 @@ VERBS = (
         "list",
         f"List the latest {elicitations.MAX_LISTED} access requests (default: pending ones)",
         _list_access_requests,
-        arguments=(partial(elicitations.add_list_arguments, model=AccessRequest),),
+        arguments=elicitations.build_list_arguments(AccessRequest),
         examples=("access-requests list", "access-requests list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show an access request and its answer",
         _show_access_request,
-        arguments=(elicitations.add_id_argument,),
+        arguments=(elicitations.ID_ARGUMENT,),
         examples=("access-requests show 0198c0de-…",),
     ),
     CommandVerb(
@@ -126,21 +122,27 @@ VERBS = (
         "cancel",
         "Cancel one's own pending request",
         _cancel_access_request,
-        arguments=(elicitations.add_id_argument,),
+        arguments=(elicitations.ID_ARGUMENT,),
         examples=("access-requests cancel 0198c0de-…",),
     ),
     CommandVerb(
         "approve",
         "Approve a request and set up what it asks for",
         partial(_answer, answer="approve"),
-        arguments=(partial(_add_answer_arguments, is_required=False),),
+        arguments=(
+            elicitations.ID_ARGUMENT,
+            Argument("--message MESSAGE", _MESSAGE_HELP, default=""),
+        ),
         examples=("access-requests approve 0198c0de-…",),
     ),
     CommandVerb(
         "deny",
         "Deny a request with a message to the requester",
         partial(_answer, answer="deny"),
-        arguments=(partial(_add_answer_arguments, is_required=True),),
+        arguments=(
+            elicitations.ID_ARGUMENT,
+            Argument("--message MESSAGE", _MESSAGE_HELP, default="", required=True),
+        ),
         examples=('access-requests deny 0198c0de-… --message "Use the agent support."',),
     ),
 )

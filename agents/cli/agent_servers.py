@@ -32,12 +32,11 @@ MAX_ERROR_LENGTH = 120
 CHOICES = ("tools", "without", "resource", "prompt")
 
 
-def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "servers", metavar="SERVER", nargs="*", help="Only these servers (default: all)"
-    )
-    parser.add_argument("--agent", metavar="SLUG", help="Only servers attached to this agent")
-    watch_rows.add_watch_arguments(parser)
+_STATUS_ARGUMENTS = (
+    Argument("SERVER", "Only these servers (default: all)", dest="servers", nargs="*"),
+    Argument("--agent SLUG", "Only servers attached to this agent"),
+    *watch_rows.WATCH_ARGUMENTS,
+)
 
 
 def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -326,7 +325,7 @@ VERBS = (
         "status",
         "Show the state, latency, and last error of each server",
         _show_status,
-        arguments=(_add_status_arguments,),
+        arguments=_STATUS_ARGUMENTS,
         examples=("mcp status", "mcp status --watch", "mcp status time --json"),
     ),
     CommandVerb(

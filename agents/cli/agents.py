@@ -14,7 +14,13 @@ from agents.builtin_tools.toolset_options import TOOLSETS
 from agents.models import Agent, ModelEndpoint, Session
 from agents.policies.services import load_policy_spec
 from bonobot.core.cli import watch_rows
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, read_text
+from bonobot.core.cli.command_group import (
+    Alternatives,
+    Argument,
+    CommandContext,
+    CommandVerb,
+    read_text,
+)
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 
@@ -88,31 +94,32 @@ def _render_agents(agents: list[dict[str, Any]]) -> Any:
     return build_table(*columns, rows=rows, empty=empty)
 
 
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     from agents.config_file.read_config import AGENT_LIMITS
 
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
-    parser.add_argument("--name", metavar="NAME", help="New name")
-    parser.add_argument("--description", metavar="TEXT", help="New description")
-    instructions = parser.add_mutually_exclusive_group()
-    instructions.add_argument("--instructions", metavar="TEXT", help="New instructions")
-    instructions.add_argument(
-        "--instructions-file", metavar="FILE", help="File with the new instructions, or - for stdin"
-    )
-    parser.add_argument("--model", metavar="SLUG", help="Slug of a model endpoint")
     for name in AGENT_LIMITS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, type=int, metavar="N", help=_LIMIT_HELP[name])
-    parser.add_argument(
-        "--tools-in-prompt",
-        action=argparse.BooleanOptionalAction,
-        help="List the servers' tools in the system prompt, also for models with tool calls",
-    )
-    parser.add_argument(
-        "--output-schema",
-        metavar="FILE",
-        help='File with the JSON Schema of answers, or - for stdin. "": none',
-    )
+
+
+_UPDATE_ARGUMENTS = (
+    Argument("SLUG", "Slug of the agent"),
+    Argument("--name NAME", "New name"),
+    Argument("--description TEXT", "New description"),
+    Alternatives(
+        Argument("--instructions TEXT", "New instructions"),
+        Argument("--instructions-file FILE", "File with the new instructions, or - for stdin"),
+    ),
+    Argument("--model SLUG", "Slug of a model endpoint"),
+    _add_limit_arguments,
+    Argument(
+        "--[no-]tools-in-prompt",
+        "List the servers' tools in the system prompt, also for models with tool calls",
+    ),
+    Argument(
+        "--output-schema FILE", 'File with the JSON Schema of answers, or - for stdin. "": none'
+    ),
+)
 
 
 def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -180,7 +187,7 @@ SET_VERB = CommandVerb(
     "set",
     "Show or change an agent's name, instructions, model, and limits",
     _update_agent,
-    arguments=(_add_update_arguments,),
+    arguments=_UPDATE_ARGUMENTS,
     examples=(
         "agents set helper",
         "agents set helper --model claude --instructions-file helper.md",
@@ -262,7 +269,7 @@ VERBS = (
         "list",
         "List agents with their numbers of running and waiting sessions",
         _list_agents,
-        arguments=(watch_rows.add_watch_arguments,),
+        arguments=watch_rows.WATCH_ARGUMENTS,
         examples=("agents list --json", "agents list --watch"),
     ),
     CommandVerb(

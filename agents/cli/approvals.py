@@ -2,14 +2,13 @@
 
 import argparse
 import time
-from functools import partial
 from math import inf
 from typing import Any
 
 from agents.cli import elicitations
 from agents.models import Approval, ElicitationRequest, Session
 from bonobot.core.cli import watch_rows
-from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.core.text.untrusted_text import make_visible
@@ -173,21 +172,9 @@ def _print_approval(cli: CommandContext, approval: Approval) -> None:
         cli.out.print(Padding(JSON(text) if text.isascii() else text, (0, 2)), markup=False)
 
 
-def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
-    elicitations.add_id_argument(parser)
-    parser.add_argument(
-        "--session", action="store_true", help="Approve the tool for the whole session"
-    )
-
-
 def _approve_call(cli: CommandContext, options: argparse.Namespace) -> None:
     decision = "approve_session" if options.session else "approve"
     _decide_call(cli, options.id, decision)
-
-
-def _add_deny_arguments(parser: argparse.ArgumentParser) -> None:
-    elicitations.add_id_argument(parser)
-    parser.add_argument("--message", default="", help="Message to the model")
 
 
 def _deny_call(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -207,28 +194,34 @@ VERBS = (
         "list",
         f"List the latest {elicitations.MAX_LISTED} approvals (default: pending ones)",
         _list_approvals,
-        arguments=(partial(elicitations.add_list_arguments, model=Approval),),
+        arguments=elicitations.build_list_arguments(Approval),
         examples=("approvals list", "approvals list --watch", "approvals list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show an approval with the exact arguments of the call",
         _show_approval,
-        arguments=(elicitations.add_id_argument,),
+        arguments=(elicitations.ID_ARGUMENT,),
         examples=("approvals show 0198c0de-…",),
     ),
     CommandVerb(
         "approve",
         "Approve a call once, or its tool for the whole session",
         _approve_call,
-        arguments=(_add_approve_arguments,),
+        arguments=(
+            elicitations.ID_ARGUMENT,
+            Argument("--session", "Approve the tool for the whole session"),
+        ),
         examples=("approvals approve 0198c0de-…", "approvals approve 0198c0de-… --session"),
     ),
     CommandVerb(
         "deny",
         "Deny a call, with an optional message to the model",
         _deny_call,
-        arguments=(_add_deny_arguments,),
+        arguments=(
+            elicitations.ID_ARGUMENT,
+            Argument("--message MESSAGE", "Message to the model", default=""),
+        ),
         examples=('approvals deny 0198c0de-… --message "Use the staging server."',),
     ),
 )

@@ -16,12 +16,12 @@ from agents.budgets.services import (
 )
 from agents.models import Agent, Budget
 from bonobot.accounts.models import Organization
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Alternatives, Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.amounts import MICROUSD_PER_USD, parse_number
-from mcp_servers.cli.servers import add_price_arguments, collect_price_options, get_server
+from mcp_servers.cli.servers import PRICE_ARGUMENTS, collect_price_options, get_server
 from mcp_servers.cli.servers import serialize_server as server_json
 from mcp_servers.server_prices import set_prices
 
@@ -141,16 +141,14 @@ def _set_server_prices(cli: CommandContext, options: argparse.Namespace) -> None
     )
 
 
-def _add_owner_arguments(parser: argparse.ArgumentParser) -> None:
-    owners = parser.add_mutually_exclusive_group()
-    owners.add_argument("--agent", metavar="SLUG", help="Budgets of an agent and its sessions")
-    owners.add_argument(
-        "--server", metavar="SERVER", help="Budgets of a server: its slug, name, or ID"
-    )
+_OWNER_ARGUMENTS = Alternatives(
+    Argument("--agent SLUG", "Budgets of an agent and its sessions"),
+    Argument("--server SERVER", "Budgets of a server: its slug, name, or ID"),
+)
 
 
 _SET_ARGUMENTS = (
-    _add_owner_arguments,
+    _OWNER_ARGUMENTS,
     Argument(
         "LINE",
         f"{LINE_FORMAT}. Units: tokens, dollars, calls, seconds. Periods: day, month, total. "
@@ -164,7 +162,7 @@ _SET_ARGUMENTS = (
 
 _SERVER_PRICE_ARGUMENTS = (
     Argument("SERVER", "Slug, name, or ID of the server"),
-    add_price_arguments,
+    *PRICE_ARGUMENTS,
 )
 
 
@@ -173,7 +171,7 @@ VERBS = (
         "list",
         "List budgets with the amounts spent",
         _list_budgets,
-        arguments=(_add_owner_arguments,),
+        arguments=(_OWNER_ARGUMENTS,),
         examples=("budgets list", "budgets list --agent helper --json"),
     ),
     CommandVerb(

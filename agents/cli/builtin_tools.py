@@ -6,7 +6,7 @@ from typing import Any
 
 from agents.builtin_tools.toolset_options import TOOLSETS, apply_defaults
 from agents.models import Agent
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Alternatives, Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 from mcp_servers.models import Definition
@@ -64,24 +64,26 @@ VERBS = (
 )
 
 
-def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
-    for flag, flag_help in (("--enable", "Toolset to enable"), ("--disable", "Toolset to disable")):
-        parser.add_argument(
-            flag,
-            metavar="TOOLSET",
-            action="append",
-            default=[],
-            choices=[*TOOLSETS],
-            help=f"{flag_help}: {', '.join(TOOLSETS)}. Repeatable",
-        )
-    parser.add_argument(
-        "--set",
-        metavar="TOOLSET.OPTION=VALUE",
+_TOOLSET_OPTIONS: dict[str, Any] = {"action": "append", "default": [], "choices": [*TOOLSETS]}
+_TOOLSET_ARGUMENTS = (
+    Argument("SLUG", "Slug of the agent"),
+    Argument(
+        "--enable TOOLSET",
+        f"Toolset to enable: {', '.join(TOOLSETS)}. Repeatable",
+        **_TOOLSET_OPTIONS,
+    ),
+    Argument(
+        "--disable TOOLSET",
+        f"Toolset to disable: {', '.join(TOOLSETS)}. Repeatable",
+        **_TOOLSET_OPTIONS,
+    ),
+    Argument(
+        "--set TOOLSET.OPTION=VALUE",
+        "Option of a toolset. VALUE is JSON. Lists can be written as a,b. Repeatable",
         action="append",
         default=[],
-        help="Option of a toolset. VALUE is JSON. Lists can be written as a,b. Repeatable",
-    )
+    ),
+)
 
 
 def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -149,24 +151,16 @@ def _parse_option(text: str) -> tuple[str, str, Any]:
         return name, option, raw_value
 
 
-def _add_workspace_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
-    actions = parser.add_mutually_exclusive_group()
-    actions.add_argument(
-        "--attach", metavar="DIR", help="Use a folder on this host as the workspace"
-    )
-    actions.add_argument(
-        "--detach", action="store_true", help="Use the agent's own workspace folder again"
-    )
-    actions.add_argument(
-        "--empty", action="store_true", help="Delete everything in the agent's own workspace folder"
-    )
-    parser.add_argument(
-        "--mib", type=int, metavar="N", help="Maximum size of the agent's own folder, in MiB"
-    )
-    parser.add_argument(
-        "--files", type=int, metavar="N", help="Maximum number of files and folders in it"
-    )
+_WORKSPACE_ARGUMENTS = (
+    Argument("SLUG", "Slug of the agent"),
+    Alternatives(
+        Argument("--attach DIR", "Use a folder on this host as the workspace"),
+        Argument("--detach", "Use the agent's own workspace folder again"),
+        Argument("--empty", "Delete everything in the agent's own workspace folder"),
+    ),
+    Argument("--mib N", "Maximum size of the agent's own folder, in MiB", type=int),
+    Argument("--files N", "Maximum number of files and folders in it", type=int),
+)
 
 
 def _handle_workspace(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -203,7 +197,7 @@ WORKSPACE_VERBS = (
         "tools",
         "Show or change an agent's built-in tools",
         _handle_toolsets,
-        arguments=(_add_toolset_arguments,),
+        arguments=_TOOLSET_ARGUMENTS,
         examples=(
             "agents tools demo",
             "agents tools demo --enable filesystem --enable search --set filesystem.read_only=true",
@@ -215,7 +209,7 @@ WORKSPACE_VERBS = (
         "workspace",
         "Show or change an agent's workspace",
         _handle_workspace,
-        arguments=(_add_workspace_arguments,),
+        arguments=_WORKSPACE_ARGUMENTS,
         examples=(
             "agents workspace demo",
             "agents workspace demo --attach /srv/project",

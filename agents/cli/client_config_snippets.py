@@ -16,28 +16,30 @@ from agents.gateway.client_config_snippets import (
     build_target,
 )
 from agents.models import Agent
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, expand_variables
+from bonobot.core.cli.command_group import (
+    Alternatives,
+    Argument,
+    CommandContext,
+    CommandVerb,
+    expand_variables,
+)
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import NotFound
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Server
 
-
-def _add_snippet_arguments(parser: argparse.ArgumentParser) -> None:
-    target_group = parser.add_mutually_exclusive_group()
-    target_group.add_argument("--agent", metavar="SLUG", help="Connect to the tools of this agent")
-    target_group.add_argument(
-        "--server", metavar="NAME", help="Connect to this server of the organization"
-    )
-    parser.add_argument(
-        "--client", choices=[*CLIENTS], help="Print the configuration for this client"
-    )
-    parser.add_argument(
-        "--token",
-        metavar="T",
-        help="Token to include. `${VAR}` is read from the environment. Default: none if clients "
+_SNIPPET_ARGUMENTS = (
+    Alternatives(
+        Argument("--agent SLUG", "Connect to the tools of this agent"),
+        Argument("--server NAME", "Connect to this server of the organization"),
+    ),
+    Argument("--client", "Print the configuration for this client", choices=[*CLIENTS]),
+    Argument(
+        "--token T",
+        "Token to include. `${VAR}` is read from the environment. Default: none if clients "
         "authorize with OAuth, otherwise a placeholder.",
-    )
+    ),
+)
 
 
 def _show_snippet(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -88,7 +90,7 @@ VERBS = (
         "snippet",
         "Print the configuration for an MCP client",
         _show_snippet,
-        arguments=(_add_snippet_arguments,),
+        arguments=_SNIPPET_ARGUMENTS,
         examples=(
             "mcp snippet --agent helper --client claude-code --token '${TOKEN}'",
             "mcp snippet --server time --client cursor",

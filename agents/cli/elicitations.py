@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agents.models import ElicitationRequest, Session
@@ -28,19 +27,17 @@ def get_request(cli: CommandContext, model: Any, pk: str) -> Any:
     return rows.get_or_404(cli.principal.organization_id, pk=pk)
 
 
-def add_list_arguments(parser: argparse.ArgumentParser, model: Any) -> None:
-    """Add `--state` and the watch options."""
-    parser.add_argument(
-        "--state",
-        default="waiting",
-        choices=[*model.State.values, "all"],
-        help="Only this state (default: waiting)",
+def build_list_arguments(model: Any) -> tuple[Argument, ...]:
+    """Return `--state`, with the states of `model`, and the watch options."""
+    states = [*model.State.values, "all"]
+    help_text = "Only this state (default: waiting)"
+    return (
+        Argument("--state", help_text, default="waiting", choices=states),
+        *watch_rows.WATCH_ARGUMENTS,
     )
-    watch_rows.add_watch_arguments(parser)
 
 
-def add_id_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="ID, as shown by `list`")
+ID_ARGUMENT = Argument("ID", "ID, as shown by `list`")
 
 
 def list_requests(
@@ -202,7 +199,7 @@ def _print_elicitation_request(cli: CommandContext, question: ElicitationRequest
 
 
 _ANSWER_ARGUMENTS = (
-    add_id_argument,
+    ID_ARGUMENT,
     Argument("action", "Response to the server", choices=["accept", "decline", "cancel"]),
     Argument("--content JSON", "Form values as a JSON object", default=""),
     Argument("--set NAME=VALUE", "One form value. Repeatable", action="append"),
@@ -251,7 +248,7 @@ VERBS = (
         "list",
         f"List the latest {MAX_LISTED} elicitation requests (default: pending ones)",
         _list_elicitation_requests,
-        arguments=(partial(add_list_arguments, model=ElicitationRequest),),
+        arguments=build_list_arguments(ElicitationRequest),
         examples=(
             "elicitations list",
             "elicitations list --watch",
@@ -262,7 +259,7 @@ VERBS = (
         "show",
         "Show an elicitation request with its form fields or URL",
         _show_elicitation_request,
-        arguments=(add_id_argument,),
+        arguments=(ID_ARGUMENT,),
         examples=("elicitations show 0198c0de-…",),
     ),
     CommandVerb(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bonobot.accounts.models import Organization
 from bonobot.accounts.models.organizations import RegistryAccess
 from bonobot.accounts.principals import build_cli_principal
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Alternatives, Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 def _get_organization(cli: CommandContext) -> Organization:
     return Organization.objects.get(pk=cli.principal.organization_id)
-
-
-def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `export`."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="New or empty folder")
 
 
 def handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -41,25 +36,14 @@ def handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message("Secrets are not included. Enter them again after you import the data.")
 
 
-def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `delete`."""
-    parser.add_argument(
-        "--confirm",
-        metavar="SLUG",
-        help="Slug of the organization, to confirm. This can't be undone.",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Show what would be deleted without deleting it"
-    )
-    export_options = parser.add_mutually_exclusive_group()
-    export_options.add_argument(
-        "--export", type=Path, metavar="FOLDER", help="Export all data to this folder first"
-    )
-    export_options.add_argument(
-        "--without-export",
-        action="store_true",
-        help="Delete without an export, including the audit log",
-    )
+_DELETE_ARGUMENTS = (
+    Argument("--confirm SLUG", "Slug of the organization, to confirm. This can't be undone."),
+    Argument("--dry-run", "Show what would be deleted without deleting it"),
+    Alternatives(
+        Argument("--export FOLDER", "Export all data to this folder first", type=Path),
+        Argument("--without-export", "Delete without an export, including the audit log"),
+    ),
+)
 
 
 def handle_delete(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -296,14 +280,14 @@ VERBS = (
         "export",
         "Export all data of the organization to a folder",
         handle_export,
-        arguments=(add_export_arguments,),
+        arguments=(Argument("FOLDER", "New or empty folder", type=Path),),
         examples=("org export acme-2026-11-22 --org acme",),
     ),
     CommandVerb(
         "delete",
         "Delete the organization and all its data",
         handle_delete,
-        arguments=(add_delete_arguments,),
+        arguments=_DELETE_ARGUMENTS,
         examples=(
             "org delete --org acme --dry-run",
             "org delete --org acme --confirm acme --export acme-2026-11-22",

@@ -30,31 +30,18 @@ from agents.policies.shadow_mode import (
     set_draft,
 )
 from bonobot.accounts.models import Organization
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, parse_json_object
+from bonobot.core.cli.command_group import (
+    Alternatives,
+    Argument,
+    CommandContext,
+    CommandVerb,
+    parse_json_object,
+)
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
 MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
-
-
-def _add_owner_and_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    owners = parser.add_mutually_exclusive_group(required=True)
-    owners.add_argument("slug", metavar="SLUG", nargs="?", help="Slug of the agent")
-    owners.add_argument(
-        "--organization",
-        action="store_true",
-        help="The organization's policy, which applies to every agent",
-    )
-    add_policy_arguments(parser)
-    draft_actions = parser.add_mutually_exclusive_group()
-    draft_actions.add_argument(
-        "--shadow",
-        action="store_true",
-        help="Save as a draft in shadow mode: record its decisions without enforcing them",
-    )
-    draft_actions.add_argument("--enforce", action="store_true", help="Make the draft the policy")
-    draft_actions.add_argument("--discard", action="store_true", help="Delete the draft")
 
 
 def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -96,28 +83,17 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     show_draft(cli, agent, draft)
 
 
-def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the policy options; what isn't given stays unchanged."""
-    parser.add_argument(
-        "--policy",
-        metavar="FILE",
-        help="JSON or YAML file with mode, allow, ask, and deny. -: standard input",
-    )
-    parser.add_argument(
-        "--mode", choices=("none", "allowlist", "denylist", "all"), help="Policy mode"
-    )
-    for effect, effect_help in (
-        ("allow", "Tool to allow"),
-        ("ask", "Tool that requires approval"),
-        ("deny", "Tool to deny"),
-    ):
-        parser.add_argument(
-            f"--{effect}",
-            action="append",
-            metavar="TOOL",
-            help=f"{effect_help}: name, glob, or JSON rule with a condition. Repeatable; "
-            "replaces the current list",
-        )
+_RULE_HELP = "name, glob, or JSON rule with a condition. Repeatable; replaces the current list"
+# What isn't given stays unchanged.
+POLICY_ARGUMENTS = (
+    Argument(
+        "--policy FILE", "JSON or YAML file with mode, allow, ask, and deny. -: standard input"
+    ),
+    Argument("--mode", "Policy mode", choices=("none", "allowlist", "denylist", "all")),
+    Argument("--allow TOOL", f"Tool to allow: {_RULE_HELP}", action="append"),
+    Argument("--ask TOOL", f"Tool that requires approval: {_RULE_HELP}", action="append"),
+    Argument("--deny TOOL", f"Tool to deny: {_RULE_HELP}", action="append"),
+)
 
 
 def handle_organization_policy(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -283,12 +259,29 @@ def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message(f"Who can change it: {explanation['changeable_by']}.")
 
 
+_SET_POLICY_ARGUMENTS = (
+    Alternatives(
+        Argument("SLUG", "Slug of the agent", nargs="?"),
+        Argument("--organization", "The organization's policy, which applies to every agent"),
+        required=True,
+    ),
+    *POLICY_ARGUMENTS,
+    Alternatives(
+        Argument(
+            "--shadow",
+            "Save as a draft in shadow mode: record its decisions without enforcing them",
+        ),
+        Argument("--enforce", "Make the draft the policy"),
+        Argument("--discard", "Delete the draft"),
+    ),
+)
+
 VERBS = (
     CommandVerb(
         "policy",
         "Show or change the policy of an agent or of the organization",
         _handle_policy,
-        arguments=(_add_owner_and_policy_arguments,),
+        arguments=_SET_POLICY_ARGUMENTS,
         examples=(
             "agents policy demo",
             "agents policy demo --mode allowlist --allow 'mcp_time_*'",

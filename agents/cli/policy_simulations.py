@@ -3,10 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from agents.cli.policies import add_policy_arguments, collect_policy_options
+from agents.cli.policies import POLICY_ARGUMENTS, collect_policy_options
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Alternatives, Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound
@@ -18,32 +18,25 @@ if TYPE_CHECKING:
 MAX_SECONDS = 300.0  # a person waits at the terminal and can stop it
 
 
-def _add_simulation_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
     from agents.policies.simulations import DEFAULT_DAYS, MAX_ROWS
 
-    owners = parser.add_mutually_exclusive_group(required=True)
-    owners.add_argument("--agent", metavar="SLUG", help="Use the calls and policy of this agent")
-    owners.add_argument(
-        "--organization", action="store_true", help="Use all calls and the organization's policy"
-    )
-    parser.add_argument(
-        "--days",
-        type=int,
-        default=DEFAULT_DAYS,
-        help=f"Number of past days (default: {DEFAULT_DAYS})",
-    )
-    parser.add_argument(
-        "--rows",
-        type=int,
-        default=MAX_ROWS,
-        help=f"Maximum number of audit entries (default: {MAX_ROWS})",
-    )
-    parser.add_argument(
-        "--shadow",
-        action="store_true",
-        help="Use the recorded decisions of the draft in shadow mode",
-    )
-    add_policy_arguments(parser)
+    days_help = f"Number of past days (default: {DEFAULT_DAYS})"
+    parser.add_argument("--days", type=int, default=DEFAULT_DAYS, help=days_help)
+    rows_help = f"Maximum number of audit entries (default: {MAX_ROWS})"
+    parser.add_argument("--rows", type=int, default=MAX_ROWS, help=rows_help)
+
+
+_SIMULATION_ARGUMENTS = (
+    Alternatives(
+        Argument("--agent SLUG", "Use the calls and policy of this agent"),
+        Argument("--organization", "Use all calls and the organization's policy"),
+        required=True,
+    ),
+    _add_size_arguments,
+    Argument("--shadow", "Use the recorded decisions of the draft in shadow mode"),
+    *POLICY_ARGUMENTS,
+)
 
 
 def _replay_audit(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -141,7 +134,7 @@ AUDIT_VERBS = (
         "simulate",
         "Simulate another policy on past calls",
         _replay_audit,
-        arguments=(_add_simulation_arguments,),
+        arguments=_SIMULATION_ARGUMENTS,
         examples=(
             "audit simulate --agent demo --deny 'mcp_git_*'",
             "audit simulate --agent demo --days 30 --policy stricter.yaml --json",

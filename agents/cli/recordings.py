@@ -6,14 +6,13 @@ from time import monotonic, sleep
 from typing import Any
 
 from agents.cli import sessions
-from agents.cli.policies import add_policy_arguments, collect_policy_options
+from agents.cli.policies import POLICY_ARGUMENTS, collect_policy_options
 from agents.models import Agent, Recording, Replay
 from bonobot.core.cli.command_group import (
     Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
-    add_arguments,
     read_text,
 )
 from bonobot.core.cli.text_table import build_table
@@ -183,19 +182,14 @@ def _get_recording(cli: CommandContext, pk: str) -> Recording:
 _RECORDING_ARGUMENT = (Argument("RECORDING", "ID of the recording"),)
 
 
-def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, _RECORDING_ARGUMENT)
-    parser.add_argument(
-        "--instructions-file",
-        metavar="FILE",
-        help="File with other instructions. -: standard input",
-    )
-    parser.add_argument("--endpoint", metavar="NAME", help="Slug of another model endpoint")
-    add_policy_arguments(parser)
-    parser.add_argument(
-        "--no-wait", action="store_true", help="Start the replay without waiting for it"
-    )
-    sessions.add_timeout_argument(parser)
+_REPLAY_ARGUMENTS = (
+    *_RECORDING_ARGUMENT,
+    Argument("--instructions-file FILE", "File with other instructions. -: standard input"),
+    Argument("--endpoint NAME", "Slug of another model endpoint"),
+    *POLICY_ARGUMENTS,
+    Argument("--no-wait", "Start the replay without waiting for it"),
+    sessions.TIMEOUT_ARGUMENT,
+)
 
 
 VERBS = (
@@ -217,7 +211,7 @@ VERBS = (
         "replay",
         "Replay a recording with other settings. The exit status is 1 if the replay differs.",
         _replay_recording,
-        arguments=(_add_replay_arguments,),
+        arguments=_REPLAY_ARGUMENTS,
         examples=(
             "agents replay 0198c0de-… --instructions-file prompt.txt",
             "agents replay 0198c0de-… --endpoint local --json",

@@ -3,25 +3,21 @@
 import argparse
 import os
 
-from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.cli.command_group import Alternatives, Argument, CommandContext, CommandVerb
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 
 BEARER_VARIABLE = "BONOBOT_TOKEN"
 
 
-def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stdio", action="store_true", help="Use standard input and output")
-    parser.add_argument(
-        "--check", action="store_true", help="Print what a client would find, then exit"
-    )
-    target_group = parser.add_mutually_exclusive_group()
-    target_group.add_argument(
-        "--agent", metavar="SLUG", help="Serve the tools, resources, and prompts of this agent"
-    )
-    target_group.add_argument(
-        "--server", metavar="SLUG", help="Serve one server with its original names"
-    )
+_SERVE_ARGUMENTS = (
+    Argument("--stdio", "Use standard input and output"),
+    Argument("--check", "Print what a client would find, then exit"),
+    Alternatives(
+        Argument("--agent SLUG", "Serve the tools, resources, and prompts of this agent"),
+        Argument("--server SLUG", "Serve one server with its original names"),
+    ),
+)
 
 
 def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -60,7 +56,7 @@ VERBS = (
         "serve",
         "Serve MCP to one client over standard input and output",
         _serve,
-        arguments=(_add_serve_arguments,),
+        arguments=_SERVE_ARGUMENTS,
         examples=(
             "mcp serve --stdio --agent helper      # BONOBOT_TOKEN=bnb_… in the environment",
             "mcp serve --stdio --server github",

@@ -203,19 +203,16 @@ def _render_running_call(step: dict[str, Any]) -> Text:
     return Text.assemble(name, (f" {message} {progress['done']:g}{total}", "dim"))
 
 
-def add_timeout_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the longest time to wait."""
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=3600,
-        metavar="SECONDS",
-        help="Maximum time to wait, in seconds (default: 3600)",
-    )
+TIMEOUT_ARGUMENT = Argument(
+    "--timeout SECONDS",
+    "Maximum time to wait, in seconds (default: 3600)",
+    type=float,
+    default=3600,
+)
 
 
 WAIT_ARGUMENTS = (
-    add_timeout_argument,
+    TIMEOUT_ARGUMENT,
     Argument("--wait", "Also wait for pending approvals and elicitation requests"),
 )
 

@@ -7,6 +7,7 @@ from agents.cli.agents import get_agent
 from agents.models import Skill
 from agents.models.skills import SKILL_TEXTS
 from bonobot.core.cli.command_group import (
+    Alternatives,
     Argument,
     CommandContext,
     CommandVerb,
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 NAME_ARGUMENT = (Argument("NAME", "Its name"),)
 
 
-def add_agents_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:
-    """Add the options for the agents that have it; see `collect_agents`."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--agent", action="append", metavar="SLUG", help=help_text)
-    group.add_argument("--no-agents", action="store_true", help="Detach it from all agents")
+def build_agents_arguments(help_text: str) -> Alternatives:
+    """Return the options for the agents that have it; see `collect_agents`."""
+    return Alternatives(
+        Argument("--agent SLUG", help_text, action="append"),
+        Argument("--no-agents", "Detach it from all agents"),
+    )
 
 
 def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
@@ -158,35 +160,41 @@ def _build_spec(options: argparse.Namespace) -> "SkillSpec":
     )
 
 
-def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_declaration_argument(parser: argparse.ArgumentParser) -> None:
     from agents.skills import LINE_SYNTAX
 
-    add_arguments(parser, NAME_ARGUMENT)
-    text_source = parser.add_mutually_exclusive_group()
-    text_source.add_argument("--file", help="File with the instructions. -: standard input")
-    text_source.add_argument("--text", help="The instructions")
-    parser.add_argument("--title", help="Title of the skill")
-    parser.add_argument("--description", help="Purpose of the skill, in one line")
-    parser.add_argument(
-        "--argument",
-        action="append",
-        metavar="ARGUMENT",
-        help=f"{LINE_SYNTAX}. Use ${{NAME}} to insert it in the text. Repeatable",
-    )
-    add_agents_arguments(parser, "Agent to attach the skill to. Repeatable")
-    add_arguments(parser, ENABLED_ARGUMENTS)
+    help_text = f"{LINE_SYNTAX}. Use ${{NAME}} to insert it in the text. Repeatable"
+    parser.add_argument("--argument", action="append", metavar="ARGUMENT", help=help_text)
 
 
-def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+_WRITE_ARGUMENTS = (
+    *NAME_ARGUMENT,
+    Alternatives(
+        Argument("--file FILE", "File with the instructions. -: standard input"),
+        Argument("--text TEXT", "The instructions"),
+    ),
+    Argument("--title TITLE", "Title of the skill"),
+    Argument("--description DESCRIPTION", "Purpose of the skill, in one line"),
+    _add_declaration_argument,
+    build_agents_arguments("Agent to attach the skill to. Repeatable"),
+    *ENABLED_ARGUMENTS,
+)
+
+
+def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run that is waited for."""
     from agents.cli.sessions import WAIT_ARGUMENTS
 
-    add_arguments(parser, NAME_ARGUMENT)
-    parser.add_argument(
-        "values", metavar="KEY=VALUE", nargs="*", help="Values of the skill's arguments"
-    )
-    parser.add_argument("--agent", metavar="SLUG", help="Agent that runs the skill")
-    parser.add_argument("--dry-run", action="store_true", help="Only show the resulting text")
     add_arguments(parser, WAIT_ARGUMENTS)
+
+
+_RUN_ARGUMENTS = (
+    *NAME_ARGUMENT,
+    Argument("KEY=VALUE", "Values of the skill's arguments", dest="values", nargs="*"),
+    Argument("--agent SLUG", "Agent that runs the skill"),
+    Argument("--dry-run", "Only show the resulting text"),
+    add_wait_arguments,
+)
 
 
 VERBS = (
@@ -208,7 +216,7 @@ VERBS = (
         "add",
         "Create a skill",
         _create_skill,
-        arguments=(_add_write_arguments,),
+        arguments=_WRITE_ARGUMENTS,
         examples=(
             "skills add release-notes --text 'Write notes for ${version}.' --argument version!",
             "skills add triage --file triage.md --agent helper",
@@ -218,14 +226,14 @@ VERBS = (
         "set",
         "Update a skill. A change of its text or arguments creates a new version.",
         _update_skill,
-        arguments=(_add_write_arguments,),
+        arguments=_WRITE_ARGUMENTS,
         examples=("skills set triage --file triage.md", "skills set triage --agent helper --off"),
     ),
     CommandVerb(
         "run",
         "Run a skill with an agent and wait for the answer",
         _run_skill,
-        arguments=(_add_run_arguments,),
+        arguments=_RUN_ARGUMENTS,
         examples=(
             "skills run release-notes version=1.4 --agent helper",
             "skills run release-notes version=1.4 --dry-run",

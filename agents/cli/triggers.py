@@ -17,10 +17,10 @@ from agents.workflows.triggers import (
     serialize_trigger,
 )
 from bonobot.core.cli.command_group import (
+    Alternatives,
     Argument,
     CommandContext,
     CommandVerb,
-    add_arguments,
     read_inputs,
 )
 from bonobot.core.cli.text_table import build_table
@@ -115,29 +115,25 @@ _NAME_ARGUMENTS = (
 )
 
 
-def _add_trigger_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, _NAME_ARGUMENTS)
-    parser.add_argument(
-        "--inputs",
-        help="Inputs of each run, as JSON. For a webhook, ${/body/…} refers to a value in the "
+_TRIGGER_ARGUMENTS = (
+    *_NAME_ARGUMENTS,
+    Argument(
+        "--inputs INPUTS",
+        "Inputs of each run, as JSON. For a webhook, ${/body/…} refers to a value in the "
         "request body. -: standard input",
-    )
-    schedule = parser.add_mutually_exclusive_group()
-    schedule.add_argument(
-        "--every", type=int, metavar="SECONDS", help="Interval of a schedule, in seconds"
-    )
-    schedule.add_argument("--cron", metavar='"M H D M W"', help="Cron expression of a schedule")
-    parser.add_argument(
-        "--time-zone", metavar="NAME", help="Time zone of the cron expression (default: UTC)"
-    )
-    parser.add_argument(
-        "--per-minute", type=int, metavar="N", help="Maximum webhook runs per minute"
-    )
-    add_arguments(parser, ENABLED_ARGUMENTS)
+    ),
+    Alternatives(
+        Argument("--every SECONDS", "Interval of a schedule, in seconds", type=int),
+        Argument('--cron "M H D M W"', "Cron expression of a schedule"),
+    ),
+    Argument("--time-zone NAME", "Time zone of the cron expression (default: UTC)"),
+    Argument("--per-minute N", "Maximum webhook runs per minute", type=int),
+    *ENABLED_ARGUMENTS,
+)
 
 
 _CREATE_ARGUMENTS = (
-    _add_trigger_arguments,
+    *_TRIGGER_ARGUMENTS,
     Argument("--webhook", "Create a webhook, called with POST and its secret"),
 )
 
@@ -165,7 +161,7 @@ VERBS = (
         "set-trigger",
         "Update, enable, or disable a trigger",
         _update_trigger,
-        arguments=(_add_trigger_arguments,),
+        arguments=_TRIGGER_ARGUMENTS,
         examples=(
             "workflows set-trigger report nightly --every 3600",
             "workflows set-trigger a b --off",

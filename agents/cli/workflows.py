@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from agents.cli.skills import (
     ENABLED_ARGUMENTS,
     NAME_ARGUMENT,
-    add_agents_arguments,
+    add_wait_arguments,
+    build_agents_arguments,
     collect_agents,
 )
 from agents.models import Session, Workflow, WorkflowRun
@@ -16,7 +17,6 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
     CommandVerb,
-    add_arguments,
     read_inputs,
     read_text,
 )
@@ -193,28 +193,25 @@ def _build_spec(options: argparse.Namespace) -> "WorkflowSpec":
 _RUN_ID_ARGUMENT = (Argument("RUN", "ID of the run", dest="id"),)
 
 
-def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, NAME_ARGUMENT)
-    parser.add_argument("--file", help="YAML or JSON file with the definition. -: standard input")
-    add_agents_arguments(parser, "Agent that gets the workflow as a tool. Repeatable")
-    add_arguments(parser, ENABLED_ARGUMENTS)
+_WRITE_ARGUMENTS = (
+    *NAME_ARGUMENT,
+    Argument("--file FILE", "YAML or JSON file with the definition. -: standard input"),
+    build_agents_arguments("Agent that gets the workflow as a tool. Repeatable"),
+    *ENABLED_ARGUMENTS,
+)
 
 
-def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    from agents.cli.sessions import WAIT_ARGUMENTS
-
-    add_arguments(parser, NAME_ARGUMENT)
-    parser.add_argument(
-        "inputs",
-        metavar="INPUTS",
+_RUN_ARGUMENTS = (
+    *NAME_ARGUMENT,
+    Argument(
+        "INPUTS",
+        "Inputs as a JSON object (default: {}). -: standard input",
         nargs="?",
         default="{}",
-        help="Inputs as a JSON object (default: {}). -: standard input",
-    )
-    parser.add_argument(
-        "--no-wait", action="store_true", help="Start the run without waiting for it"
-    )
-    add_arguments(parser, WAIT_ARGUMENTS)
+    ),
+    Argument("--no-wait", "Start the run without waiting for it"),
+    add_wait_arguments,
+)
 
 
 VERBS = (
@@ -230,14 +227,14 @@ VERBS = (
         "add",
         "Create a workflow",
         _create_workflow,
-        arguments=(_add_write_arguments,),
+        arguments=_WRITE_ARGUMENTS,
         examples=("workflows add triage --file triage.yaml",),
     ),
     CommandVerb(
         "set",
         "Update a workflow. Runs in progress aren't affected.",
         _update_workflow,
-        arguments=(_add_write_arguments,),
+        arguments=_WRITE_ARGUMENTS,
         examples=("workflows set triage --file triage.yaml", "workflows set triage --agent helper"),
     ),
     CommandVerb(
@@ -251,7 +248,7 @@ VERBS = (
         "run",
         "Run a workflow and wait until it ends",
         _run_workflow,
-        arguments=(_add_run_arguments,),
+        arguments=_RUN_ARGUMENTS,
         examples=(
             """workflows run triage '{"title": "disk full"}'""",
             "workflows run nightly --no-wait",

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from bonobot.core.cli.command_group import (
+    AddArguments,
+    Alternatives,
     Argument,
     CommandContext,
     CommandFailed,
@@ -71,42 +73,30 @@ def _collect_channel_options(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _add_channel_arguments(parser: argparse.ArgumentParser, *, is_new: bool) -> None:
-    parser.add_argument("channel", metavar="CHANNEL", help="Name of the channel")
-    destination = parser.add_mutually_exclusive_group(required=is_new)
-    destination.add_argument(
-        "--email", metavar="ADDRESS", action="append", help="Email address to notify. Repeatable"
+def _build_channel_arguments(*, is_new: bool) -> tuple[AddArguments, ...]:
+    return (
+        Argument("CHANNEL", "Name of the channel"),
+        Alternatives(
+            Argument("--email ADDRESS", "Email address to notify. Repeatable", action="append"),
+            Argument(
+                "--url URL", "URL of a webhook. `${VAR}` is replaced by the environment variable"
+            ),
+            required=is_new,
+        ),
+        Argument(
+            "--secret SECRET",
+            "Secret that webhook requests are signed with (default: generated)",
+        ),
+        Argument(
+            "--event",
+            "Only notify of this event. Repeatable",
+            choices=SELECTABLE_EVENTS,
+            action="append",
+        ),
+        Argument("--minimum-severity", "Minimum severity", choices=SEVERITY_WORDS),
+        Argument("--allow-private", "Allow a private address", default=None),
+        Argument("--[no-]enabled", "Whether the channel is enabled"),
     )
-    destination.add_argument(
-        "--url", help="URL of a webhook. `${VAR}` is replaced by the environment variable"
-    )
-    parser.add_argument(
-        "--secret", help="Secret that webhook requests are signed with (default: generated)"
-    )
-    parser.add_argument(
-        "--event",
-        choices=SELECTABLE_EVENTS,
-        action="append",
-        help="Only notify of this event. Repeatable",
-    )
-    parser.add_argument("--minimum-severity", choices=SEVERITY_WORDS, help="Minimum severity")
-    parser.add_argument(
-        "--allow-private", action="store_true", default=None, help="Allow a private address"
-    )
-    parser.add_argument(
-        "--enabled",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="Whether the channel is enabled",
-    )
-
-
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_channel_arguments(parser, is_new=True)
-
-
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_channel_arguments(parser, is_new=False)
 
 
 CHANNEL_VERBS = (
@@ -114,14 +104,14 @@ CHANNEL_VERBS = (
         "add",
         "Add a notification channel for a webhook or email",
         _create_channel,
-        arguments=(_add_create_arguments,),
+        arguments=_build_channel_arguments(is_new=True),
         examples=("notifications add Pager --url '${PAGER_URL}' --minimum-severity critical",),
     ),
     CommandVerb(
         "set",
         "Update a channel. Disabling it discards its unsent notifications.",
         _update_channel,
-        arguments=(_add_update_arguments,),
+        arguments=_build_channel_arguments(is_new=False),
         examples=(
             "notifications set Pager --no-enabled",
             "notifications set Pager --minimum-severity warning",

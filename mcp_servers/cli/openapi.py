@@ -10,6 +10,7 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
     CommandVerb,
+    add_arguments,
     expand_variables,
     parse_pairs,
 )
@@ -66,44 +67,29 @@ def _list_operations(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.emit(operations, build_table(*columns, rows=rows, empty=empty))
 
 
-def _add_parameter_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--param",
+_PARAMETER_ARGUMENTS = (
+    Argument(
+        f"--param {PARAMETER_FORMAT}",
+        f"Parameter. TYPE: {', '.join(INPUT_TYPES)}; LOCATION: {', '.join(INPUT_LOCATIONS)}. "
+        "Append ! to the name, type, or location of a required parameter. Repeatable",
         action="append",
-        metavar=PARAMETER_FORMAT,
-        help=(
-            f"Parameter. TYPE: {', '.join(INPUT_TYPES)}; LOCATION: {', '.join(INPUT_LOCATIONS)}. "
-            "Append ! to the name, type, or location of a required parameter. Repeatable"
-        ),
-    )
-    parser.add_argument(
-        "--default",
-        action="append",
-        metavar="NAME=VALUE",
-        help="Default value of a parameter. Repeatable",
-    )
-    parser.add_argument(
-        "--choices",
-        action="append",
-        metavar="NAME=A,B",
-        help="Allowed values of a parameter. Repeatable",
-    )
+    ),
+    Argument("--default NAME=VALUE", "Default value of a parameter. Repeatable", action="append"),
+    Argument("--choices NAME=A,B", "Allowed values of a parameter. Repeatable", action="append"),
+)
+
+
+_NEW_SERVER_ARGUMENTS = (
+    Argument("--base-url URL", "Base URL (default: scheme and host of --url)"),
+    Argument("--header K=V", "HTTP header, stored encrypted. Repeatable", action="append"),
+    Argument("--bearer TOKEN", "Bearer token, stored encrypted"),
+    Argument("--allow-private", "Allow a private address"),
+)
 
 
 def _add_new_server_arguments(parser: argparse.ArgumentParser) -> None:
-    new_server_options = parser.add_argument_group("options for a new server")
-    new_server_options.add_argument(
-        "--base-url", metavar="URL", help="Base URL (default: scheme and host of --url)"
-    )
-    new_server_options.add_argument(
-        "--header", action="append", metavar="K=V", help="HTTP header, stored encrypted. Repeatable"
-    )
-    new_server_options.add_argument(
-        "--bearer", metavar="TOKEN", help="Bearer token, stored encrypted"
-    )
-    new_server_options.add_argument(
-        "--allow-private", action="store_true", help="Allow a private address"
-    )
+    group: Any = parser.add_argument_group("options for a new server")
+    add_arguments(group, _NEW_SERVER_ARGUMENTS)
 
 
 _CREATE_ARGUMENTS = (
@@ -114,7 +100,7 @@ _CREATE_ARGUMENTS = (
     Argument(
         "--method", "HTTP method (default: GET)", default="GET", type=str.upper, choices=METHODS
     ),
-    _add_parameter_arguments,
+    *_PARAMETER_ARGUMENTS,
     Argument("--body", "Format of the request body", choices=BODY_FORMATS),
     Argument("--result PART", "Part of the response to return, such as data.items"),
     Argument(

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from bonobot.accounts.principals import Principal
-from bonobot.core.cli.command_group import Argument, CommandContext, CommandFailed, CommandVerb
+from bonobot.core.cli.command_group import (
+    Alternatives,
+    Argument,
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+)
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import NotFound
@@ -19,20 +25,17 @@ if TYPE_CHECKING:
     from mcp_servers.presets.catalog import CatalogEntry
 
 
-def _add_presets_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "slugs", metavar="PRESET", nargs="*", help="Slugs of presets (default: all)"
-    )
-    modes = parser.add_mutually_exclusive_group()
-    modes.add_argument(
-        "--check",
-        action="store_true",
-        help="Check whether the packages exist on npm and PyPI, and mark missing ones in the "
-        "catalog. The exit status is 1 if a check fails.",
-    )
-    modes.add_argument(
-        "--load", action="store_true", help="Load the built-in catalog into the database"
-    )
+_PRESETS_ARGUMENTS = (
+    Argument("PRESET", "Slugs of presets (default: all)", dest="slugs", nargs="*"),
+    Alternatives(
+        Argument(
+            "--check",
+            "Check whether the packages exist on npm and PyPI, and mark missing ones in the "
+            "catalog. The exit status is 1 if a check fails.",
+        ),
+        Argument("--load", "Load the built-in catalog into the database"),
+    ),
+)
 
 
 def _handle_presets(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -199,7 +202,7 @@ VERBS = (
         "presets",
         "List the presets of the catalog, load the catalog, or check its packages",
         _handle_presets,
-        arguments=(_add_presets_arguments,),
+        arguments=_PRESETS_ARGUMENTS,
         examples=(
             "mcp presets",
             "mcp presets --load",

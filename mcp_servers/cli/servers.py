@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,11 @@ from django.conf import settings
 from bonobot.accounts.extension_points import agent_directory
 from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import (
+    Alternatives,
     Argument,
     CommandContext,
     CommandFailed,
     CommandVerb,
-    add_arguments,
     expand_variables,
     parse_pairs,
 )
@@ -114,21 +113,20 @@ def _read_file(path: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def add_price_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for prices and the rate limit."""
-    parse_price = partial(parse_dollars, largest=MAX_PRICE)
-    options: tuple[tuple[str, Callable[[str], int], str, str], ...] = (
-        ("--call-price", parse_price, "DOLLARS", "Price per call. Counts toward cost budgets"),
-        ("--second-price", parse_price, "DOLLARS", "Price per second of a call"),
-        (
-            "--calls-per-minute",
-            int,
-            "N",
-            "Maximum calls per minute of all callers combined. 0: no limit",
-        ),
-    )
-    for name, kind, metavar, option_help in options:
-        parser.add_argument(name, type=kind, metavar=metavar, help=option_help)
+_parse_price = partial(parse_dollars, largest=MAX_PRICE)
+PRICE_ARGUMENTS = (
+    Argument(
+        "--call-price DOLLARS",
+        "Price per call. Counts toward cost budgets",
+        type=_parse_price,
+    ),
+    Argument("--second-price DOLLARS", "Price per second of a call", type=_parse_price),
+    Argument(
+        "--calls-per-minute N",
+        "Maximum calls per minute of all callers combined. 0: no limit",
+        type=int,
+    ),
+)
 
 
 def collect_price_options(options: argparse.Namespace) -> dict[str, int | None]:
@@ -137,28 +135,25 @@ def collect_price_options(options: argparse.Namespace) -> dict[str, int | None]:
     return {name: getattr(options, name) for name in names}
 
 
-def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+_CLIENT_CAPABILITY_ARGUMENTS = (
+    Argument(
         "--sampling",
+        "Whether the server can use the agent's model. ask: a person approves each request",
         choices=Server.Sampling.values,
-        help="Whether the server can use the agent's model. ask: a person approves each request",
-    )
-    parser.add_argument(
-        "--sampling-tokens",
+    ),
+    Argument(
+        "--sampling-tokens N",
+        "Maximum sampling tokens per day. 0: the default limit",
         type=int,
-        metavar="N",
-        help="Maximum sampling tokens per day. 0: the default limit",
-    )
-    parser.add_argument(
+    ),
+    Argument(
         "--session-state",
+        "Whether the program keeps state for each session. none: gateway sessions share it",
         choices=Server.SessionState.values,
-        help="Whether the program keeps state for each session. none: gateway sessions share it",
-    )
-    for name, option_help in (
-        ("elicitation", "Whether the server can send elicitation requests"),
-        ("roots", "Whether the server receives the workspace path of the session"),
-    ):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=option_help)
+    ),
+    Argument("--[no-]elicitation", "Whether the server can send elicitation requests"),
+    Argument("--[no-]roots", "Whether the server receives the workspace path of the session"),
+)
 
 
 def collect_client_capabilities(options: argparse.Namespace) -> dict[str, Any]:
@@ -214,55 +209,43 @@ def serialize_server(server: Server) -> dict[str, Any]:
     }
 
 
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="Name of the server")
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--url", help="URL of a Streamable HTTP endpoint")
-    source.add_argument("--command", help="Program and its arguments, quoted as for a shell")
-    source.add_argument("--openapi", metavar="FILE|URL", help="OpenAPI document of a REST API")
-    source.add_argument("--preset", metavar="SLUG", help="Slug of a preset in the catalog")
-    parser.add_argument(
-        "--agent", metavar="SLUG", help="Create the server for this agent only, and attach it"
-    )
-    parser.add_argument(
-        "--header", action="append", metavar="K=V", help="HTTP header, stored encrypted. Repeatable"
-    )
-    parser.add_argument(
-        "--env",
-        action="append",
-        metavar="K=V",
-        help="Environment variable of the program. Repeatable",
-    )
-    parser.add_argument(
-        "--set", action="append", metavar="K=V", help="Parameter of the preset. Repeatable"
-    )
-    parser.add_argument("--cwd", help="Working directory of the program")
-    parser.add_argument(
+_CREATE_ARGUMENTS = (
+    Argument("NAME", "Name of the server"),
+    Alternatives(
+        Argument("--url URL", "URL of a Streamable HTTP endpoint"),
+        Argument("--command COMMAND", "Program and its arguments, quoted as for a shell"),
+        Argument("--openapi FILE|URL", "OpenAPI document of a REST API"),
+        Argument("--preset SLUG", "Slug of a preset in the catalog"),
+        required=True,
+    ),
+    Argument("--agent SLUG", "Create the server for this agent only, and attach it"),
+    Argument("--header K=V", "HTTP header, stored encrypted. Repeatable", action="append"),
+    Argument("--env K=V", "Environment variable of the program. Repeatable", action="append"),
+    Argument("--set K=V", "Parameter of the preset. Repeatable", action="append"),
+    Argument("--cwd CWD", "Working directory of the program"),
+    Argument(
         "--sandbox",
+        "Sandbox mode of the program (default: sandbox). It never runs with less protection.",
         choices=Server.SandboxMode.values,
-        help="Sandbox mode of the program (default: sandbox). It never runs with less protection.",
-    )
-    parser.add_argument(
-        "--network",
-        action=argparse.BooleanOptionalAction,
-        help="Whether a sandboxed program has the network access of this host "
+    ),
+    Argument(
+        "--[no-]network",
+        "Whether a sandboxed program has the network access of this host "
         "(default: external addresses by the egress rules with sandbox, none with bubblewrap)",
-    )
-    parser.add_argument(
-        "--allow-env",
+    ),
+    Argument(
+        "--allow-env NAME=REASON",
+        "Allow a dangerous variable of --env for a reason, which is recorded in the audit log",
         action="append",
-        metavar="NAME=REASON",
-        help="Allow a dangerous variable of --env for a reason, which is recorded in the audit log",
-    )
-    parser.add_argument("--bearer", metavar="TOKEN", help="Bearer token, stored encrypted")
-    add_arguments(parser, OPERATION_ARGUMENTS)
-    add_price_arguments(parser)
-    add_client_capability_arguments(parser)
-    parser.add_argument("--allow-private", action="store_true", help="Allow a private address")
-    add_arguments(parser, APPROVE_ARGUMENT)
-    parser.add_argument(
-        "--disabled", action="store_true", help="Add the server disabled, without connecting to it"
-    )
+    ),
+    Argument("--bearer TOKEN", "Bearer token, stored encrypted"),
+    *OPERATION_ARGUMENTS,
+    *PRICE_ARGUMENTS,
+    *_CLIENT_CAPABILITY_ARGUMENTS,
+    Argument("--allow-private", "Allow a private address"),
+    *APPROVE_ARGUMENT,
+    Argument("--disabled", "Add the server disabled, without connecting to it"),
+)
 
 
 # Options with an effect only on servers of these sources.
@@ -472,11 +455,6 @@ def _show_discovery(cli: CommandContext, server: Server) -> None:
         cli.print_message(f"{pending_review} to review: bonobot mcp approve {server.slug}")
 
 
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="SLUG", help="Only servers of this agent")
-    watch_rows.add_watch_arguments(parser)
-
-
 def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
     organization_id = cli.principal.organization_id
     servers = Server.objects.for_organization(organization_id)
@@ -566,7 +544,7 @@ VERBS = (
         "add",
         "Add a server and discover its definitions",
         _create_server,
-        arguments=(_add_create_arguments,),
+        arguments=_CREATE_ARGUMENTS,
         examples=(
             "mcp add docs --url https://mcp.example.com/mcp --header 'X-Key=${DOCS_KEY}'",
             "mcp add time --command 'uvx mcp-server-time@2026.10.19' --approve",
@@ -579,7 +557,10 @@ VERBS = (
         "list",
         "List servers",
         _list_servers,
-        arguments=(_add_list_arguments,),
+        arguments=(
+            Argument("--agent SLUG", "Only servers of this agent"),
+            *watch_rows.WATCH_ARGUMENTS,
+        ),
         examples=("mcp list", "mcp list --agent helper", "mcp list --watch", "mcp list --json"),
     ),
     CommandVerb(

@@ -14,7 +14,6 @@ from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.problems import InvalidInput
 
-AddArgument = Callable[[argparse.ArgumentParser], object]
 ISSUER_URL_HELP = "Issuer URL, exactly as in `iss` of its tokens"
 
 
@@ -35,17 +34,11 @@ def build_role_arguments(claim_example: str) -> tuple[Argument, ...]:
     )
 
 
-def build_flag_arguments(flags: Mapping[str, str]) -> AddArgument:
-    """Return a function that adds a pair of options for each of these fields, with its help."""
-
-    def add_flags(parser: argparse.ArgumentParser) -> None:
-        for name, help_text in flags.items():
-            option = f"--{name.replace('_', '-')}"
-            parser.add_argument(
-                option, action=argparse.BooleanOptionalAction, default=None, help=help_text
-            )
-
-    return add_flags
+def build_flag_arguments(flags: Mapping[str, str]) -> tuple[Argument, ...]:
+    """Return a pair of options for each of these fields, with its help."""
+    return tuple(
+        Argument(f"--[no-]{name.replace('_', '-')}", help_text) for name, help_text in flags.items()
+    )
 
 
 def collect_options(options: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
@@ -106,25 +99,7 @@ def serialize_issuer(issuer: Issuer) -> dict[str, Any]:
     return {"id": str(issuer.pk), **values, "agents": issuer.agent_ids}
 
 
-def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--scope",
-        action="append",
-        choices=[*GATEWAY_SCOPES],
-        help="Allow only this scope. Repeatable",
-    )
-    parser.add_argument(
-        "--agent", action="append", metavar="SLUG", help="Allow only this agent. Repeatable"
-    )
-    parser.add_argument(
-        "--calls-per-minute",
-        type=int,
-        metavar="N",
-        help="Maximum calls per minute of each subject. 0: the default limit",
-    )
-
-
-_ISSUER_ARGUMENTS: tuple[AddArgument, ...] = (
+_ISSUER_ARGUMENTS = (
     Argument(
         "--audience TEXT",
         "Required value in `aud` (default: the exact URL that the token is used at)",
@@ -136,12 +111,23 @@ _ISSUER_ARGUMENTS: tuple[AddArgument, ...] = (
         "Claim with the scopes (default: scope). '': every token has all allowed scopes",
     ),
     *build_role_arguments("realm_access.roles"),
-    _add_limit_arguments,
-    build_flag_arguments(FLAG_HELP),
+    Argument(
+        "--scope",
+        "Allow only this scope. Repeatable",
+        action="append",
+        choices=[*GATEWAY_SCOPES],
+    ),
+    Argument("--agent SLUG", "Allow only this agent. Repeatable", action="append"),
+    Argument(
+        "--calls-per-minute N",
+        "Maximum calls per minute of each subject. 0: the default limit",
+        type=int,
+    ),
+    *build_flag_arguments(FLAG_HELP),
 )
 
 
-_CREATE_ARGUMENTS: tuple[AddArgument, ...] = (
+_CREATE_ARGUMENTS = (
     Argument("NAME", "Name of the issuer"),
     Argument("--url URL", ISSUER_URL_HELP, required=True),
     *_ISSUER_ARGUMENTS,
@@ -151,7 +137,7 @@ _CREATE_ARGUMENTS: tuple[AddArgument, ...] = (
 _NAME_ARGUMENT = (Argument("NAME", "Name or URL of the issuer"),)
 
 
-_UPDATE_ARGUMENTS: tuple[AddArgument, ...] = (
+_UPDATE_ARGUMENTS = (
     *_NAME_ARGUMENT,
     Argument("--url URL", ISSUER_URL_HELP),
     *_ISSUER_ARGUMENTS,

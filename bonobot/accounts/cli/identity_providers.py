@@ -5,7 +5,6 @@ from typing import Any
 
 from bonobot.accounts.cli.external_issuers import (
     ISSUER_URL_HELP,
-    AddArgument,
     build_flag_arguments,
     build_role_arguments,
     collect_options,
@@ -41,15 +40,15 @@ def serialize_provider(provider: Provider) -> dict[str, Any]:
 _NAME_ARGUMENT = (Argument("NAME", "Name of the provider"),)
 
 
-_SETTING_ARGUMENTS: tuple[AddArgument, ...] = (
+_SETTING_ARGUMENTS = (
     Argument("--client-secret TEXT", "Client secret, such as '${SECRET}'. '': none"),
     Argument("--domain DOMAIN", "Accepted email domain. Repeatable", action="append"),
     *build_role_arguments("groups"),
-    build_flag_arguments(FLAG_HELP),
+    *build_flag_arguments(FLAG_HELP),
 )
 
 
-_CREATE_ARGUMENTS: tuple[AddArgument, ...] = (
+_CREATE_ARGUMENTS = (
     Argument("NAME", "Name of the provider, shown on the sign-in page"),
     Argument("--url URL", ISSUER_URL_HELP, required=True),
     Argument("--client-id ID", "Client ID", required=True),
@@ -57,7 +56,7 @@ _CREATE_ARGUMENTS: tuple[AddArgument, ...] = (
 )
 
 
-_UPDATE_ARGUMENTS: tuple[AddArgument, ...] = (
+_UPDATE_ARGUMENTS = (
     *_NAME_ARGUMENT,
     Argument("--url URL", ISSUER_URL_HELP),
     Argument("--client-id ID", "Client ID"),

@@ -80,6 +80,19 @@ class Argument:
         parser.add_argument(self._name, **self._options)
 
 
+class Alternatives:
+    """Arguments of which a command has at most one, or exactly one if `required`."""
+
+    def __init__(self, *arguments: AddArguments, required: bool = False) -> None:
+        self._arguments = arguments
+        self._required = required
+
+    def __call__(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments to a parser."""
+        group: Any = parser.add_mutually_exclusive_group(required=self._required)
+        add_arguments(group, self._arguments)
+
+
 def add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[AddArguments]) -> None:
     for add_argument in arguments:
         add_argument(parser)
@@ -89,7 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[AddArgume
 class CommandVerb:
     """One verb of a group: its name, help, function, arguments and examples.
 
-    `arguments` are `Argument`s, and functions that add to the parser what these can't express.
+    `arguments` are `Argument`s, `Alternatives`, and functions that add to the parser what these
+    can't express.
 
     `confirmation`: the question that is asked on a terminal before the verb runs, with the names of
     its arguments in braces. The verb then has the option `--yes`.

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bonobot.core.cli.command_group import CommandContext
+from bonobot.core.cli.command_group import Argument, CommandContext
 
 FetchRows = Callable[[], list[dict[str, Any]]]
 RenderRows = Callable[[list[dict[str, Any]]], Any]
@@ -14,18 +14,15 @@ RenderRows = Callable[[list[dict[str, Any]]], Any]
 MIN_INTERVAL_S = 0.5
 
 
-def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--watch` and `--interval`."""
-    parser.add_argument(
-        "--watch", action="store_true", help="Update the output until you press Ctrl-C"
-    )
-    parser.add_argument(
-        "--interval",
+WATCH_ARGUMENTS = (
+    Argument("--watch", "Update the output until you press Ctrl-C"),
+    Argument(
+        "--interval SECONDS",
+        "Interval of --watch, in seconds (default: 2)",
         type=float,
         default=2.0,
-        metavar="SECONDS",
-        help="Interval of --watch, in seconds (default: 2)",
-    )
+    ),
+)
 
 
 def show_rows(

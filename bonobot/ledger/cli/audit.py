@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from bonobot.ledger.audit.verify_chain import VerificationReport
 
 MAX_DIGITS = 18  # of a number that the database can store
-SINCE_HELP = "Start of the period, such as 2026-11-01, 7d, or 12h"
-UNTIL_HELP = "End of the period, in the same format"
+PERIOD_ARGUMENTS = (
+    Argument(
+        "--since TIME", "Start of the period, such as 2026-11-01, 7d, or 12h", type=parse_time
+    ),
+    Argument("--until TIME", "End of the period, in the same format", type=parse_time),
+)
 # The filters that `list` has in common with the REST list.
 FILTER_OPTIONS = {
     "agent": "Only entries of this agent (ID or name)",
@@ -48,16 +52,16 @@ FILTER_OPTIONS = {
 }
 
 
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--limit", type=int, default=50, help="Maximum number of entries (default: 50)"
-    )
-    parser.add_argument("--search", metavar="WORDS", help="Words in names, codes, and arguments")
-    parser.add_argument("--event", choices=EVENT_TYPES, help="Only entries of this event type")
-    for name, help_text in FILTER_OPTIONS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", help=help_text)
-    parser.add_argument("--since", type=parse_time, metavar="TIME", help=SINCE_HELP)
-    parser.add_argument("--until", type=parse_time, metavar="TIME", help=UNTIL_HELP)
+_LIST_ARGUMENTS = (
+    Argument("--limit LIMIT", "Maximum number of entries (default: 50)", type=int, default=50),
+    Argument("--search WORDS", "Words in names, codes, and arguments"),
+    Argument("--event", "Only entries of this event type", choices=EVENT_TYPES),
+    *(
+        Argument(f"--{name.replace('_', '-')} {name.upper()}", help_text)
+        for name, help_text in FILTER_OPTIONS.items()
+    ),
+    *PERIOD_ARGUMENTS,
+)
 
 
 def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -269,20 +273,18 @@ def _show_checkpoints(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.print_message(f"Public key {name}: {key}")
 
 
-def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    from bonobot.ledger.audit import export as audit_export
+def _add_format_argument(parser: argparse.ArgumentParser) -> None:
+    from bonobot.ledger.audit.export import MEDIA_TYPES
 
-    parser.add_argument(
-        "--format",
-        choices=sorted(audit_export.MEDIA_TYPES),
-        default="jsonl",
-        help="Format (default: jsonl)",
-    )
-    parser.add_argument("--since", type=parse_time, metavar="TIME", help=SINCE_HELP)
-    parser.add_argument("--until", type=parse_time, metavar="TIME", help=UNTIL_HELP)
-    parser.add_argument(
-        "--output", metavar="FILE", help="File to write to (default: standard output)"
-    )
+    help_text = "Format (default: jsonl)"
+    parser.add_argument("--format", choices=sorted(MEDIA_TYPES), default="jsonl", help=help_text)
+
+
+_EXPORT_ARGUMENTS = (
+    _add_format_argument,
+    *PERIOD_ARGUMENTS,
+    Argument("--output FILE", "File to write to (default: standard output)"),
+)
 
 
 def _export_entries(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -378,7 +380,7 @@ VERBS = (
         "list",
         "List audit log entries, newest first",
         _show_entries,
-        arguments=(_add_list_arguments,),
+        arguments=_LIST_ARGUMENTS,
         examples=(
             "audit list",
             "audit list --outcome refused --json",
@@ -415,7 +417,7 @@ VERBS = (
         "export",
         "Export the audit log as JSON Lines (for `audit verify --file`) or CSV",
         _export_entries,
-        arguments=(_add_export_arguments,),
+        arguments=_EXPORT_ARGUMENTS,
         examples=("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
     ),
     CommandVerb(
