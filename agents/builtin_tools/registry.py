@@ -1,5 +1,6 @@
 """The catalog of built-in tools, the tools of an agent, and how one is run."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -119,13 +120,31 @@ async def run_builtin_tool(
 ) -> dict[str, Any]:
     """Return the tool's result as an MCP result; raises `Problem`."""
     if tool.writes_workspace:
-        await get_runtime().run_orm(_save_workspace_labels, context)
-    result = await tool.run(context, arguments)
+        result = await _run_workspace_writer(tool, context, arguments)
+    else:
+        result = await tool.run(context, arguments)
     return {"content": [{"type": "text", "text": result}]} if isinstance(result, str) else result
 
 
-def _save_workspace_labels(context: BuiltinToolContext) -> None:
-    """Add the session's flow labels to the workspace before the tool writes to it.
+async def _run_workspace_writer(
+    tool: BuiltinTool, context: BuiltinToolContext, arguments: dict[str, Any]
+) -> Any:
+    """Label the workspace before the tool writes to it, and again afterwards.
+
+    A reviewer who clears the labels, or loads the page to do so, while the tool runs may not have
+    seen all that it wrote.
+    """
+    run_orm = get_runtime().run_orm
+    is_labeled = await run_orm(_save_workspace_labels, context)
+    try:
+        return await tool.run(context, arguments)
+    finally:
+        if is_labeled:
+            await asyncio.shield(run_orm(_save_workspace_labels, context))
+
+
+def _save_workspace_labels(context: BuiltinToolContext) -> bool:
+    """Add the session's flow labels to the workspace; return whether it has any.
 
     Files outlive the session: without this, private data that one session wrote could be read from
     the workspace and sent out by another.
@@ -134,5 +153,7 @@ def _save_workspace_labels(context: BuiltinToolContext) -> None:
         context.principal, session_id=context.label_session_id, agent_id=context.agent_id
     )
     labels = encode_labels(current_labels) & HELD_LABELS
-    if context.agent_id is not None and labels:
-        label_workspace(context.principal, context.agent_id, labels)
+    if context.agent_id is None or not labels:
+        return False
+    label_workspace(context.principal, context.agent_id, labels)
+    return True

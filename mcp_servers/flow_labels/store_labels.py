@@ -6,7 +6,7 @@ attachments.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.object_version import VersionConflict, is_current
 from bonobot.core.db.transactions import lock_row, lock_rows
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell, Head, StoreLabel
@@ -25,6 +26,8 @@ from mcp_servers.models import Server
 
 MAX_LISTED = 50
 MICROSECONDS = 1_000_000
+# At most this much do the clocks of a process and of the database differ; `doctor` checks it.
+MAX_CLOCK_SKEW = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,8 @@ def clear_store_labels(
     """Clear the labels of a server's store and configuration, effective immediately.
 
     Returns those of the store. Raises `Forbidden` without the permission to approve definitions,
-    `LabeledCaller`, and `Conflict` (`version_conflict`) if a caller with labels wrote since
-    `version`.
+    `LabeledCaller`, and `Conflict`: if a caller with labels wrote since `version`
+    (`version_conflict`), or such a call may still write (`still_running`).
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     require_no_held_labels(principal)
@@ -109,6 +112,7 @@ def clear_store_labels(
         lock_rows(Head.objects.filter(pk=server.organization_id))
         store = load_server_store(server)
         require_store_version(store.version_parts, version)
+        _require_finished_writes(server, store)
         record_finished_change(
             **describe_row("mcp_server", server),
             actor=principal.actor,
@@ -133,6 +137,26 @@ def require_store_version(version_parts: Mapping[str, Any], version: str | None)
             "Not cleared. The labels, or data with labels, changed after the page was loaded.",
             code=VersionConflict.code,
             remedy="Check that data, too, then clear the labels again.",
+        )
+
+
+def _require_finished_writes(server: Server, store: ServerStore) -> None:
+    """Raise `Conflict` while a call that was admitted by the last labeled write is running.
+
+    What it writes now can't have been checked. Calls that were admitted later hold no labels.
+    """
+    if store.written_at is None:
+        return
+    calls = AuditRow.objects.for_organization(server.organization_id).running()
+    calls = calls.filter(server_id=server.pk, opened_at__lte=store.written_at + MAX_CLOCK_SKEW)
+    if call := calls.order_by("opened_at").first():
+        raise Conflict(
+            format_message(
+                "Not cleared. A call of {tool} that may write data with labels is still running.",
+                tool=call.tool_name or call.action,
+            ),
+            code="still_running",
+            remedy="Wait until it has ended, check the data that it wrote, then try again.",
         )
 
 

@@ -21,6 +21,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels import FlowLabel
@@ -73,7 +74,25 @@ class Caller:
         extra_params: Any = None,
         **options: Any,
     ) -> str:
-        """Request the admission of a call; return the code of its denial, or an empty string."""
+        """Request the admission of a call; return the code of its denial, or an empty string.
+
+        An admitted call ends at once.
+        """
+        try:
+            end_call(self.start_call(tool, arguments, extra_params=extra_params, **options))
+        except Problem as problem:
+            return problem.code
+        return ""
+
+    def start_call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        extra_params: Any = None,
+        **options: Any,
+    ) -> CallContext:
+        """Admit a call, and leave it running; raises the `Problem` of its denial."""
         fields: dict[str, Any] = {
             "principal": self.principal,
             "agent_id": self.agent.pk if self.agent else None,
@@ -84,11 +103,9 @@ class Caller:
             "relay": RelayOptions(extra_params=extra_params) if extra_params else None,
         }
         request = CallRequest(tool=tool, arguments=dict(arguments or {}), **(fields | options))
-        try:
-            get_runtime().call(admit_call, CallContext(request))
-        except Problem as problem:
-            return problem.code
-        return ""
+        context = CallContext(request)
+        get_runtime().call(admit_call, context)
+        return context
 
     def read_labeled_data(self) -> "Caller":
         """Read private data and untrusted content."""
@@ -98,6 +115,18 @@ class Caller:
     def try_to_send(self) -> str:
         """Call a tool with an external effect; return the code of its denial."""
         return self.use("mcp_office_post_message", {"text": "x"})
+
+
+def end_call(call: CallContext) -> None:
+    """Record that an admitted call succeeded."""
+    opening = call.admission.opening
+    settlement = Settlement(
+        call_id=opening.call_id,
+        organization_id=opening.organization_id,
+        outcome="ok",
+        duration_ms=0,
+    )
+    assert get_writer().settle_call(settlement).result()
 
 
 @dataclass

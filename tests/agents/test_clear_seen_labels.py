@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 
 import pytest
 from django.db import connections
 
+from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.calls.pipeline import CallOutcome
 from agents.flow_labels import services
@@ -22,11 +24,12 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version
 from bonobot.core.problems import Conflict
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import FlowCell
 from mcp_servers.flow_labels import build_flow_key, decode_labels, store_labels
 from mcp_servers.flow_labels.store_labels import clear_store_labels, load_server_store
 from tests import admin_client, factories, rest
-from tests.agents.labeled_stores import BOTH, Caller, World, create_world
+from tests.agents.labeled_stores import BOTH, Caller, World, create_world, end_call
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -201,6 +204,59 @@ def test_labels_of_a_write_during_the_clearing_are_kept(
         for written, position in OF_AGENTS.items()
     }
     assert labels[write] == BOTH
+
+
+def test_labels_are_kept_while_a_call_with_labels_is_running(scene: Scene) -> None:
+    call = scene.session.start_call("mcp_records_create_record", {"text": "x"})
+    version = _get_server_version(scene)
+    with pytest.raises(Conflict) as caught:
+        clear_store_labels(scene.reviewer, scene.world.records, version=version)
+    assert (caught.value.code, caught.value.status) == ("still_running", 409)
+    assert "create_record" in caught.value.detail
+    assert load_server_store(scene.world.records).labels == BOTH
+    end_call(call)
+    clear_store_labels(scene.reviewer, scene.world.records, version=version)
+    assert load_server_store(scene.world.records).labels == ()
+
+
+def test_labels_of_a_server_without_labeled_data_are_cleared_while_calls_are_running(
+    scene: Scene,
+) -> None:
+    scene.write_configuration()
+    scene.world.start_session().start_call("mcp_records_create_record", {"text": "x"})
+    clear_store_labels(scene.reviewer, scene.world.records)
+
+
+def test_a_file_keeps_its_labels_when_they_are_cleared_while_it_is_written(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long run of a program, for example, whose later files its reviewer can't have seen."""
+    tool = BUILTIN_TOOLS["write_file"]
+
+    async def write_and_clear(*args: Any) -> Any:
+        result = await tool.run(*args)
+        await get_runtime().run_orm(clear_agent_stores, scene.reviewer, scene.world.helper)
+        return result
+
+    monkeypatch.setitem(BUILTIN_TOOLS, "write_file", replace(tool, run=write_and_clear))
+    scene.write_file()
+    assert list_agent_stores(scene.world.helper)[WORKSPACE].labels == BOTH
+
+
+def test_the_end_of_a_tool_that_writes_files_changes_the_version(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool, versions = BUILTIN_TOOLS["write_file"], []
+
+    async def load_version_and_write(*args: Any) -> Any:
+        versions.append(await get_runtime().run_orm(_get_agent_version, scene))
+        return await tool.run(*args)
+
+    monkeypatch.setitem(BUILTIN_TOOLS, "write_file", replace(tool, run=load_version_and_write))
+    scene.write_file()
+    with pytest.raises(Conflict) as caught:
+        clear_agent_stores(scene.reviewer, scene.world.helper, version=versions[0])
+    assert caught.value.code == "version_conflict"
 
 
 SURFACES: list[tuple[str, Write]] = [
