@@ -535,7 +535,7 @@ def _resolve_tool(
         )
     stored = get_snapshot_cache().load_current("agent", agent.pk).effective_policy
     own_setting = read_tool_setting(get_tool_key(tool.facts), stored)
-    if own_setting is Setting.OFF:
+    if own_setting is Setting.DENY:
         raise Conflict(
             format_message("{tool!r} is set to off for {agent}.", tool=tool.name, agent=agent.slug),
             code="tool_is_off",

@@ -73,7 +73,7 @@ MAX_ROWS = 400
 MAX_ATTACHABLE = 50
 USAGE_PERIOD = timedelta(days=30)
 POSITIONS = (
-    (Setting.OFF, _("Off"), "plain"),
+    (Setting.DENY, _("Deny"), "trust"),
     (Setting.ASK, _("Ask"), "warn"),
     (Setting.ALLOW, _("Allow"), "good"),
 )
@@ -103,7 +103,8 @@ STAGE_TITLES: Mapping[str, Any] = {
 class DecisionCell:
     """The effective decision about a tool: `state` is allow, ask or deny.
 
-    `cause` names what overrides the setting; `needs_review` if its definition must be reviewed.
+    `cause` names what overrides the setting; `needs_review` if its definition must be reviewed;
+    `is_unselected` if it isn't one of the server's tools that were selected for the agent.
     """
 
     name: str
@@ -116,6 +117,7 @@ class DecisionCell:
     server_id: UUID | None = None
     own_name: str = ""
     conditional: bool = False
+    is_unselected: bool = False
 
 
 @dataclass(frozen=True)
@@ -317,6 +319,7 @@ def _build_cell(
         server_id=key.server_id,
         own_name=key.own_name,
         conditional=bool(tool.conditional),
+        is_unselected=decision.code == "denied_by_attachment",
     )
 
 
@@ -328,8 +331,6 @@ def _find_cause(key: ToolKey, decision: PolicyDecision, after: EffectivePolicy) 
         return CAUSES[decision.code], ""
     if decision.code == "denied_by_policy" and after.policy.mode == "none":
         return _("Policy mode: none"), ""
-    if decision.code == "denied_by_attachment":
-        return _("Not selected"), ""
     rule = find_overriding_rule(key, after.policy, decision.verdict)
     return "", rule.pattern if rule and decision.verdict != "allow" else ""
 
@@ -518,7 +519,7 @@ def _parse_setting(posted: Mapping[str, Any], field: str) -> Setting:
         raise InvalidInput(
             format_message("The setting {value!r} doesn't exist.", value=posted[field][:40]),
             field=field,
-            remedy=format_message("Use one of: {values}.", values="off, ask, allow"),
+            remedy=format_message("Use one of: {values}.", values="deny, ask, allow"),
         ) from None
 
 

@@ -24,16 +24,12 @@ from agents.policies.rules import STRICTEST_FIRST, Policy, Rule, escape_glob, is
 
 
 class Setting(StrEnum):
-    """The setting of a row; inherited is blank."""
+    """The setting of a row, as the effect of its rule; inherited is blank."""
 
     INHERIT = ""
-    OFF = "off"
+    DENY = "deny"
     ASK = "ask"
     ALLOW = "allow"
-
-
-EFFECTS = {Setting.OFF: "deny", Setting.ASK: "ask", Setting.ALLOW: "allow"}
-SETTINGS = {effect: setting for setting, effect in EFFECTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +59,17 @@ def get_tool_key(tool: ToolFacts) -> ToolKey:
 def read_tool_setting(key: ToolKey, stored: EffectivePolicy) -> Setting:
     scope = stored.find_scope(key.server_id)
     if scope is not None and not is_name_allowed(key.own_name, scope.allowed, scope.denied):
-        return Setting.OFF
+        return Setting.DENY
     rules = stored.policy.list_tool_rules(key.source, key.server_id, key.own_name)
     effects = {rule.effect for rule in rules if _is_rule_of(rule, key)}
     return next(
-        (SETTINGS[effect] for effect in STRICTEST_FIRST if effect in effects), Setting.INHERIT
+        (Setting(effect) for effect in STRICTEST_FIRST if effect in effects), Setting.INHERIT
     )
 
 
 def read_server_default(server_id: UUID, policy: Policy) -> Setting:
     rule = policy.find_default(server_id)
-    return SETTINGS[rule.effect] if rule else Setting.INHERIT
+    return Setting(rule.effect) if rule else Setting.INHERIT
 
 
 def find_inherited_setting(key: ToolKey, policy: Policy) -> Setting:
@@ -118,14 +114,14 @@ def find_stricter_rule(tool: ToolFacts, stored: EffectivePolicy, setting: Settin
         for rule in policy.list_tool_rules(*identity)
         if rule.condition is None and not (policy is stored.policy and _is_rule_of(rule, key))
     )
-    own_effect = STRICTEST_FIRST.index(EFFECTS[setting])
+    own_effect = STRICTEST_FIRST.index(setting.value)
     stricter = [rule for rule in rules if STRICTEST_FIRST.index(rule.effect) < own_effect]
     return min(stricter, key=lambda rule: STRICTEST_FIRST.index(rule.effect), default=None)
 
 
 def find_server_setting(policy: Policy) -> Setting:
     """Return what a server without a default inherits: what the policy's mode says."""
-    return Setting.ALLOW if policy.mode in ("all", "denylist") else Setting.OFF
+    return Setting.ALLOW if policy.mode in ("all", "denylist") else Setting.DENY
 
 
 def apply_changes(stored: EffectivePolicy, changes: MatrixChanges) -> EffectivePolicy:
@@ -142,12 +138,12 @@ def apply_changes(stored: EffectivePolicy, changes: MatrixChanges) -> EffectiveP
         or (rule.source, rule.server_id, rule.pattern) not in replaced_rules
     ]
     rules += [
-        Rule(EFFECTS[setting], "mcp", "", server_id)
+        Rule(setting.value, "mcp", "", server_id)
         for server_id, setting in changes.defaults.items()
         if setting
     ]
     rules += [
-        Rule(EFFECTS[setting], key.source, escape_glob(key.own_name), key.server_id)
+        Rule(setting.value, key.source, escape_glob(key.own_name), key.server_id)
         for key, setting in changes.tools.items()
         if setting
     ]
@@ -169,7 +165,7 @@ def _select_tools(
     selected = dict(scopes)
     for key, setting in changes.tools.items():
         scope = selected.get(key.server_id) if key.server_id else None
-        if scope is None or key.server_id is None or setting == Setting.OFF:
+        if scope is None or key.server_id is None or setting == Setting.DENY:
             continue
         own_glob = escape_glob(key.own_name)
         denied = tuple(glob for glob in scope.denied if glob != own_glob)
@@ -184,7 +180,7 @@ def _decide_by_policy(key: ToolKey, policy: Policy) -> Setting:
     tool = ToolFacts(key.source, key.own_name, key.own_name, key.server_id)
     scopes = {key.server_id: AgentServerScope()} if key.server_id else {}
     verdict = decide_tool_call(tool, EffectivePolicy(policy=policy, scopes=scopes)).verdict
-    return SETTINGS[verdict]
+    return Setting(verdict)
 
 
 def _is_rule_of(rule: Rule, key: ToolKey) -> bool:

@@ -32,7 +32,7 @@ def test_the_switch_of_a_demo_server_turns_off_its_tools(monkeypatch: pytest.Mon
     agent, administrator = Agent.objects.get(), build_cli_principal(Organization.objects.get())
     time = Server.objects.get(slug="time")
     assert get_verdict(agent, "mcp_time_get_current_time") == "allow"
-    save_settings(administrator, agent, {}, {time.pk: Setting.OFF})
+    save_settings(administrator, agent, {}, {time.pk: Setting.DENY})
     assert get_verdict(agent, "mcp_time_get_current_time") == "deny"
 
 

@@ -216,8 +216,8 @@ def test_the_switch_of_a_server_turns_its_tools_of_a_new_agent_off(acme: Organiz
     key = ToolKey("mcp", server.pk, "search")
     assert find_inherited_setting(key, load_policy("agent", agent.pk).policy) == Setting.ALLOW
     administrator = factories.build_administrator(acme)
-    save_settings(administrator, agent, {}, {server.pk: Setting.OFF})
-    assert find_inherited_setting(key, load_policy("agent", agent.pk).policy) == Setting.OFF
+    save_settings(administrator, agent, {}, {server.pk: Setting.DENY})
+    assert find_inherited_setting(key, load_policy("agent", agent.pk).policy) == Setting.DENY
 
 
 def test_servers_that_were_added_are_reviewed_from_the_step(acme: Organization) -> None:

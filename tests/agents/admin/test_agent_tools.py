@@ -194,6 +194,25 @@ def test_the_preview_shows_a_rule_of_the_organization_that_overrides_a_default(
     assert "Organization denies it" in text
 
 
+def test_a_tool_that_isnt_selected_differs_from_a_tool_that_a_policy_denies(
+    helper: Agent, server: Server, administrator: Principal, operator: admin_client.AdminClient
+) -> None:
+    attach_server(administrator, helper, server, allowed_tools=["echo", "new"])
+    page = operator.get("agents_agent_servers", helper.pk)
+    add, echo = (
+        page.split(f'data-part="decision-mcp_web_{name}"', 1)[1].split("</td>", 1)[0]
+        for name in ("add", "echo")
+    )
+    assert "Not selected" in add
+    assert "Deny" not in add
+    assert "Deny" in echo
+    assert "Not selected" not in echo
+    # The switch has the word of the decision, and a legend explains both.
+    assert 'value="deny"' in page
+    assert ">Off" not in re.sub(r"\s+", "", page)
+    assert "The tool isn't selected for this agent." in page
+
+
 def test_an_unreviewed_tool_links_to_its_review(
     helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
@@ -238,15 +257,15 @@ def test_a_second_save_never_removes_a_deny_and_shows_who_changed_what(
     fields = read_form(operator.get("agents_agent_servers", helper.pk), helper)
     mara = factories.create_member(acme, Role.OPERATOR, "mara")
     server_id = helper.agent_servers.get().server_id
-    save_settings(mara, helper, {ToolKey("mcp", server_id, "add"): Setting.OFF}, {})
+    save_settings(mara, helper, {ToolKey("mcp", server_id, "add"): Setting.DENY}, {})
     fields |= {"tool-mcp_web_add": "allow", "tool-mcp_web_echo": "ask"}
     page = operator.post("agents_agent_servers", helper.pk, status=409, **fields)
     assert decide(helper, "add", "echo") == ["deny", "allow"]
     text = admin_client.get_text(page)
     assert "mara changed 1 setting in the meantime" in text
-    assert "add: off (you entered: allow)" in " ".join(operator.messages)
+    assert "add: deny (you entered: allow)" in " ".join(operator.messages)
     merged = read_form(page, helper)
-    assert (merged["tool-mcp_web_add"], merged["tool-mcp_web_echo"]) == (["off"], ["ask"])
+    assert (merged["tool-mcp_web_add"], merged["tool-mcp_web_echo"]) == (["deny"], ["ask"])
     operator.post("agents_agent_servers", helper.pk, **merged)
     assert decide(helper, "add", "echo") == ["deny", "ask"]
 
@@ -309,7 +328,7 @@ def test_a_change_is_recorded_once_and_nothing_without_a_change(
     count = entries.count()
     operator.post("agents_agent_servers", helper.pk, **fields)
     assert entries.count() == count
-    operator.post("agents_agent_servers", helper.pk, **{"tool-mcp_web_add": "off"})
+    operator.post("agents_agent_servers", helper.pk, **{"tool-mcp_web_add": "deny"})
     assert entries.count() == count + 1
 
 

@@ -34,11 +34,11 @@ Save = Callable[[Principal, Agent, UUID], None]
 
 
 def deny_tool(mara: Principal, agent: Agent, server_id: UUID) -> None:
-    save_settings(mara, agent, {ToolKey("mcp", server_id, "add"): Setting.OFF}, {})
+    save_settings(mara, agent, {ToolKey("mcp", server_id, "add"): Setting.DENY}, {})
 
 
 def deny_default(mara: Principal, agent: Agent, server_id: UUID) -> None:
-    save_settings(mara, agent, {}, {server_id: Setting.OFF})
+    save_settings(mara, agent, {}, {server_id: Setting.DENY})
 
 
 def deny_by_policy(mara: Principal, agent: Agent, server_id: UUID) -> None:

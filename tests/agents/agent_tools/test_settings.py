@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.agent_tools.settings import (
-    EFFECTS,
     MatrixChanges,
     Setting,
     ToolKey,
@@ -106,7 +105,7 @@ def test_a_setting_is_read_as_it_was_saved_and_decides_the_call(policy, scopes, 
     for key, setting in changes.tools.items():
         assert read_tool_setting(key, saved) == setting
         expected = setting or find_inherited_setting(key, saved.policy)
-        assert decide(key, saved) == ("deny" if saved.policy.mode == "none" else EFFECTS[expected])
+        assert decide(key, saved) == ("deny" if saved.policy.mode == "none" else expected)
     for server_id, setting in changes.defaults.items():
         assert read_server_default(server_id, saved.policy) == setting
 
@@ -143,7 +142,7 @@ def test_a_pattern_can_only_make_the_decision_stricter(policy, patterns, scopes,
     for key, setting in changes.tools.items():
         if setting:
             verdict = decide(key, saved)
-            assert strictness.index(verdict) >= strictness.index(EFFECTS[setting])
+            assert strictness.index(verdict) >= strictness.index(setting)
 
 
 @given(NO_PATTERNS, PATTERNS, SCOPES)
@@ -162,11 +161,11 @@ def test_an_allowed_tool_can_be_called_in_an_agent_whose_policy_was_none(setting
     saved = apply_changes(build_policy(), MatrixChanges({key: setting}))
     assert saved.policy.mode == "allowlist"
     assert decide(key, saved) == setting
-    assert apply_changes(build_policy(), MatrixChanges({key: Setting.OFF})).policy.mode == "none"
+    assert apply_changes(build_policy(), MatrixChanges({key: Setting.DENY})).policy.mode == "none"
 
 
 def test_a_default_of_ask_has_exceptions_in_both_directions_and_holds_for_new_tools():
-    changes = MatrixChanges({KEYS[0]: Setting.ALLOW, KEYS[1]: Setting.OFF}, {GITHUB: Setting.ASK})
+    changes = MatrixChanges({KEYS[0]: Setting.ALLOW, KEYS[1]: Setting.DENY}, {GITHUB: Setting.ASK})
     saved = apply_changes(build_policy(Policy("allowlist")), changes)
     new_tool = ToolKey("mcp", GITHUB, "added_tomorrow")
     assert [decide(key, saved) for key in (*KEYS[:2], new_tool)] == ["allow", "deny", "ask"]
@@ -175,7 +174,7 @@ def test_a_default_of_ask_has_exceptions_in_both_directions_and_holds_for_new_to
 def test_a_tool_that_wasnt_selected_is_selected_when_it_is_set():
     stored = build_policy(Policy("all"), allowed=("add",), denied=("a[*]b", "d*"))
     key = KEYS[1]
-    assert read_tool_setting(key, stored) == Setting.OFF
+    assert read_tool_setting(key, stored) == Setting.DENY
     saved = apply_changes(stored, MatrixChanges({key: Setting.ALLOW}))
     assert saved.scopes[GITHUB].allowed == ("add", "a[*]b")
     assert saved.scopes[GITHUB].denied == ("d*",)
@@ -188,7 +187,7 @@ def test_a_pattern_that_overrides_a_setting_is_named():
     saved = apply_changes(stored, MatrixChanges({KEYS[0]: Setting.ALLOW}))
     assert decide(KEYS[0], saved) == "deny"
     assert find_overriding_rule(KEYS[0], saved.policy, "deny") == deny
-    saved = apply_changes(saved, MatrixChanges({KEYS[0]: Setting.OFF}))
+    saved = apply_changes(saved, MatrixChanges({KEYS[0]: Setting.DENY}))
     assert find_overriding_rule(KEYS[0], saved.policy, "deny") is None
     assert find_overriding_rule(KEYS[2], replace(saved.policy, mode="all"), "deny") is None
 
@@ -198,7 +197,7 @@ ORGANIZATION_RULE = Rule("deny", "mcp", "drop_*")
 
 @pytest.mark.parametrize(
     ("setting", "rule"),
-    [(Setting.ALLOW, ORGANIZATION_RULE), (Setting.ASK, ORGANIZATION_RULE), (Setting.OFF, None)],
+    [(Setting.ALLOW, ORGANIZATION_RULE), (Setting.ASK, ORGANIZATION_RULE), (Setting.DENY, None)],
 )
 def test_a_stricter_rule_of_the_organization_is_found(setting, rule):
     stored = replace(build_policy(), organization=Policy("all", (ORGANIZATION_RULE,)))
