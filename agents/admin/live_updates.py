@@ -9,7 +9,7 @@ and it polls the rows, because a message may be lost.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from time import monotonic
 from typing import Any
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.db.models import Count, Max
 
-from agents.admin.navigation import load_pending_counts
+from agents.admin.navigation import OrganizationCounts, load_pending_counts
 from agents.approvals.changed_definitions import find_changed_definitions
 from agents.models import AccessRequest, Agent, Approval, ElicitationRequest, Session
 from agents.wakeups import build_pages_topic
@@ -48,7 +48,7 @@ def _hash_rows(rows: Iterable[Any]) -> str:
 
 
 def _read_counts(organization_id: UUID) -> str:
-    return json.dumps(load_pending_counts(organization_id).as_dict())
+    return load_pending_counts(organization_id).to_json()
 
 
 def _read_approvals(organization_id: UUID) -> str:
@@ -132,7 +132,7 @@ class LiveTopic:
 
 
 TOPICS: Mapping[str, LiveTopic] = {
-    COUNTS: LiveTopic(_read_counts),
+    COUNTS: LiveTopic(_read_counts, Action.RUN_AGENTS),
     "approvals": LiveTopic(_read_approvals, Action.RUN_AGENTS),
     "elicitations": LiveTopic(_read_elicitations, Action.RUN_AGENTS),
     "access_requests": LiveTopic(_read_access_requests, Action.RUN_AGENTS),
@@ -224,10 +224,13 @@ class OrganizationWatch:
 _watches: dict[UUID, OrganizationWatch] = {}
 
 
-async def stream_changes(organization_id: UUID, topics: frozenset[str]) -> AsyncIterator[bytes]:
-    """Yield changed topics as server-sent events, starting with the current versions."""
+async def stream_changes(principal: Principal, topics: frozenset[str]) -> AsyncIterator[bytes]:
+    """Yield changed topics as server-sent events, starting with the current versions.
+
+    Counts are those of the principal.
+    """
     page, started_at = LivePage(topics), monotonic()
-    watch = _open_watch(organization_id, page)
+    watch = _open_watch(principal.organization_id, page)
     try:
         while monotonic() - started_at < MAX_STREAM_S:
             try:
@@ -239,9 +242,16 @@ async def stream_changes(organization_id: UUID, topics: frozenset[str]) -> Async
             page.changed.clear()
             changes = watch.list_changes(page)
             page.versions |= changes
+            if COUNTS in changes:
+                changes[COUNTS] = _select_counts(principal, changes[COUNTS])
             yield b"".join(_encode_event(*change) for change in changes.items())
     finally:
         watch.pages.discard(page)
+
+
+def _select_counts(principal: Principal, version: str) -> str:
+    """Return the principal's counts from the version of the topic, which has those of all."""
+    return json.dumps(asdict(OrganizationCounts(**json.loads(version)).select_for(principal)))
 
 
 def _open_watch(organization_id: UUID, page: LivePage) -> OrganizationWatch:

@@ -1,14 +1,16 @@
 """Navigation of the admin: the sidebar with its counts, the Settings area, and a page's trail."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import DateTimeField, UUIDField
+from django.db.models import Count, DateTimeField, UUIDField, Value
+from django.db.models.functions import Concat
 from django.http import HttpRequest
 from django.urls import get_script_prefix, reverse
 from django.utils import timezone
@@ -36,45 +38,82 @@ _counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDic
 
 @dataclass(frozen=True)
 class PendingCounts:
-    """Numbers of pending definitions, calls and requests to people, and unfinished sessions."""
+    """What is pending for a person: definitions, calls and requests, and unfinished sessions.
+
+    `inbox` is the number of calls and requests that the person can answer. `questions` are the
+    elicitation requests that they can answer, or all of them if they can only view them.
+    """
 
     definitions: int = 0
     calls: int = 0
     questions: int = 0
     access_requests: int = 0
     sessions: int = 0
+    inbox: int = 0
 
-    @property
-    def inbox(self) -> int:
-        """The number of calls and requests that a person has to answer."""
-        return self.calls + self.questions + self.access_requests
 
-    def as_dict(self) -> dict[str, int]:
-        """Return the numbers by name."""
-        return asdict(self) | {"inbox": self.inbox}
+@dataclass(frozen=True)
+class OrganizationCounts:
+    """What is pending in an organization: numbers by name, of elicitation requests by addressee."""
+
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    questions: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return a text that changes with the counts."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def select_for(self, principal: Principal) -> PendingCounts:
+        """Return the counts of what a person can answer or view; zeros without permission."""
+        numbers = self.numbers if principal.may(Action.VIEW) else {}
+        counts = PendingCounts(**{**numbers, "questions": self._count_questions(principal)})
+        answerable = (
+            getattr(counts, name)
+            for name in ("calls", "questions", "access_requests")
+            if any(map(principal.may, _ANSWERING_ACTIONS[name]))
+        )
+        return replace(counts, inbox=sum(answerable))
+
+    def _count_questions(self, principal: Principal) -> int:
+        """As `agents.elicitations.services.can_answer` and the permissions of the list decide."""
+        if not principal.may(Action.RUN_AGENTS):
+            return sum(self.questions.values()) if principal.may(Action.VIEW) else 0
+        own = f"{principal.kind}:{principal.id}"
+        return sum(
+            count
+            for addressee, count in self.questions.items()
+            if addressee == own
+            or (not addressee.startswith("user:") and principal.may(Action.APPROVE_CALLS))
+        )
 
 
 def count_pending(request: HttpRequest) -> PendingCounts:
     """Return the counts for the user (one query per request); zeros without permission."""
     if (counts := _counts_by_request.get(request)) is None:
         principal = resolve_principal(request)
-        may_view = principal.may(Action.VIEW)
-        counts = load_pending_counts(principal.organization_id) if may_view else PendingCounts()
+        counts = load_pending_counts(principal.organization_id).select_for(principal)
         _counts_by_request[request] = counts
     return counts
 
 
 ORGANIZATION = QueryParameter("organization", output_field=UUIDField())
 NOW = QueryParameter("now", output_field=DateTimeField())
+_QUESTIONS = "questions:"
 
 
-def load_pending_counts(organization_id: UUID) -> PendingCounts:
+def load_pending_counts(organization_id: UUID) -> OrganizationCounts:
     """Return the counts of an organization (one query)."""
     sql, parameters = _compile_counts()
     values: dict[Any, Any] = {ORGANIZATION.value: organization_id, NOW.value: timezone.now()}
     with connection.cursor() as cursor:
         cursor.execute(sql, fill_parameters(parameters, values))
-        return PendingCounts(**dict(cursor.fetchall()))
+        counts = dict(cursor.fetchall())
+    questions = {
+        name.removeprefix(_QUESTIONS): counts.pop(name)
+        for name in sorted(counts)
+        if name.startswith(_QUESTIONS)
+    }
+    return OrganizationCounts(counts, questions)
 
 
 @compute_once  # to compile it takes longer than to execute it, and every page shows the counts
@@ -85,12 +124,21 @@ def _compile_counts() -> tuple[str, tuple[Any, ...]]:
         for name, rows in {
             "definitions": Definition.objects.all().awaiting_review(),
             "calls": Approval.objects.all().pending(NOW),
-            "questions": ElicitationRequest.objects.all().pending(NOW),
             "access_requests": AccessRequest.objects.all().pending(NOW),
             "sessions": Session.objects.all().unfinished(),
         }.items()
     ]
-    query: Any = first_query.union(*other_queries, all=True).query
+    elicitation_requests = (
+        ElicitationRequest.objects.all().pending(NOW).filter(organization_id=ORGANIZATION)
+    )
+    addressee = Concat(Value(_QUESTIONS), "requested_by_kind", Value(":"), "requested_by_id")
+    questions_query = (
+        elicitation_requests.order_by()
+        .values(counted=addressee)
+        .annotate(n=Count("pk"))
+        .values_list("counted", "n")
+    )
+    query: Any = first_query.union(*other_queries, questions_query, all=True).query
     sql, parameters = query.sql_with_params()
     return sql, tuple(parameters)
 
@@ -466,19 +514,16 @@ def _build_tab(
 _ANSWERING_ACTIONS = {
     "definitions": (Action.APPROVE_DEFINITIONS,),
     "calls": (Action.APPROVE_CALLS,),
-    "questions": (Action.APPROVE_CALLS, Action.RUN_AGENTS),
+    "questions": (Action.RUN_AGENTS,),
     "access_requests": ANSWER_PERMISSIONS,
-    "inbox": (Action.APPROVE_CALLS,),
+    "inbox": (Action.APPROVE_CALLS, Action.RUN_AGENTS, *ANSWER_PERMISSIONS),
 }
 
 
 def _choose_live_count(principal: Principal, live_count: str) -> str:
     """Return the number that the principal sees: of items that they can answer, blank for none."""
-    names = (live_count, "access_requests") if live_count == "inbox" else (live_count,)
-    for name in names:
-        if any(map(principal.may, _ANSWERING_ACTIONS.get(name, ()))):
-            return name
-    return ""
+    is_answering = any(map(principal.may, _ANSWERING_ACTIONS.get(live_count, ())))
+    return live_count if is_answering else ""
 
 
 def _build_badge(pending: PendingCounts, live_count: str) -> dict[str, Any]:

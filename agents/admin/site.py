@@ -247,7 +247,7 @@ class BonobotAdminSite(AdminSite):
             # The browser doesn't connect again. WSGI, as of `runserver`, can't stream.
             return HttpResponse(status=204)
         response = StreamingHttpResponse(
-            stream_changes(principal.organization_id, topics), content_type="text/event-stream"
+            stream_changes(principal, topics), content_type="text/event-stream"
         )
         response["Cache-Control"] = "no-store"
         response["X-Accel-Buffering"] = "no"

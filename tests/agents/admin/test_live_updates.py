@@ -1,5 +1,6 @@
 """Live updates of open admin pages: topics, versions, and the stream."""
 
+import json
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
@@ -17,7 +18,9 @@ from agents.admin import live_updates
 from agents.approvals.services import create_approval, resolve_approval
 from agents.models import Agent, Approval
 from agents.policies.services import PolicySpec, set_policy
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
+from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_finished_change
@@ -112,7 +115,7 @@ def test_a_page_follows_only_what_its_user_may_view(acme: Organization) -> None:
     member = factories.create_member(acme, Role.MEMBER)
     auditor = factories.create_member(acme, Role.AUDITOR)
     names = ("approvals", "audit", "counts", "unknown")
-    assert live_updates.select_topics(member, names) == {"approvals"}
+    assert live_updates.select_topics(member, names) == {"approvals", "counts"}
     assert live_updates.select_topics(auditor, names) == {"approvals", "audit", "counts"}
 
 
@@ -137,17 +140,39 @@ def test_a_new_approval_is_sent_to_open_pages(acme: Organization, helper: Agent)
         return (await anext(stream)).decode()
 
     async def follow() -> list[str]:
-        stream = live_updates.stream_changes(acme.pk, frozenset({"approvals"}))
+        stream = live_updates.stream_changes(principal, frozenset({"approvals"}))
         first = await read_event(stream)
         await get_runtime().run_orm(create_approval, approval)
         second = await read_event(stream)
         await stream.aclose()  # type: ignore[attr-defined]
         return [first, second]
 
-    approval = build_approval(helper)
+    approval, principal = build_approval(helper), factories.build_administrator(acme)
     events = get_runtime().call(follow)
     assert all(event.startswith("event: approvals\ndata: ") for event in events)
     assert events[0] != events[1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_person_gets_the_counts_of_what_they_can_answer(
+    acme: Organization, helper: Agent
+) -> None:
+    member, owner = (factories.create_member(acme, role) for role in (Role.MEMBER, Role.OWNER))
+    helper.members.add(member.id)
+    session = start_session(member, helper, "hello")
+    factories.create_elicitation(session, admin_client.create_web_server(acme))
+    factories.create_approval(helper)
+
+    async def read_counts(principal: Principal) -> dict[str, int]:
+        stream = live_updates.stream_changes(principal, frozenset({"counts"}))
+        event = (await anext(stream)).decode()
+        await stream.aclose()  # type: ignore[attr-defined]
+        counts: dict[str, int] = json.loads(event.partition("data: ")[2])
+        return counts
+
+    own, others = (get_runtime().call(read_counts, person) for person in (member, owner))
+    assert (own["questions"], own["calls"], own["inbox"]) == (1, 0, 1)
+    assert (others["questions"], others["calls"], others["inbox"]) == (0, 1, 1)
 
 
 def build_approval(agent: Agent) -> Approval:
@@ -188,7 +213,7 @@ def test_an_audit_entry_is_sent_within_a_second_without_reading_other_topics_as_
     principal = factories.build_administrator(acme)
 
     async def follow() -> list[str]:
-        stream = live_updates.stream_changes(acme.pk, frozenset(topics))
+        stream = live_updates.stream_changes(principal, frozenset(topics))
         events = [(await anext(stream)).decode()]
         for name in ("first", "second"):
             await get_runtime().run_orm(create_server, acme, name)

@@ -13,8 +13,10 @@ from agents.admin.navigation import (
     NavigationEntry,
     load_pending_counts,
 )
-from agents.models import Approval
-from bonobot.accounts.roles import Role
+from agents.elicitations.services import can_answer
+from agents.models import Approval, ElicitationRequest
+from agents.sessions.services import start_session
+from bonobot.accounts.roles import Action, Role
 from tests import admin_client, factories
 from tests.parts import ROOT
 
@@ -58,7 +60,7 @@ ALL_COUNTS = {"inbox": "2", "calls": "1", "access_requests": "1", "definitions":
     ("role", "answered", "only_viewed", "title_count"),
     [
         (Role.OWNER, ALL_COUNTS, {}, "inbox"),
-        (Role.OPERATOR, {"access_requests": "1"}, {"calls": "1"}, "access_requests"),
+        (Role.OPERATOR, {"inbox": "1", "access_requests": "1"}, {"calls": "1"}, "inbox"),
         (Role.REVIEWER, ALL_COUNTS, {}, "inbox"),
         (Role.AUDITOR, {}, {"calls": "1", "access_requests": "1"}, ""),
     ],
@@ -95,13 +97,43 @@ def test_each_organization_gets_its_own_counts_of_what_is_pending_now() -> None:
     factories.create_access_request(other_organization)
     for _ in range(2):  # the second time with the query of the first
         counts, other_counts = (
-            load_pending_counts(acme.pk),
-            load_pending_counts(other_organization.pk),
+            load_pending_counts(acme.pk).select_for(factories.build_administrator(acme)),
+            load_pending_counts(other_organization.pk).select_for(
+                factories.build_administrator(other_organization)
+            ),
         )
         assert (counts.calls, counts.access_requests, counts.inbox) == (1, 0, 1)
         assert (other_counts.calls, other_counts.access_requests, other_counts.inbox) == (0, 1, 1)
     Approval.objects.filter(pk=approval.pk).update(expires_at=timezone.now())
-    assert load_pending_counts(acme.pk).inbox == 0
+    administrator = factories.build_administrator(acme)
+    assert load_pending_counts(acme.pk).select_for(administrator).inbox == 0
+
+
+@pytest.mark.django_db
+def test_elicitation_requests_are_counted_for_who_can_answer_them() -> None:
+    acme = factories.create_organization()
+    helper, server = factories.create_agent(acme), admin_client.create_web_server(acme)
+    roles = (Role.MEMBER, Role.OPERATOR, Role.OWNER, Role.REVIEWER, Role.AUDITOR)
+    people = {role: factories.create_member(acme, role) for role in roles}
+    helper.members.add(people[Role.MEMBER].id)
+    for _ in range(2):
+        factories.create_elicitation(start_session(people[Role.MEMBER], helper, "hi"), server)
+    by_token = factories.create_elicitation(start_session(people[Role.OWNER], helper, "hi"), server)
+    type(by_token).objects.filter(pk=by_token.pk).update(requested_by_kind="token")
+    organization_counts = load_pending_counts(acme.pk)
+    counts = {role: organization_counts.select_for(person) for role, person in people.items()}
+    assert {role: (count.questions, count.inbox) for role, count in counts.items()} == {
+        Role.MEMBER: (2, 2),
+        Role.OPERATOR: (0, 0),
+        Role.OWNER: (1, 1),
+        Role.REVIEWER: (3, 0),  # they view the requests, and can't answer them
+        Role.AUDITOR: (3, 0),
+    }
+    for role, person in people.items():
+        pending = ElicitationRequest.objects.visible_to(person).pending()
+        if person.may(Action.RUN_AGENTS):
+            pending = [request for request in pending if can_answer(person, request)]
+        assert len(pending) == counts[role].questions, role
 
 
 @pytest.mark.django_db
