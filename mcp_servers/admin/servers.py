@@ -401,7 +401,7 @@ class ServerAdmin(TabbedAdmin):
             return confirm_removal(self, request, [collect_impact(server) for server in servers])
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.REMOVE, servers)
-        change_each(request, servers, partial(self._delete_server, request))
+        bulk_actions.delete_servers(request, servers)
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def delete_view(
@@ -413,14 +413,9 @@ class ServerAdmin(TabbedAdmin):
         principal.require(Action.MANAGE_SERVERS)
         if request.method != "POST":
             return confirm_removal(self, request, [collect_impact(server)])
-        self._delete_server(request, server)
-        return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
-
-    def _delete_server(self, request: HttpRequest, server: Server) -> None:
-        """Delete a server, and offer to undo it."""
         name = str(server)
-        deletion = services.delete_server(self.get_principal(request), server)
-        add_deleted_message(request, name, deletion)
+        add_deleted_message(request, name, services.delete_server(principal, server))
+        return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
 
-from bonobot.accounts.admin_base.responses import change_each
+from bonobot.accounts.admin_base.responses import change_each, redirect_back
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin
 from bonobot.accounts.deletions import (
     get_deletion,
@@ -66,12 +66,18 @@ class DeletionAdmin(ScopedAdmin):
         return HttpResponseRedirect(reverse(f"admin:{model}_change", args=[deletion.object_id]))
 
     @action(description=_("Restore"))
-    def restore_chosen(self, request: HttpRequest, queryset: QuerySet[Deletion]) -> None:
-        """Restore the selected objects: the one that was deleted last first."""
+    def restore_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Deletion]
+    ) -> HttpResponseRedirect:
+        """Restore the selected objects, the one that was deleted last first.
+
+        *Undo* of a message about several deleted objects uses it from any page.
+        """
         restore = partial(restore_deletion, self.get_principal(request))
         if count := change_each(request, queryset.order_by("-created_at"), restore):
             text = ngettext("%(n)s object restored.", "%(n)s objects restored.", count)
             messages.success(request, text % {"n": format_number(count)})
+        return redirect_back(request, reverse(f"admin:{LIST}"))
 
     def list_audit_ids(self, row: Deletion) -> tuple[str, ...]:
         """Return the ID of the deleted object, which entries about it have."""

@@ -1,12 +1,13 @@
 """Responses of our own admin pages, and how they show problems."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from django import forms
 from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -15,7 +16,7 @@ from django.middleware.csrf import get_token
 from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
@@ -159,17 +160,36 @@ def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
 
 def add_deleted_message(request: HttpRequest, name: str, deletion: Deletion | None) -> None:
     """Say that an object was deleted; offer to undo it if it can be restored."""
-    text = _t("%(name)s was deleted.") % {"name": name}
-    messages.success(request, text if deletion is None else _add_button(request, text, deletion))
+    text: str = _t("%(name)s was deleted.") % {"name": name}
+    if deletion is not None:
+        url = reverse("admin:tenancy_deletion_restore", args=[deletion.pk])
+        text = _add_undo(request, text, url)
+    messages.success(request, text)
 
 
-def _add_button(request: HttpRequest, text: str, deletion: Deletion) -> SafeString:
+def add_group_deleted_message(
+    request: HttpRequest, text: str, deletions: Sequence[Deletion]
+) -> None:
+    """Say that several objects were deleted, with `text`; offer to undo all of it at once."""
+    url = reverse("admin:tenancy_deletion_changelist")
+    chosen = [(ACTION_CHECKBOX_NAME, deletion.pk) for deletion in deletions]
+    fields = [("action", "restore_chosen"), *chosen]
+    messages.success(request, _add_undo(request, text, url, fields))
+
+
+def _add_undo(
+    request: HttpRequest, text: str, url: str, fields: Iterable[tuple[str, object]] = ()
+) -> SafeString:
+    """Return the text with a button that posts the fields to the URL."""
     return format_html(
-        '{} <form class="bb-inline-form" method="post" action="{}">'
-        '<input type="hidden" name="csrfmiddlewaretoken" value="{}">'
+        '{} <form class="bb-inline-form" method="post" action="{}">{}'
         '<button class="bb-link-button" type="submit">{}</button></form>',
         text,
-        reverse("admin:tenancy_deletion_restore", args=[deletion.pk]),
-        get_token(request),
+        url,
+        format_html_join(
+            "",
+            '<input type="hidden" name="{}" value="{}">',
+            [("csrfmiddlewaretoken", get_token(request)), *fields],
+        ),
         _t("Undo"),
     )

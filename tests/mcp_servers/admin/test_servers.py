@@ -290,6 +290,27 @@ def test_deleting_asks_first_and_lists_what_is_deleted_too(
     assert AuditRow.objects.filter(action="server_deleted", resource_name="web").count() == 1
 
 
+def test_deleting_a_few_servers_gives_one_message_that_undoes_all_of_it(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    servers = [admin_client.create_web_server(acme, name) for name in ("one", "two", "three")]
+    page = run_action(browser, "remove_chosen", *servers[:2], confirmed="1")
+    assert len(browser.messages) == 1
+    assert browser.messages[0].startswith("2 servers were deleted.")
+    assert page.count(">Undo</button>") == 1
+    form = page.split("2 servers were deleted.", 1)[1].split("</form>", 1)[0]
+    ids = re.findall(r'name="_selected_action" value="([^"]+)"', form)
+    assert len(ids) == 2
+    servers_url = admin_client.build_url("mcp_servers_server_changelist")
+    answer = browser.client.post(
+        admin_client.build_url("tenancy_deletion_changelist"),
+        {"action": "restore_chosen", "_selected_action": ids},
+        headers={"Referer": f"http://testserver{servers_url}"},
+    )
+    assert answer["Location"] == servers_url
+    assert {server.slug for server in Server.objects.all()} == {"one", "two", "three"}
+
+
 def test_a_server_is_deleted_after_confirmation(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
