@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Dialog, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from agents.models import Agent, Budget
+from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.admin_base.form_versions import parse_forms
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
@@ -337,6 +338,16 @@ COVERED_BY_TOASTS = """() => {
 }"""
 
 
+COVERED_PANEL_BUTTONS = """() => {
+  const list = document.querySelector("[data-toasts]").getBoundingClientRect();
+  return [...document.querySelectorAll(".bb-sidepanel :is(a, button)")].filter((element) => {
+    const box = element.getBoundingClientRect();
+    return box.height && box.top < innerHeight && box.left < list.right && list.left < box.right
+      && box.top < list.bottom && list.top < box.bottom;
+  }).map((element) => element.textContent.trim());
+}"""
+
+
 def test_messages_cover_neither_tabs_nor_primary_buttons(olga: Page, acme: Organization) -> None:
     agent = factories.create_agent(acme)
     for width, page_name in product((1440, 375), ("servers", "change", "configuration")):
@@ -349,6 +360,40 @@ def test_messages_cover_neither_tabs_nor_primary_buttons(olga: Page, acme: Organ
             )
             expect(olga.locator("[data-toasts] .bb-notice").last).to_be_in_viewport()
             assert olga.evaluate(COVERED_BY_TOASTS) == [], (page_name, width)
+
+
+def test_at_most_three_messages_are_visible_beside_an_open_panel_and_can_be_closed(
+    olga: Page, acme: Organization
+) -> None:
+    agent = factories.create_agent(acme)
+    set_policy(factories.build_administrator(acme), agent, PolicySpec("allowlist"))
+    for width in (1440, 375):
+        olga.set_viewport_size({"width": width, "height": 800})
+        olga.goto("/admin/ledger/auditrow/")
+        olga.locator("[data-panel-url]").first.click()
+        panel = olga.locator(".bb-sidepanel")
+        expect(panel).to_be_visible()
+        for number in range(5):
+            olga.evaluate(
+                "text => document.dispatchEvent(new CustomEvent('bonobot:toast', {detail: text}))",
+                f"Message {number}",
+            )
+        toasts, messages = olga.get_by_role("region", name="Messages"), olga.locator(".bb-notice")
+        expect(messages.locator("visible=true")).to_have_text(
+            [re.compile(f"Message {number}") for number in (2, 3, 4)]
+        )
+        expect(toasts).to_contain_text("2 more messages")
+        expect(toasts).to_have_attribute("aria-live", "polite")
+        assert olga.evaluate(COVERED_PANEL_BUTTONS) == [], width
+        if width == 1440:
+            boxes = toasts.bounding_box(), panel.bounding_box()
+            assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+        messages.locator("visible=true").last.get_by_role("button", name="Close").click()
+        expect(toasts).to_contain_text("1 more message")
+        messages.locator("visible=true").last.get_by_role("button", name="Close").focus()
+        olga.keyboard.press("Escape")
+        expect(messages.locator("visible=true")).to_have_count(3)
+        expect(toasts).not_to_contain_text("more message")
 
 
 @pytest.mark.parametrize(
