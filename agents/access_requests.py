@@ -88,6 +88,8 @@ def create_access_request(principal: Principal, spec: AccessRequestSpec) -> Acce
     target, reason = make_storable(spec.target.strip()), make_storable(spec.reason.strip())
     agent = None if spec.kind == AccessRequest.Kind.AGENT else spec.agent
     _check_spec(spec.kind, target, reason, agent)
+    if agent is None:
+        _check_needs_access(principal, target)
     access_request = AccessRequest(
         organization_id=principal.organization_id,
         kind=spec.kind,
@@ -322,6 +324,17 @@ def _check_spec(kind: str, target: str, reason: str, agent: Agent | None) -> Non
             "Servers and tools are requested for an agent.",
             field="agent",
             remedy="Choose the agent that needs it.",
+        )
+
+
+def _check_needs_access(principal: Principal, name: str) -> None:
+    """Raise `InvalidInput` if the person can already use an agent with this name."""
+    is_named = Q(slug=name.lower()) | Q(name__iexact=name)
+    if agent := Agent.objects.visible_to(principal).filter(is_named).first():
+        raise InvalidInput(
+            format_message("You can already use the agent {agent!r}.", agent=agent.name),
+            field="target",
+            remedy="Open it in the list of agents, or enter the name of another one.",
         )
 
 

@@ -70,11 +70,11 @@ from bonobot.core.i18n.localization import localize_problem
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 
-# Only servers and tools have a list of names.
+# Only servers and tools have a list of names: agents that a person knows need no request.
 TARGET_HELP_TEXTS = {
     "server": _("Select a server, or enter the name of one to add."),
     "tool": _("Select a tool, or enter the name of one to add."),
-    "agent": _("Enter the name of the agent."),
+    "agent": _("Enter the name of an agent that you can't use yet, or of a new one."),
 }
 
 
@@ -92,7 +92,7 @@ class AccessRequestForm(forms.Form):
     agent = forms.ChoiceField(
         label=_("For agent"),
         required=False,
-        widget=Select,
+        widget=Select(attrs={"data-searchable-options": True}),
         help_text=_("The agent that gets the server or tool."),
     )
     reason = forms.CharField(
@@ -100,11 +100,13 @@ class AccessRequestForm(forms.Form):
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Offer the agents that the principal can see."""
+        """Offer the agents that the principal can see; the only one is selected."""
         super().__init__(*args, **kwargs)
         agents = Agent.objects.visible_to(principal).order_by("name")
         choices = [(agent.slug, make_visible(agent.name, 80)) for agent in agents]
         self.fields["agent"].choices = [("", "–"), *choices]  # type: ignore[attr-defined]
+        if len(choices) == 1 and not self.initial.get("agent"):
+            self.initial["agent"] = choices[0][0]
         shown_kind = str(self["kind"].value() or AccessRequest.Kind.SERVER)
         self.fields["target"].help_text = format_html_join(
             "",

@@ -24,7 +24,7 @@ from bonobot.accounts.account_emails import send_due_emails
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
-from bonobot.core.problems import Problem
+from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notification
 from mcp_servers.models import Preset, Server
@@ -168,8 +168,19 @@ def test_approving_an_agent_gives_the_requester_access_to_it(member, operator, a
     answer_access_request(operator, request_access(member, "agent", "Release notes"), "approve")
     created = Agent.objects.get(name="Release notes")
     assert [user.username for user in created.members.all()] == ["anna"]
-    answer_access_request(operator, request_access(member, "agent", "release notes"), "approve")
+    colleague = factories.create_member(acme, Role.MEMBER, "ben")
+    answer_access_request(operator, request_access(colleague, "agent", "release notes"), "approve")
+    assert {user.username for user in created.members.all()} == {"anna", "ben"}
     assert Agent.objects.for_organization(acme.pk).count() == 2
+
+
+@pytest.mark.parametrize("name", ["helper", "HELPER"])
+def test_an_agent_that_the_person_can_already_use_cant_be_requested(member, helper, acme, name):
+    factories.create_agent(acme, "support")
+    with pytest.raises(InvalidInput, match="You can already use the agent 'Helper'") as refusal:
+        request_access(member, "agent", name)
+    assert refusal.value.field == "target"
+    request_access(member, "agent", "support")
 
 
 def test_what_cant_be_set_up_stays_pending(member, operator, helper):

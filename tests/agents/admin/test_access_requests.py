@@ -147,12 +147,29 @@ def test_the_form_suggests_only_names_that_the_member_may_know() -> None:
     assert "theirs" not in page
 
 
+def test_the_form_selects_the_only_agent_and_offers_those_of_the_member_in_a_searched_list() -> (
+    None
+):
+    acme = factories.create_organization()
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    agents = [factories.create_agent(acme, slug) for slug in ("mine", "other", "theirs")]
+    agents[0].members.add(member.user)
+    page = member.get("agents_accessrequest_add")
+    assert '<option value="mine" selected>Mine</option>' in page
+    agents[1].members.add(member.user)
+    page = member.get("agents_accessrequest_add")
+    select = page.partition('<select name="agent"')[2].partition("</select>")[0]
+    assert "data-searchable-options" in select
+    assert re.findall(r'<option value="(\w*)"', select) == ["", "mine", "other"]
+    assert " selected>Mine" not in select
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
         ("server", "Select a server, or enter the name of one to add."),
         ("tool", "Select a tool, or enter the name of one to add."),
-        ("agent", "Enter the name of the agent."),
+        ("agent", "Enter the name of an agent that you can&#x27;t use yet, or of a new one."),
     ],
 )
 def test_the_help_text_of_the_name_fits_what_is_requested(kind: str, text: str) -> None:
