@@ -327,4 +327,5 @@ def test_a_call_with_an_unknown_outcome_is_not_a_failed_one_anywhere(acme: Organ
     dashboard, usage = (administrator.get(name) for name in ("index", "usage"))
     assert '<span data-tone="unknown">unknown</span>' in dashboard
     assert '<span data-tone="unknown">unknown</span>' in usage
+    assert '<th class="bb-number">Unknown</th>' in usage
     assert "outcome__in=error%2Cunknown" not in dashboard + usage

@@ -58,7 +58,7 @@ def _show_report(cli: CommandContext, options: argparse.Namespace) -> None:
     lines = (
         [*report.entries, UsageReportEntry("", "total", "", report.total)] if report.entries else []
     )
-    columns = ("CALLS", "ERRORS", "DENIED", "P50", "P95", "TURNS", "TOKENS", "COST")
+    columns = ("CALLS", "ERRORS", "UNKNOWN", "DENIED", "P50", "P95", "TURNS", "TOKENS", "COST")
     table = build_table(
         options.by.upper(), *columns, rows=[_build_row(entry) for entry in lines], empty=EMPTY
     )
@@ -73,7 +73,7 @@ def _build_row(entry: UsageReportEntry) -> Sequence[str]:
     name = f"{entry.server}: {entry.name}" if entry.server else entry.name or "–"
     return (
         name,
-        *(thousands(number) for number in (line.calls, line.errors, line.refused)),
+        *(thousands(number) for number in (line.calls, line.errors, line.unknown, line.refused)),
         milliseconds(line.p50),
         milliseconds(line.p95),
         thousands(line.turns),
