@@ -4,6 +4,7 @@ Only the holder of a session (runner and fence) appends steps; others add inbox 
 runner. Writes of a stale holder have no effect, because each write checks the fence.
 """
 
+import re
 import uuid
 from typing import ClassVar
 
@@ -15,6 +16,9 @@ from agents.models.model_endpoints import ModelEndpoint
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.actor_names import get_actor_name
+
+# A tool and its arguments, which the offline model runs as they are; a title may be cut.
+COMMAND = re.compile(r"/([\w.-]+)(?: ?\{.*[}…])?")
 
 
 class Runner(models.Model):
@@ -118,7 +122,9 @@ class Session(OrganizationModel):
         indexes = (models.Index(fields=["agent", "-created_at"], name="session_by_agent"),)
 
     def __str__(self) -> str:
-        return self.title or str(self.pk)
+        """Return its title; of a command that earlier releases stored as the title, the tool."""
+        command = COMMAND.fullmatch(self.title)
+        return (command[1] if command else self.title) or str(self.pk)
 
     @property
     def starter_name(self) -> str:

@@ -96,7 +96,7 @@ def start_child(
         parent=parent,
         root_id=parent.root_id or parent.pk,
         depth=parent.depth + 1,
-        title=build_title(text),
+        title=build_title(agent, text),
         started_by_kind=parent.started_by_kind,
         started_by_id=parent.started_by_id,
         started_by=parent.started_by,

@@ -1,6 +1,5 @@
 """Start sessions, send and resend messages, and cancel sessions."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -29,6 +28,7 @@ from agents.models import (
     WorkflowRun,
 )
 from agents.models.agents import build_agent_lookup, can_see_all_agents
+from agents.models.sessions import COMMAND
 from agents.policies.effective_policies import require_enabled
 from agents.sessions.history import list_current_steps
 from agents.sessions.output_schemas import OutputSchema, check_output_schema, map_texts
@@ -45,22 +45,22 @@ from bonobot.ledger.audit.admin_changes import record_change, record_changes_at_
 
 MAX_MESSAGE_LENGTH = 100_000
 MAX_TITLE_LENGTH = 80
-# A tool and its arguments, which the offline model runs as they are.
-COMMAND = re.compile(r"/([\w.-]+)(?: ?\{.*\})?")
 # A session waits while a child has one of these statuses.
 _OPEN_STATUSES = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
 # Endpoints named in an error.
 MAX_NAMED_ENDPOINTS = 20
 
 
-def build_title(text: str) -> str:
+def build_title(agent: Agent, text: str) -> str:
     """Return a text as a title in one line; an ellipsis ends a title that is cut.
 
-    The title of a command, such as `/add {"a": 1}`, is the name of its tool.
+    The title of a command, such as `/mcp_clock_now {"zone": "UTC"}`, is the server and its tool:
+    `Clock: now` (one query).
     """
     title = " ".join(text.split())
     if match := COMMAND.fullmatch(title):
-        title = match[1]
+        tool = agent.tool_names.filter(name=match[1]).select_related("server").first()
+        title = f"{tool.server.name}: {tool.own_name}" if tool else match[1]
     if len(title) <= MAX_TITLE_LENGTH:
         return title
     return f"{title[: MAX_TITLE_LENGTH - 1].rstrip()}…"
@@ -96,7 +96,7 @@ def start_session(
         organization_id=agent.organization_id,
         agent=agent,
         model_endpoint=model_endpoint,
-        title=build_title(message["text"]),
+        title=build_title(agent, message["text"]),
         started_by_kind=principal.kind,
         started_by_id=principal.id,
         started_by=principal.label,

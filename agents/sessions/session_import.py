@@ -416,7 +416,7 @@ def _build_session(
     return Session(
         organization_id=agent.organization_id,
         agent=agent,
-        title=build_title(title) or "Imported session",
+        title=build_title(agent, title) or "Imported session",
         status=file.status,
         error_code=file.error_code,
         error_detail=error_detail,

@@ -2,14 +2,14 @@
 
 import pytest
 
-from agents.models import Inbox, Session
+from agents.models import Inbox, Session, ToolName
 from agents.sessions import leases, step_store
 from agents.sessions import services as sessions
 from agents.sessions.loop import close_session
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
-from tests import factories
+from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 
@@ -54,6 +54,29 @@ def test_a_long_message_is_cut_to_a_title_that_ends_with_an_ellipsis(administrat
 )
 def test_the_title_of_a_command_is_its_tool(administrator, helper, text, title):
     assert sessions.start_session(administrator, helper, text).title == title
+
+
+def test_the_title_of_a_command_names_the_server_of_its_tool(administrator, helper, acme):
+    server = admin_client.create_web_server(acme, "Order desk")
+    ToolName.objects.create(
+        organization=acme, agent=helper, server=server, own_name="refund", name="mcp_desk_refund"
+    )
+    session = sessions.start_session(administrator, helper, '/mcp_desk_refund {"order": "475"}')
+    assert session.title == str(session) == "Order desk: refund"
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ('/create_refund {"order": "475"}', "create_refund"),
+        ('/create_refund {"order": "475", "note": "customer…', "create_refund"),
+        ("/etc/hosts is missing", "/etc/hosts is missing"),
+        ("", None),
+    ],
+)
+def test_a_command_that_was_stored_as_a_title_is_shown_as_its_tool(title, shown):
+    session = Session(title=title)
+    assert str(session) == (shown or str(session.pk))
 
 
 @pytest.mark.parametrize("text", ["", "  \n ", "x" * 100_001])
