@@ -6,10 +6,12 @@ from typing import Any
 
 from django.http.response import HttpResponseBase
 from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.roles import Action
+from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.models import AuditRow
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.admin.uptime_bar import render_uptime_bar
@@ -30,13 +32,6 @@ CHECKS_SHOWN = 100
 CALLS_SHOWN, EVENTS_SHOWN = 50, 20
 # Busy servers have millions of entries: connections are rare among them.
 EVENTS_PERIOD = timedelta(days=7)
-# Changes of a connection, by the action of the audit log.
-CONNECTION_EVENTS = {
-    "server_connected": _("Connected"),
-    "server_connection_failed": _("Connection failed"),
-    "server_connection_lost": _("Connection lost"),
-    "server_credentials_rejected": _("Credentials rejected"),
-}
 HALF_HOURS = 48
 DAYS = 30
 # Size of the latency chart in SVG units; the page stretches it.
@@ -77,12 +72,12 @@ def show_health(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-def _list_connection_events(server: Server, now: datetime) -> list[tuple[Any, AuditRow]]:
-    """Return the latest changes of the server's connection, with their names, newest first."""
+def _list_connection_events(server: Server, now: datetime) -> list[tuple[str, AuditRow]]:
+    """Return the latest changes of the server's connection, with their titles, newest first."""
     rows = AuditRow.objects.for_organization(server.organization_id).filter(
         server_id=server.pk, event_type="connection", opened_at__gte=now - EVENTS_PERIOD
     )
-    return [(CONNECTION_EVENTS.get(row.action, row.action), row) for row in rows[:EVENTS_SHOWN]]
+    return [(capfirst(format_action(row.action)), row) for row in rows[:EVENTS_SHOWN]]
 
 
 def build_latency_curve(checks: Sequence[HealthCheck]) -> dict[str, Any] | None:

@@ -365,7 +365,7 @@ def test_the_latest_calls_show_the_code_of_a_call_only_if_it_did_not_succeed(
     assert "approval_required" not in page
 
 
-def test_connection_events_are_listed_in_words_in_the_history_and_not_as_calls(
+def test_connection_events_are_listed_in_the_history_as_in_the_audit_log_and_not_as_calls(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
     server = admin_client.create_web_server(acme, "crm")
@@ -378,8 +378,9 @@ def test_connection_events_are_listed_in_words_in_the_history_and_not_as_calls(
     assert "server_connect" not in calls
     assert f"?server_id={server.pk}&amp;kind=call" in page
     history = admin_client.get_text(browser.get("mcp_servers_server_health", server.pk))
-    assert "Connection failed server_unreachable" in history
-    assert history.index("Connected –") < history.index("Connection failed server_unreachable")
+    failed, connected = "Server connection failed server_unreachable", "Server connected –"
+    assert failed in history
+    assert history.index(connected) < history.index(failed)
     assert "server_connect" not in history
 
 
