@@ -52,7 +52,13 @@ from bonobot.accounts.roles import Action
 from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
-from mcp_servers.flow_labels.label_icons import ALL_MARKS, LabelMark, list_label_marks
+from mcp_servers.flow_labels.label_icons import (
+    ALL_MARKS,
+    COLUMNS,
+    LabelMark,
+    list_label_marks,
+)
+from mcp_servers.flow_labels.label_sources import LabelSource
 from mcp_servers.models import Server
 
 # Why a decision isn't the one of the setting, by code.
@@ -158,7 +164,12 @@ class MatrixRow:
 
     @property
     def marks(self) -> tuple[LabelMark, ...]:
-        return list_label_marks(self.tool.labels, self.tool.declaration)
+        tool = self.tool
+        source = LabelSource.PERSON if tool.has_set_labels else LabelSource.DEFAULT
+        sources = dict.fromkeys(tool.labels, source)
+        if tool.builtin:
+            sources = dict.fromkeys(COLUMNS, LabelSource.BUILTIN)
+        return list_label_marks(tool.labels, tool.declaration, sources)
 
     @property
     def label_keys(self) -> str:

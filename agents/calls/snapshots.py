@@ -82,6 +82,7 @@ class SnapshotTool:
     definition_id: UUID | None = None
     conditional: tuple[Rule, ...] = ()
     labels: tuple[str, ...] = ()
+    has_set_labels: bool = False  # by a person, instead of those of a preset or suggested ones
     store_use: StoreUse = NO_STORE
     builtin: BuiltinTool | None = field(default=None, compare=False)
     # The original input schema, which arguments must match.
@@ -434,6 +435,7 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
         digest=row.digest,
         definition_id=row.pk,
         labels=get_effective_labels(row, server.origin),
+        has_set_labels=row.labels is not None,
         store_use=get_store_use(row, server.origin),
     )
 

@@ -55,7 +55,17 @@ from mcp_servers.flow_labels.effective_labels import (
     set_labels,
     suggest_labels,
 )
-from mcp_servers.flow_labels.label_icons import ALL_MARKS, LabelMark, list_label_marks
+from mcp_servers.flow_labels.label_icons import (
+    ALL_MARKS,
+    LabelMark,
+    list_hints,
+    list_label_marks,
+)
+from mcp_servers.flow_labels.label_sources import (
+    SOURCE_TEXTS,
+    LabelSource,
+    find_label_sources,
+)
 from mcp_servers.flow_labels.suggested_labels import LabelContext, Labels, list_missing_labels
 from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
 from mcp_servers.models import Definition, Server
@@ -187,6 +197,7 @@ class DefinitionRow:
     difference: list[FieldDiff]
     marked: list[tuple[str, bool]]
     labels: Labels
+    sources: Mapping[FlowLabel, LabelSource]
     wider: list[Any]
     facts: list[tuple[Any, str]]
 
@@ -213,7 +224,18 @@ class DefinitionRow:
     def marks(self) -> tuple[LabelMark, ...]:
         """The labels of a tool as columns; empty for other definitions."""
         is_tool = self.row.kind == Definition.Kind.TOOL
-        return list_label_marks(self.labels, self.row.payload) if is_tool else ()
+        return list_label_marks(self.labels, self.row.payload, self.sources) if is_tool else ()
+
+    @property
+    def label_reasons(self) -> list[tuple[Any, Any]]:
+        """The effective labels, each with the reason why it applies."""
+        return [(LABEL_NAMES[label], SOURCE_TEXTS[self.sources[label]]) for label in self.labels]
+
+    @property
+    def has_unused_declaration(self) -> bool:
+        """Whether the server declares the tool read-only, which doesn't remove its label."""
+        is_declared = "readOnlyHint" in list_hints(self.row.payload)
+        return is_declared and FlowLabel.SENDS_OUT in self.labels
 
     @property
     def risk(self) -> ToolRisk:
@@ -322,6 +344,7 @@ def build_definition_row(row: Definition, label_context: LabelContext) -> Defini
         labels=suggested_labels
         if row.labels is None
         else tuple(FlowLabel(value) for value in row.labels),
+        sources=find_label_sources(row, label_context),
         wider=[LABEL_NAMES[label] for label in list_missing_labels(suggested_labels, row.labels)],
         marked=_split_by_findings(row),
         facts=list(_iterate_facts(payload, hints)),

@@ -7,6 +7,7 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 
 from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.label_sources import SOURCE_TEXTS, LabelSource
 
 COLUMNS = (
     "readOnlyHint",
@@ -20,13 +21,22 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class LabelMark:
-    """One label: `key` for filters, an icon, its word and tone, and whether the tool has it."""
+    """One label: `key` for filters, an icon, its word and tone, and whether the tool has it.
+
+    `reason` says why the tool has it, if that is known.
+    """
 
     key: str
     icon: str
     title: Any
     tone: str
     present: bool = True
+    reason: Any = ""
+
+    @property
+    def tooltip(self) -> str:
+        """The title, with the reason."""
+        return f"{self.title}: {self.reason}" if self.reason else str(self.title)
 
 
 # The tool's own annotations are shown only; decisions use flow labels.
@@ -46,6 +56,7 @@ _MARKS: Mapping[str, LabelMark] = HINT_MARKS | {
     str(label): mark for label, mark in FLOW_MARKS.items()
 }
 ALL_MARKS = tuple(_MARKS[column] for column in COLUMNS)
+DECLARED = _("declared by the server")
 
 
 def list_hints(declaration: Mapping[str, Any]) -> list[str]:
@@ -56,12 +67,17 @@ def list_hints(declaration: Mapping[str, Any]) -> list[str]:
 
 
 def list_label_marks(
-    labels: Collection[str], declaration: Mapping[str, Any] | None = None
+    labels: Collection[str],
+    declaration: Mapping[str, Any] | None = None,
+    sources: Mapping[Any, LabelSource] | None = None,
 ) -> tuple[LabelMark, ...]:
     """Return the six marks of a tool, in the order of the columns.
 
     `declaration` is the tool's as its server sent it, so its annotations can be anything.
+    `sources` are those of the labels, if they are known.
     """
+    reasons: dict[str, Any] = dict.fromkeys(HINT_MARKS, DECLARED)
+    reasons |= {label: SOURCE_TEXTS[source] for label, source in (sources or {}).items()}
     shown = {*labels, *list_hints(declaration or {})}
     return tuple(
         LabelMark(
@@ -70,6 +86,7 @@ def list_label_marks(
             mark.title,
             mark.tone,
             present=column in shown,
+            reason=reasons.get(column, ""),
         )
         for column, mark in zip(COLUMNS, ALL_MARKS, strict=True)
     )

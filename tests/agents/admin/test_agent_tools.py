@@ -18,6 +18,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.flow_labels.effective_labels import set_labels
 from mcp_servers.models import Server
 from tests import admin_client, factories
 
@@ -71,6 +72,22 @@ def read_form(page: str, agent: Agent) -> dict[str, Any]:
 def decide(agent: Agent, *names: str) -> list[str]:
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     return [snapshot.tools[f"mcp_web_{name}"].decision.verdict for name in names]
+
+
+def test_the_tooltip_of_a_label_says_why_the_tool_has_it(
+    administrator: Principal, server: Server, helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    row = server.definitions.get(name="echo")
+    set_labels(administrator, server, [row], ["sends_out"])
+    page = operator.get("agents_agent_servers", helper.pk)
+    for tooltip in (
+        "Read-only: declared by the server",
+        "External effect: set by a person in your organization",
+        "Private data: from the server&#x27;s preset, or suggested from the definition",
+        "Read-only: defined by Bonobot",
+    ):
+        assert f'title="{tooltip}"' in page
+    assert "/docs/flow-labels#sources-of-labels" in page
 
 
 def test_tools_of_disabled_toolsets_are_counted_instead_of_listed(

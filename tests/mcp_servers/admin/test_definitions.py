@@ -284,6 +284,24 @@ def test_labels_are_shown_as_suggested_until_they_are_set(server, browser):
     assert row.labels is None
 
 
+@pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR])
+def test_each_label_says_why_it_applies_with_a_link_to_the_documentation(acme, server, role):
+    row = admin_client.declare_tool(server, "send_mail", annotations={"readOnlyHint": True})
+    viewer = admin_client.sign_in(acme, role)
+    page = viewer.get("mcp_servers_server_tools", server.pk)
+    suggested = "suggested from the name, description, and arguments"
+    for title, reason in (("Read-only", "declared by the server"), ("External effect", suggested)):
+        assert f'title="{title}: {reason}"' in page
+    text = admin_client.get_text(page)
+    assert f"External effect : {suggested}." in text
+    assert "A server's declaration doesn't remove a label." in text
+    assert "/docs/flow-labels#sources-of-labels" in page
+    Definition.objects.filter(pk=row.pk).update(labels=["private_data"])
+    text = admin_client.get_text(viewer.get("mcp_servers_server_tools", server.pk))
+    assert "Private data : set by a person in your organization." in text
+    assert "doesn't remove a label" not in text
+
+
 def test_many_definitions_are_labeled_together(server, browser):
     rows = [admin_client.declare_tool(server, name) for name in ("a", "b", "c")]
     choices = [build_choice(row) for row in rows[:2]]

@@ -1,8 +1,10 @@
 """The documentation in the product: its pages, links, and the links of screens to it."""
 
 import re
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.contrib.admin import site
 
 from bonobot.accounts.roles import Role
@@ -28,6 +30,17 @@ def test_each_link_of_a_screen_leads_to_a_page_and_a_section() -> None:
         page, _hash, anchor = link.partition("#")
         assert not anchor or anchor in pages.render_page(page).anchors, link
         assert page in pages.find_files(), link
+
+
+def test_each_link_of_a_template_leads_to_a_section() -> None:
+    links = set()
+    for folder in settings.TEMPLATES[0]["DIRS"]:
+        for path in Path(folder).rglob("*.html"):
+            links |= {*re.findall(r'documentation_url "([^"]+)"', path.read_text())}
+    assert "flow-labels#sources-of-labels" in links
+    for link in links:
+        page, _hash, anchor = link.partition("#")
+        assert anchor in pages.render_page(page).anchors, link
 
 
 def test_a_screen_has_the_link_with_the_longest_matching_name() -> None:
