@@ -58,7 +58,7 @@ from mcp_servers.flow_labels.label_icons import (
     LabelMark,
     list_label_marks,
 )
-from mcp_servers.flow_labels.label_sources import LabelSource
+from mcp_servers.flow_labels.label_reasons import LabelReason
 from mcp_servers.models import Server
 
 # Why a decision isn't the one of the setting, by code.
@@ -165,10 +165,10 @@ class MatrixRow:
     @property
     def marks(self) -> tuple[LabelMark, ...]:
         tool = self.tool
-        source = LabelSource.PERSON if tool.has_set_labels else LabelSource.DEFAULT
+        source = LabelReason.PERSON if tool.has_set_labels else LabelReason.DEFAULT
         sources = dict.fromkeys(tool.labels, source)
         if tool.builtin:
-            sources = dict.fromkeys(COLUMNS, LabelSource.BUILTIN)
+            sources = dict.fromkeys(COLUMNS, LabelReason.BUILTIN)
         return list_label_marks(tool.labels, tool.declaration, sources)
 
     @property
@@ -291,7 +291,7 @@ def _find_override(tool: SnapshotTool, after: EffectivePolicy, setting: Setting)
     return Override(rule.effect, rule.pattern, of_organization=rule in after.organization.rules)
 
 
-def _find_source(key: ToolKey, after: EffectivePolicy) -> InheritedSource:
+def _find_reason(key: ToolKey, after: EffectivePolicy) -> InheritedSource:
     rule = find_inherited_rule(key, after.policy)
     if rule is None:
         return InheritedSource("mode", after.policy.mode)
@@ -308,7 +308,7 @@ def _build_row(
         setting=setting,
         stored=read_tool_setting(key, stored),
         inherited=inherited,
-        source=_find_source(key, after),
+        source=_find_reason(key, after),
         cell=cell,
         override=_find_override(tool, after, setting or inherited),
     )

@@ -61,10 +61,10 @@ from mcp_servers.flow_labels.label_icons import (
     list_hints,
     list_label_marks,
 )
-from mcp_servers.flow_labels.label_sources import (
-    SOURCE_TEXTS,
-    LabelSource,
-    find_label_sources,
+from mcp_servers.flow_labels.label_reasons import (
+    REASON_TEXTS,
+    LabelReason,
+    find_label_reasons,
 )
 from mcp_servers.flow_labels.suggested_labels import LabelContext, Labels, list_missing_labels
 from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
@@ -197,7 +197,7 @@ class DefinitionRow:
     difference: list[FieldDiff]
     marked: list[tuple[str, bool]]
     labels: Labels
-    sources: Mapping[FlowLabel, LabelSource]
+    sources: Mapping[FlowLabel, LabelReason]
     wider: list[Any]
     facts: list[tuple[Any, str]]
 
@@ -229,7 +229,7 @@ class DefinitionRow:
     @property
     def label_reasons(self) -> list[tuple[Any, Any]]:
         """The effective labels, each with the reason why it applies."""
-        return [(LABEL_NAMES[label], SOURCE_TEXTS[self.sources[label]]) for label in self.labels]
+        return [(LABEL_NAMES[label], REASON_TEXTS[self.sources[label]]) for label in self.labels]
 
     @property
     def has_unused_declaration(self) -> bool:
@@ -344,7 +344,7 @@ def build_definition_row(row: Definition, label_context: LabelContext) -> Defini
         labels=suggested_labels
         if row.labels is None
         else tuple(FlowLabel(value) for value in row.labels),
-        sources=find_label_sources(row, label_context),
+        sources=find_label_reasons(row, label_context),
         wider=[LABEL_NAMES[label] for label in list_missing_labels(suggested_labels, row.labels)],
         marked=_split_by_findings(row),
         facts=list(_iterate_facts(payload, hints)),

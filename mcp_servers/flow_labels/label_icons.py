@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.label_sources import SOURCE_TEXTS, LabelSource
+from mcp_servers.flow_labels.label_reasons import REASON_TEXTS, LabelReason
 
 COLUMNS = (
     "readOnlyHint",
@@ -69,7 +69,7 @@ def list_hints(declaration: Mapping[str, Any]) -> list[str]:
 def list_label_marks(
     labels: Collection[str],
     declaration: Mapping[str, Any] | None = None,
-    sources: Mapping[Any, LabelSource] | None = None,
+    sources: Mapping[Any, LabelReason] | None = None,
 ) -> tuple[LabelMark, ...]:
     """Return the six marks of a tool, in the order of the columns.
 
@@ -77,7 +77,7 @@ def list_label_marks(
     `sources` are those of the labels, if they are known.
     """
     reasons: dict[str, Any] = dict.fromkeys(HINT_MARKS, DECLARED)
-    reasons |= {label: SOURCE_TEXTS[source] for label, source in (sources or {}).items()}
+    reasons |= {label: REASON_TEXTS[source] for label, source in (sources or {}).items()}
     shown = {*labels, *list_hints(declaration or {})}
     return tuple(
         LabelMark(

@@ -22,11 +22,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
-from bonobot.core.documentation.learn_more import (
-    build_documentation_url,
-    build_error_code_url,
-    find_documentation,
-)
+from bonobot.core.documentation.learn_more import build_error_code_url
 from bonobot.core.i18n import localization, time_zones
 from bonobot.core.i18n.localization import (
     format_dollars,
@@ -696,13 +692,3 @@ def page_title(context: Any) -> str:
     """Return the title of the page for the browser: the breadcrumbs, the page first."""
     titles = [str(crumb["title"]) for crumb in reversed(breadcrumbs(context))]
     return " · ".join(filter(None, [*titles, "Bonobot"]))
-
-
-@register.simple_tag(takes_context=True)
-def documentation_url(context: Any, section: str = "") -> str:
-    """Return the URL of a section of the documentation; blank: what documents the page."""
-    if section:
-        return build_documentation_url(section)
-    match = context["request"].resolver_match
-    name = (match.url_name if match else "") or ""
-    return build_documentation_url(find_documentation(name))

@@ -13,8 +13,8 @@ from mcp_servers.models import Definition
 from mcp_servers.openapi.operations import find_declared_labels
 
 
-class LabelSource(StrEnum):
-    """The source of a label in effect, the first one that applies."""
+class LabelReason(StrEnum):
+    """The reason for a label in effect: its source, the first one that applies."""
 
     PERSON = "person"
     PRESET = "preset"
@@ -24,34 +24,34 @@ class LabelSource(StrEnum):
     BUILTIN = "builtin"  # a built-in tool has it
 
 
-SOURCE_TEXTS: Mapping[LabelSource, Any] = {
-    LabelSource.PERSON: _("set by a person in your organization"),
-    LabelSource.PRESET: _("from the preset of the server"),
-    LabelSource.OPERATION: _("from the operation of the REST API"),
-    LabelSource.SUGGESTION: _("suggested from the name, description, and arguments"),
-    LabelSource.DEFAULT: _("from the server's preset, or suggested from the definition"),
-    LabelSource.BUILTIN: _("defined by Bonobot"),
+REASON_TEXTS: Mapping[LabelReason, Any] = {
+    LabelReason.PERSON: _("set by a person in your organization"),
+    LabelReason.PRESET: _("from the preset of the server"),
+    LabelReason.OPERATION: _("from the operation of the REST API"),
+    LabelReason.SUGGESTION: _("suggested from the name, description, and arguments"),
+    LabelReason.DEFAULT: _("from the server's preset, or suggested from the definition"),
+    LabelReason.BUILTIN: _("defined by Bonobot"),
 }
 
 
-def find_label_sources(row: Definition, context: LabelContext) -> dict[FlowLabel, LabelSource]:
-    """Return the source of each label in effect for a definition."""
+def find_label_reasons(row: Definition, context: LabelContext) -> dict[FlowLabel, LabelReason]:
+    """Return the reason for each label in effect for a definition."""
     return {
-        label: _find_source(label, row, context) for label in get_effective_labels(row, context)
+        label: _find_reason(label, row, context) for label in get_effective_labels(row, context)
     }
 
 
-def _find_source(label: FlowLabel, row: Definition, context: LabelContext) -> LabelSource:
+def _find_reason(label: FlowLabel, row: Definition, context: LabelContext) -> LabelReason:
     if row.labels is not None:
-        return LabelSource.PERSON
+        return LabelReason.PERSON
     if context.is_declared and find_declared_labels(row.payload) is not None:
-        return LabelSource.OPERATION
+        return LabelReason.OPERATION
     preset_labels = dict(context.preset_labels)
     if label in preset_labels.get(row.name, ()):
-        return LabelSource.PRESET
+        return LabelReason.PRESET
     if context.transport == "openapi":
-        return LabelSource.OPERATION
+        return LabelReason.OPERATION
     # Those of a whole server are of the data that its tools read.
     if label in READ_DATA_LABELS and label in preset_labels.get("*", ()):
-        return LabelSource.PRESET
-    return LabelSource.SUGGESTION
+        return LabelReason.PRESET
+    return LabelReason.SUGGESTION

@@ -4,7 +4,7 @@ import pytest
 
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.label_icons import list_label_marks
-from mcp_servers.flow_labels.label_sources import LabelSource, find_label_sources
+from mcp_servers.flow_labels.label_reasons import LabelReason, find_label_reasons
 from mcp_servers.flow_labels.suggested_labels import LabelContext, build_label_context
 from mcp_servers.models import Definition
 
@@ -23,12 +23,12 @@ def build_tool(**fields: object) -> Definition:
 @pytest.mark.parametrize(
     ("labels", "context", "source"),
     [
-        (["sends_out"], LabelContext(), LabelSource.PERSON),
+        (["sends_out"], LabelContext(), LabelReason.PERSON),
         (["sends_out"], build_label_context("http", {"send_mail": ["sends_out"]}), "person"),
-        (None, build_label_context("http", {"send_mail": ["sends_out"]}), LabelSource.PRESET),
-        (None, build_label_context("http", ["private_data"]), LabelSource.SUGGESTION),
-        (None, LabelContext(), LabelSource.SUGGESTION),
-        (None, LabelContext("openapi"), LabelSource.OPERATION),
+        (None, build_label_context("http", {"send_mail": ["sends_out"]}), LabelReason.PRESET),
+        (None, build_label_context("http", ["private_data"]), LabelReason.SUGGESTION),
+        (None, LabelContext(), LabelReason.SUGGESTION),
+        (None, LabelContext("openapi"), LabelReason.OPERATION),
     ],
     ids=["a person", "a person and a preset", "a preset", "server", "suggested", "operation"],
 )
@@ -37,18 +37,18 @@ def test_an_external_effect_has_the_first_source_that_applies(
 ) -> None:
     payload = {"name": "send_mail", "description": "Send a mail to a person."}
     row = build_tool(labels=labels, payload=payload)
-    assert find_label_sources(row, context)[FlowLabel.SENDS_OUT] == source
+    assert find_label_reasons(row, context)[FlowLabel.SENDS_OUT] == source
 
 
 def test_labels_of_read_data_are_from_the_preset_of_the_whole_server() -> None:
     context = build_label_context("http", ["private_data", "sends_out"])
-    sources = find_label_sources(build_tool(), context)
-    assert sources[FlowLabel.PRIVATE_DATA] == LabelSource.PRESET
-    assert sources[FlowLabel.SENDS_OUT] == LabelSource.SUGGESTION
+    sources = find_label_reasons(build_tool(), context)
+    assert sources[FlowLabel.PRIVATE_DATA] == LabelReason.PRESET
+    assert sources[FlowLabel.SENDS_OUT] == LabelReason.SUGGESTION
 
 
 def test_the_tooltip_of_a_mark_says_why_the_tool_has_it() -> None:
-    sources = {FlowLabel.SENDS_OUT: LabelSource.SUGGESTION}
+    sources = {FlowLabel.SENDS_OUT: LabelReason.SUGGESTION}
     marks = list_label_marks([FlowLabel.SENDS_OUT], SENDING, sources)
     assert [mark.tooltip for mark in marks if mark.present] == [
         "Read-only: declared by the server",
