@@ -12,7 +12,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.agents.admin.test_audit import create_call
-from tests.browser import PHONE, open_context
+from tests.browser import DESKTOP, PHONE, open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -135,14 +135,16 @@ def test_filters_and_actions_are_folded_on_phones_beside_active_filters(
     button = ada.get_by_role("button", name="Filters 2")
     add_filter = ada.get_by_text("Add filter")
     ranges = ada.get_by_role("navigation", name="Time range")
-    for part in (add_filter, ranges, ada.get_by_text("Export")):
+    saved_filters = ada.get_by_text("Saved filters")
+    for part in (add_filter, ranges, saved_filters):
         expect(part).to_be_hidden()
-    expect(ada.locator(".bb-filter-chip:visible")).to_have_text(["Type Tool calls", "Time 7 days"])
+    active_filters = ada.locator(".bb-filter-chip:visible")
+    expect(active_filters).to_contain_text(["Type Tool calls", "Time 7 days"])
     button.click()
     expect(button).to_have_attribute("aria-expanded", "true")
-    for part in (add_filter, ranges, ada.get_by_text("Export")):
+    for part in (add_filter, ranges, saved_filters):
         expect(part).to_be_visible()
-    ada.set_viewport_size({"width": 1440, "height": 900})
-    button.evaluate("button => button.setAttribute('aria-expanded', 'false')")
-    expect(button).to_be_hidden()
+    ada.set_viewport_size(DESKTOP)
+    ada.reload()
+    expect(ada.locator("[data-audit-unfold]")).to_be_hidden()
     expect(add_filter).to_be_visible()
