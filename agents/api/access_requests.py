@@ -1,7 +1,6 @@
 """REST of access requests: members ask for servers, tools and agents."""
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -53,19 +52,6 @@ class RequestedAccessSerializer(StrictSerializer):
         return build_page_url(access_request)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Request a server",
-            {
-                "kind": "server",
-                "target": "github",
-                "agent": "helper",
-                "reason": "To read the issues of our repositories.",
-            },
-        )
-    ]
-)
 class AccessRequestBody(StrictSerializer):
     """What is requested and why."""
 
@@ -81,9 +67,6 @@ class AccessRequestBody(StrictSerializer):
     reason = serializers.CharField(max_length=MAX_REASON_LENGTH)
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("Deny", {"answer": "deny", "message": "Use the agent `support`."})]
-)
 class AccessRequestAnswerBody(StrictSerializer):
     """The answer to an access request."""
 

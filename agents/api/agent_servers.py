@@ -8,10 +8,8 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F, Q
 from drf_spectacular.utils import (
-    OpenApiExample,
     PolymorphicProxySerializer,
     extend_schema_field,
-    extend_schema_serializer,
 )
 from rest_framework import serializers
 from rest_framework.response import Response
@@ -31,7 +29,6 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import VersionedBody
 from mcp_servers.api.presets import create_server_from_preset
 from mcp_servers.api.serializers import (
-    ADD_EXAMPLES,
     AddServerBody,
     CreateServerBody,
     PresetServerBody,
@@ -48,16 +45,6 @@ from mcp_servers.api.servers import (
 from mcp_servers.models import Server
 from mcp_servers.openapi.select_operations import complete_spec
 from mcp_servers.services import create_server, update_server
-
-FROM_POOL = OpenApiExample(
-    "Two tools of a pool server",
-    {
-        "server_id": "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e",
-        "allowed_tools": ["get_current_time", "convert_*"],
-    },
-    request_only=True,
-)
-
 
 ALLOWED_TOOLS_HELP = (
     "Glob patterns for the server's tool names: at least one, or `*` for all tools, "
@@ -79,15 +66,6 @@ def _build_globs_field(
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("Disable it for this agent", {"enabled": False}, request_only=True),
-        OpenApiExample("Two of its tools", {"allowed_tools": ["add", "get_*"]}, request_only=True),
-        OpenApiExample(
-            "All tools, including future tools", {"allowed_tools": ["*"]}, request_only=True
-        ),
-    ]
-)
 class AgentServerBody(VersionedBody):
     """What an agent can use of a server; omitted fields are unchanged."""
 
@@ -101,7 +79,6 @@ class AgentServerBody(VersionedBody):
     allowed_prompts = _build_globs_field("Glob patterns for prompt names; `*` selects all.")
 
 
-@extend_schema_serializer(examples=ADD_EXAMPLES[:2])
 class ReplaceAgentServerBody(CreateServerBody):
     """The configuration of a private server, and what its agent can use of it."""
 
@@ -111,7 +88,6 @@ class ReplaceAgentServerBody(CreateServerBody):
     allowed_prompts = _build_globs_field("Glob patterns for prompt names; `*` selects all.")
 
 
-@extend_schema_serializer(examples=[])
 class AttachServerBody(AgentServerBody):
     """A pool server to attach to an agent; if it is already attached, the attachment is updated."""
 
@@ -226,7 +202,6 @@ class AgentServerListView(AgentServerView):
         body=CREATE_BODIES,
         answer=AgentServerSerializer,
         status=(200, 201),
-        examples=[*ADD_EXAMPLES, FROM_POOL],
         asks=True,
     )
     def post(self, request: object, agent_id: str) -> Response:

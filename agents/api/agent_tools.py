@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -25,7 +25,6 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.api.serializers import JSON_OBJECT
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 
-EXAMPLE_SERVER_ID = "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e"
 MAX_CALL_S = 600
 
 
@@ -116,18 +115,12 @@ class ExplanationSerializer(StrictSerializer):
     stages = ExplanationStageSerializer(many=True)
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("With arguments", {"arguments": {"timezone": "Europe/Berlin"}})]
-)
 class ExplainBody(StrictSerializer):
     """The arguments of the call to explain."""
 
     arguments = ToolArgumentsField()
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("A call", {"arguments": {"timezone": "Europe/Berlin"}})]
-)
 class CallToolBody(StrictSerializer):
     """The arguments of a call."""
 
@@ -135,28 +128,6 @@ class CallToolBody(StrictSerializer):
     timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A result",
-            {
-                "call_id": "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11",
-                "outcome": "ok",
-                "is_error": False,
-                "text": "2026-11-21T22:10:03+01:00",
-                "result": {"content": [{"type": "text", "text": "2026-11-21T22:10:03+01:00"}]},
-                "code": "",
-                "remedy": "",
-                "duration_ms": 41,
-                "cost_microusd": 0,
-                "server": "time",
-                "tool": "get_current_time",
-                "sanitized": {},
-                "flagged": {},
-            },
-        )
-    ]
-)
 class CallResultSerializer(StrictSerializer):
     """The result of a call; a failure of the server is an outcome, not a problem."""
 
@@ -187,11 +158,6 @@ class PromptArgumentsField(serializers.DictField):
     child = serializers.CharField(allow_blank=True, trim_whitespace=False)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("A file", {"server_id": EXAMPLE_SERVER_ID, "uri": "file:///srv/docs/a.md"})
-    ]
-)
 class ReadResourceBody(StrictSerializer):
     """The resource to read."""
 
@@ -200,14 +166,6 @@ class ReadResourceBody(StrictSerializer):
     timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A review",
-            {"server_id": EXAMPLE_SERVER_ID, "name": "review", "arguments": {"code": "print(1)"}},
-        )
-    ]
-)
 class GetPromptBody(StrictSerializer):
     """The prompt to get, and its arguments."""
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import django_filters
 from django.db import transaction
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -87,20 +87,6 @@ class AgentFilter(StrictFilterSet):
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "An agent",
-            {
-                "name": "Release helper",
-                "slug": "release-helper",
-                "instructions": "You prepare releases. Use the git tools to see what changed.",
-                "max_turns": 20,
-            },
-            request_only=True,
-        )
-    ]
-)
 class AgentBody(VersionedBody):
     """An agent to create or update; omitted fields are unchanged or get their default."""
 
@@ -303,9 +289,6 @@ def build_spec(view: ResourceView, body: dict[str, Any]) -> AgentSpec:
     return AgentSpec(**body, model_endpoint=model_endpoint)
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("Two people", {"members": ["anna", "bert"]}, request_only=True)]
-)
 class AgentMembersBody(VersionedBody):
     """All members who can run the agent, by username."""
 
@@ -444,9 +427,6 @@ class AgentWorkspaceView(AgentView):
         return Response(status=204)
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("One agent", {"callable_agents": ["researcher"]}, request_only=True)]
-)
 class CallableAgentsSerializer(VersionedSerializer):
     """The agents that an agent can call, each as the tool `ask_{slug}` under its policy."""
 

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import django_filters
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -99,9 +98,6 @@ class CallApprovalSerializer(StrictSerializer):
         return find_outdated_approvals(rows or (), timezone.now(), with_declarations=True)
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("Deny", {"answer": "deny", "message": "Use the staging server."})]
-)
 class ApprovalAnswerBody(StrictSerializer):
     """The decision on an approval."""
 

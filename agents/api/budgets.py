@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -38,20 +37,6 @@ class BudgetBody(StrictSerializer):
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Tokens and money",
-            {
-                "budgets": [
-                    {"unit": "tokens", "period": "day", "limit": 200_000},
-                    {"unit": "microusd", "period": "month", "limit": 20_000_000},
-                ]
-            },
-            request_only=True,
-        )
-    ]
-)
 class BudgetsBody(VersionedBody):
     """All budgets of an owner."""
 
@@ -66,20 +51,6 @@ class ServerBudgetBody(BudgetBody):
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Calls and money",
-            {
-                "budgets": [
-                    {"unit": "calls", "period": "day", "limit": 5_000},
-                    {"unit": "microusd", "period": "month", "limit": 20_000_000},
-                ]
-            },
-            request_only=True,
-        )
-    ]
-)
 class ServerBudgetsBody(VersionedBody):
     """All budgets of a server."""
 

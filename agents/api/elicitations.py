@@ -1,7 +1,6 @@
 """REST of elicitation requests (/questions)."""
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -64,12 +63,6 @@ class ElicitationRequestSerializer(StrictSerializer):
         return build_page_url(elicitation_request)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("A value", {"action": "accept", "content": {"name": "Ada"}}),
-        OpenApiExample("Decline", {"action": "decline"}),
-    ]
-)
 class ElicitationAnswerBody(StrictSerializer):
     """The answer to an elicitation request."""
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.urls import path
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -45,9 +44,6 @@ class FirstRunSerializer(VersionedSerializer):
         return {"hidden": representation["hidden"], "skipped": skipped_steps}
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("Hide the setup", {"hidden": True, "skipped": ["ask"]})]
-)
 class FirstRunBody(VersionedBody):
     """Changes to the setup."""
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -59,34 +59,6 @@ def _build_nullable_field(name: str, help_text: str = PRICE_HELP) -> serializers
     return _build_number_field(name, allow_null=True, help_text=help_text)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "OpenAI-compatible",
-            {
-                "name": "Ollama",
-                "kind": "openai",
-                "base_url": "http://127.0.0.1:11434/v1",
-                "model": "qwen3",
-                "allow_private": True,
-            },
-            request_only=True,
-        ),
-        OpenApiExample(
-            "Anthropic with a fallback",
-            {
-                "name": "Claude",
-                "kind": "anthropic",
-                "model": "claude-opus-5",
-                "api_key": "sk-ant-…",
-                "image_input": True,
-                "fallback": "0d5c9f9e-8a55-4a07-9c62-0a4a3a3e8a10",
-            },
-            request_only=True,
-        ),
-        OpenApiExample("Built-in tools", {"name": "Offline", "kind": "offline"}, request_only=True),
-    ]
-)
 class ModelEndpointBody(VersionedBody):
     """A model endpoint to create or update."""
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -32,15 +31,6 @@ class NoteFilter(StrictFilterSet):
         return rows.filter(pk__in=[note.pk for note in rank_notes(rows[:MAX_NOTES], value)])
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A note",
-            {"title": "Release day", "text": "Releases go out on Tuesdays.", "labels": []},
-            request_only=True,
-        )
-    ]
-)
 class NoteBody(VersionedBody):
     """A note to create or update."""
 

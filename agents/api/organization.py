@@ -1,6 +1,5 @@
 """REST of the organization and its kill switch."""
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -60,13 +59,6 @@ class OrganizationSerializer(VersionedSerializer):
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Stricter settings", {"four_eyes": True, "approval_hours": 4, "calls_per_minute": 600}
-        )
-    ]
-)
 class OrganizationBody(VersionedBody):
     """Settings of an organization."""
 
@@ -92,11 +84,6 @@ class OrganizationBody(VersionedBody):
 OrganizationSerializer.body_classes = (OrganizationBody,)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("An incident", {"reason": "Leaked credential."}, request_only=True),
-    ]
-)
 class HaltBody(StrictSerializer):
     """The reason, for the audit log and for the people whose sessions are canceled."""
 

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.utils import (
-    OpenApiExample,
     extend_schema_field,
-    extend_schema_serializer,
 )
 from rest_framework import serializers
 from rest_framework.response import Response
@@ -32,12 +30,6 @@ from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer, 
 MAX_RULES = 1_000
 MAX_NAME_LENGTH = 600
 PATTERN_HELP = "Tool names as models see them, or glob patterns: `mcp_github_*`, `read_result`."
-_EXAMPLE = {
-    "mode": "allowlist",
-    "allow": ["mcp_time_*", "read_result"],
-    "ask": [{"tool": "mcp_bank_transfer", "when": {"properties": {"amount": {"minimum": 1000}}}}],
-    "deny": [],
-}
 
 
 @extend_schema_field(
@@ -88,7 +80,6 @@ def _build_rules_field(prefix: str) -> serializers.ListField:
     )
 
 
-@extend_schema_serializer(examples=[OpenApiExample("Only these tools", _EXAMPLE)])
 class PolicySerializer(VersionedSerializer):
     """A tool policy, for MCP tools and built-in tools."""
 
@@ -108,12 +99,6 @@ class PolicyWarningSerializer(StrictSerializer):
     detail = serializers.CharField()
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("Only these tools", _EXAMPLE, request_only=True),
-        OpenApiExample("Without warnings", _EXAMPLE | {"warnings": []}, response_only=True),
-    ]
-)
 class CheckedPolicySerializer(PolicySerializer):
     """A tool policy, with warnings of rules for tools that don't exist."""
 

@@ -1,6 +1,5 @@
 """REST of policy simulations and drafts in shadow mode."""
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -21,15 +20,6 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Only the clock",
-            {"mode": "allowlist", "allow": ["mcp_time_*"], "days": 7},
-            request_only=True,
-        )
-    ]
-)
 class PolicySimulationBody(PolicySerializer):
     """A policy to simulate, and the number of days."""
 
@@ -89,20 +79,6 @@ class PolicySimulationSerializer(StrictSerializer):
     undecidable_groups = SimulationGroupSerializer(many=True)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A stricter policy",
-            {
-                "mode": "allowlist",
-                "allow": ["mcp_time_*"],
-                "ask": [],
-                "deny": [],
-                "since": "2026-11-20T08:00:00Z",
-            },
-        )
-    ]
-)
 class ShadowDraftSerializer(PolicySerializer):
     """A policy in shadow mode."""
 

@@ -3,7 +3,7 @@
 from typing import Any, get_args
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -44,13 +44,6 @@ class RecordingReplayFilter(StrictFilterSet):
     differs = StrictBooleanFilter()
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A session", {"session_id": "0198c0de-7f3a-7c11-9d2b-6a4f0c8e1b57"}, request_only=True
-        )
-    ]
-)
 class RecordSessionBody(StrictSerializer):
     """The session to record."""
 
@@ -80,18 +73,6 @@ class RecordingDetailSerializer(RecordingSerializer):
     conversation = TranscriptField()
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Other instructions and a stricter policy",
-            {
-                "instructions": "Answer in one sentence.",
-                "policy": {"mode": "allowlist", "allow": ["mcp_time_*"]},
-            },
-            request_only=True,
-        )
-    ]
-)
 class ReplayRecordingBody(StrictSerializer):
     """Changes for the replay; omitted fields use the agent's current values."""
 

@@ -4,7 +4,6 @@ import json
 from time import perf_counter
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -35,21 +34,6 @@ METHODS = (
 )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A call",
-            {
-                "method": "tools/call",
-                "params": {"name": "get_current_time", "arguments": {"timezone": "Asia/Tokyo"}},
-            },
-        ),
-        OpenApiExample("List tools", {"method": "tools/list"}),
-        OpenApiExample(
-            "A resource", {"method": "resources/read", "params": {"uri": "docs://intro"}}
-        ),
-    ]
-)
 class ExecuteBody(StrictSerializer):
     """A request to a server, with a method of MCP."""
 

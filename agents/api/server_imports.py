@@ -9,10 +9,8 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from drf_spectacular.utils import (
-    OpenApiExample,
     OpenApiParameter,
     extend_schema_field,
-    extend_schema_serializer,
 )
 from rest_framework import serializers
 from rest_framework.response import Response
@@ -39,7 +37,6 @@ MAX_TEXT_LENGTH = 1024 * 1024
 MAX_URL_LENGTH = 2_000
 MAX_BUNDLE_LENGTH = 4 * 1024 * 1024  # in Base64; the whole body isn't larger
 MAX_NAMES = 1_000
-EXAMPLE_TEXT = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
 SERVER_PARAMETER = OpenApiParameter(
     "server",
     UUID,
@@ -121,23 +118,6 @@ def _build_names_field(help_text: str) -> serializers.ListField:
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("Preview an import", {"text": EXAMPLE_TEXT}),
-        OpenApiExample(
-            "Preview an import from a registry",
-            {"registry": "https://registry.modelcontextprotocol.io", "search": "weather"},
-        ),
-        OpenApiExample(
-            "Import, with a private address",
-            {"text": EXAMPLE_TEXT, "apply": True, "allow_private": ["docs"]},
-        ),
-        OpenApiExample(
-            "Import, and approve the definitions",
-            {"text": EXAMPLE_TEXT, "apply": True, "approve": True},
-        ),
-    ]
-)
 class ImportBody(StrictSerializer):
     """The servers to import, as `text`, in a `registry` or a `bundle`, and the options."""
 

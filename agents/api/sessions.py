@@ -15,7 +15,6 @@ from drf_spectacular.utils import (
     OpenApiParameter,
     OpenApiResponse,
     extend_schema_field,
-    extend_schema_serializer,
 )
 from rest_framework import serializers
 from rest_framework.response import Response
@@ -57,16 +56,11 @@ from bonobot.core.text.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from mcp_servers.flow_labels import FlowLabel
 
 MAX_STEPS = 500
-EXAMPLE_MESSAGE = "What time is it in Asia/Tokyo?"
 SEQ_SCHEMA = {"type": "integer", "minimum": 0, "default": 0}
 KEEPALIVE_S = 15.0
 # Then the client reconnects with its last id and is authorized again.
 MAX_STREAM_S = 600.0
 EVENT_STREAM = "text/event-stream"
-_EXAMPLE_STEPS = [
-    {"seq": 1, "kind": "message", "state": "done", "text": "What time is it?", "by": "ann"},
-    {"seq": 2, "kind": "model", "state": "done", "turn": 1, "text": "It is noon."},
-]
 AFTER_PARAMETER = OpenApiParameter("after", SEQ_SCHEMA, description="Only steps after this `seq`.")
 LAST_EVENT_ID = OpenApiParameter(
     "Last-Event-ID",
@@ -211,7 +205,6 @@ class AttachmentBody(StrictSerializer):
     )
 
 
-@extend_schema_serializer(examples=[OpenApiExample("A message", {"message": EXAMPLE_MESSAGE})])
 class MessageBody(StrictSerializer):
     """A message for an agent."""
 
@@ -229,12 +222,6 @@ class MessageBody(StrictSerializer):
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("Resend the last message", {}),
-        OpenApiExample("Replace an earlier message", {"seq": 5, "message": EXAMPLE_MESSAGE}),
-    ]
-)
 class ResendMessageBody(StrictSerializer):
     """A message to resend or replace."""
 
@@ -255,9 +242,6 @@ class ResendMessageBody(StrictSerializer):
     )
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("A first message", {"message": EXAMPLE_MESSAGE})]
-)
 class StartSessionBody(MessageBody):
     """A session to start."""
 
@@ -649,14 +633,6 @@ class SessionFileField(serializers.JSONField):
     """The JSON export of a session."""
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "An exported session",
-            {"session": {"version": 1, "title": "Time", "status": "done", "steps": _EXAMPLE_STEPS}},
-        )
-    ]
-)
 class ImportSessionBody(StrictSerializer):
     """A session to import."""
 

@@ -1,7 +1,6 @@
 """REST of skills and their versions."""
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -59,21 +58,6 @@ class SkillArgumentSerializer(StrictSerializer):
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A skill",
-            {
-                "name": "release-notes",
-                "description": "Writes release notes",
-                "text": "Write release notes for ${version}: what is new, what was fixed.",
-                "arguments": [{"name": "version", "required": True}],
-                "agents": ["helper"],
-            },
-            request_only=True,
-        )
-    ]
-)
 class SkillBody(NumberedBody):
     """A skill to create or update; omitted fields are unchanged or get their default."""
 
@@ -130,9 +114,6 @@ class SkillValuesField(serializers.DictField):
     )
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("Values", {"arguments": {"version": "1.4"}}, request_only=True)]
-)
 class RenderSkillBody(StrictSerializer):
     """Values for a skill's arguments."""
 
@@ -145,13 +126,6 @@ class RenderedSkillSerializer(StrictSerializer):
     text = serializers.CharField()
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A run", {"agent": "helper", "arguments": {"version": "1.4"}}, request_only=True
-        )
-    ]
-)
 class RunSkillBody(RenderSkillBody):
     """The agent that runs the skill, and the arguments."""
 

@@ -6,7 +6,7 @@ problem.
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema_serializer
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -41,17 +41,6 @@ from bonobot.core.crypto.signatures import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
-SCHEDULE_EXAMPLE = {
-    "name": "nightly",
-    "kind": "schedule",
-    "cron": "0 3 * * *",
-    "inputs": {"title": "all"},
-}
-WEBHOOK_EXAMPLE = {
-    "name": "alerts",
-    "kind": "webhook",
-    "inputs": {"title": "${/body/alerts/0/labels/alertname}"},
-}
 MAX_DELIVERY_ID_LENGTH = 255
 DELIVERY_PARAMETERS = [
     OpenApiParameter(
@@ -84,12 +73,6 @@ DELIVERY_PARAMETERS = [
 ]
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("A schedule", SCHEDULE_EXAMPLE, request_only=True),
-        OpenApiExample("A webhook", WEBHOOK_EXAMPLE, request_only=True),
-    ]
-)
 class TriggerBody(VersionedBody):
     """A trigger to create or update; omitted fields are unchanged."""
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -27,19 +27,6 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
 from bonobot.core.api.serializers import NumberedBody, StrictSerializer, VersionedSerializer
 from mcp_servers.api.serializers import JSON_OBJECT
-
-EXAMPLE = """\
-agent: helper
-inputs:
-  type: object
-  properties: {title: {type: string}}
-  required: [title]
-steps:
-  - id: look
-    call: mcp_logs_search
-    arguments: {query: "${/inputs/title}"}
-outputs: {found: "${/steps/look/text}"}
-"""
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "As defined by the workflow's input schema."})
@@ -71,11 +58,6 @@ class WorkflowRunFilter(StrictFilterSet):
     via = django_filters.ChoiceFilter(choices=WorkflowRun.Via.choices)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("A workflow", {"name": "triage", "source": EXAMPLE}, request_only=True)
-    ]
-)
 class WorkflowBody(NumberedBody):
     """A workflow to create or update; omitted fields are unchanged."""
 
@@ -126,15 +108,6 @@ class WorkflowVersionSerializer(StrictSerializer):
     created_at = serializers.DateTimeField()
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "The reviewed version",
-            {"digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},
-            request_only=True,
-        )
-    ]
-)
 class ApproveWorkflowBody(StrictSerializer):
     """The version to approve."""
 
@@ -143,9 +116,6 @@ class ApproveWorkflowBody(StrictSerializer):
     )
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("Inputs", {"inputs": {"title": "disk full"}}, request_only=True)]
-)
 class RunWorkflowBody(StrictSerializer):
     """The inputs of a run."""
 

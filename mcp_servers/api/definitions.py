@@ -3,7 +3,7 @@
 from typing import Any
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -26,8 +26,6 @@ from mcp_servers.definition_reviews import (
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.effective_labels import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition
-
-DIGEST = "0f343b0931126a20f133d67c2b018a3b1b3c0c1f4a2b8e6d5c4b3a2918070605"
 
 
 class DefinitionFilter(StrictFilterSet):
@@ -117,15 +115,6 @@ class DefinitionDigestSerializer(StrictSerializer):
     digest = serializers.CharField(max_length=64)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Reviewed definitions",
-            {"definitions": [{"id": "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e", "digest": DIGEST}]},
-        ),
-        OpenApiExample("All definitions pending review", {"all": True}),
-    ]
-)
 class ApproveDefinitionsBody(StrictSerializer):
     """The definitions to approve: reviewed ones, or all that are pending review."""
 
@@ -143,20 +132,12 @@ class ApproveDefinitionsBody(StrictSerializer):
         return attrs
 
 
-@extend_schema_serializer(examples=[OpenApiExample("The reviewed version", {"digest": DIGEST})])
 class ApproveDefinitionBody(StrictSerializer):
     """The digest that was reviewed."""
 
     digest = serializers.CharField(max_length=64)
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "The reviewed version", {"digest": DIGEST, "reason": "Sends files to another host."}
-        )
-    ]
-)
 class RejectDefinitionBody(StrictSerializer):
     """The digest that was reviewed, and why it is rejected."""
 
@@ -164,7 +145,6 @@ class RejectDefinitionBody(StrictSerializer):
     reason = serializers.CharField(max_length=MAX_REASON_LENGTH)
 
 
-@extend_schema_serializer(examples=[OpenApiExample("Disable", {"enabled": False})])
 class EnableDefinitionBody(VersionedBody):
     """Whether the definition is enabled."""
 
@@ -181,14 +161,6 @@ LABELS = serializers.ListField(
 )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Two tools with an external effect",
-            {"names": ["send_mail", "create_issue"], "labels": ["sends_out"]},
-        )
-    ]
-)
 class DefinitionLabelsBody(StrictSerializer):
     """Definitions by kind and name, and their flow labels."""
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -57,25 +57,8 @@ PARAMETER_SCHEMA = {
     "required": ["name"],
     "additionalProperties": False,
 }
-EXAMPLE = {
-    "name": "get_order",
-    "description": "Look up an order of a customer by its number.",
-    "method": "GET",
-    "path": "/orders/{id}",
-    "parameters": [
-        {"name": "id", "in": "path", "type": "integer", "description": "The order's number"},
-        {"name": "expand", "type": "string[]", "enum": ["items", "customer"]},
-    ],
-    "result": "data",
-}
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("By URL", {"document_url": URL}, request_only=True),
-        OpenApiExample("As text", {"document": "openapi: 3.1.0\npaths: {}\n"}, request_only=True),
-    ]
-)
 class ApiPreviewBody(StrictSerializer):
     """An OpenAPI document, or its URL."""
 
@@ -173,9 +156,6 @@ class BodyFormatField(serializers.CharField):
     """The encoding of body fields."""
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("An operation", EXAMPLE, request_only=True)],
-)
 class OperationBody(VersionedBody):
     """A declared HTTP operation."""
 
@@ -237,15 +217,6 @@ class ExampleRequestSerializer(StrictSerializer):
     body = serializers.CharField(help_text="Empty if there is no body.")
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "An operation",
-            {"url": "https://api.example.com/v1", "operation": EXAMPLE},
-            request_only=True,
-        )
-    ],
-)
 class OperationPreviewBody(StrictSerializer):
     """An operation, and the server's URL."""
 

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -102,25 +102,6 @@ class PresetSerializer(VersionedSerializer):
         return preset.pk in self.context["enabled"]
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A custom server",
-            {
-                "name": "House search",
-                "description": "Searches the intranet.",
-                "transport_type": "http",
-                "endpoint_config": {"url": "https://search.example.com/${TEAM}/mcp"},
-                "auth_config": {"type": "bearer_token", "token": "${TOKEN}"},
-                "parameters": [
-                    {"name": "TEAM", "label": "Team", "default": "all"},
-                    {"name": "TOKEN", "label": "Access token", "secret": True},
-                ],
-            },
-            request_only=True,
-        )
-    ]
-)
 class PresetBody(VersionedBody):
     """A preset of the organization to create or update; `${NAME}` is a parameter."""
 

@@ -150,62 +150,11 @@ SESSION_STATE = (
     "Whether the program keeps state for each session: `none` (a client's gateway sessions share "
     "its processes), `kept`, or `auto` (`kept` for programs known for it, such as browsers)."
 )
-STDIO_EXAMPLE = {
-    "name": "aws-s3",
-    "transport_type": "stdio",
-    "endpoint_config": {
-        "command": "uvx",
-        "args": ["awslabs.s3-tables-mcp-server@0.0.7"],
-        "env": {"AWS_REGION": "us-east-1"},
-    },
-    "auth_config": {"type": "none"},
-    "enabled": True,
-}
-HTTP_EXAMPLE = {
-    "name": "docs",
-    "transport_type": "http",
-    "endpoint_config": {"url": "https://mcp.example.com/mcp"},
-    "auth_config": {"type": "bearer_token", "token": "…"},
-}
-API_EXAMPLE = {
-    "name": "pets",
-    "transport_type": "openapi",
-    "endpoint_config": {
-        "document_url": "https://api.example.com/openapi.json",
-        "operations": ["GET /pets", "GET /pets/{id}"],
-    },
-    "auth_config": {"type": "api_key", "header": "X-API-Key", "key": "…"},
-}
-PRESET_EXAMPLE = {"preset": "filesystem", "name": "files", "parameters": {"folder": "/srv/docs"}}
 TOOL_EXAMPLE = {"name": "list_buckets", "description": "List S3 buckets"}
 APPROVE_HELP = (
     "Discover the server at once and approve its definitions, except suspicious ones. Requires "
     "permission to review definitions. Without it, definitions are pending review."
 )
-DECLARED_EXAMPLE = {
-    "name": "shop",
-    "transport_type": "openapi",
-    "endpoint_config": {
-        "url": "https://api.example.com/v1",
-        "declared": [
-            {
-                "name": "get_order",
-                "description": "Look up an order by its number.",
-                "path": "/orders/{id}",
-                "parameters": [{"name": "id", "in": "path", "type": "integer"}],
-            }
-        ],
-    },
-    "auth_config": {"type": "bearer_token", "token": "…"},
-}
-ADD_EXAMPLES = [
-    OpenApiExample("A local program", STDIO_EXAMPLE, request_only=True),
-    OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
-    OpenApiExample("REST API", API_EXAMPLE, request_only=True),
-    OpenApiExample("HTTP operations, declared by hand", DECLARED_EXAMPLE, request_only=True),
-    OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
-]
-CHANGE_EXAMPLE = OpenApiExample("Rename", {"name": "s3"}, request_only=True)
 
 
 @extend_schema_field(ENDPOINT_CONFIG)
@@ -351,12 +300,10 @@ class PresetServerBody(StrictSerializer):
     approve = serializers.BooleanField(required=False, help_text=APPROVE_HELP)
 
 
-@extend_schema_serializer(examples=ADD_EXAMPLES[:4])
 class CreateServerBody(ServerBody):
     """The configuration of a server."""
 
 
-@extend_schema_serializer(examples=ADD_EXAMPLES[:4])
 class AddServerBody(CreateServerBody):
     """A server to create, and whether to approve its definitions."""
 

@@ -7,11 +7,9 @@ import django_filters
 from django.db.models import Count, IntegerField, OuterRef, Prefetch, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from drf_spectacular.utils import (
-    OpenApiExample,
     OpenApiParameter,
     PolymorphicProxySerializer,
     extend_schema_field,
-    extend_schema_serializer,
 )
 from rest_framework import serializers
 from rest_framework.response import Response
@@ -27,8 +25,6 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.api.presets import create_server_from_preset
 from mcp_servers.api.serializers import (
-    ADD_EXAMPLES,
-    CHANGE_EXAMPLE,
     JSON_OBJECT,
     AddServerBody,
     CreateServerBody,
@@ -55,13 +51,6 @@ from mcp_servers.oauth_client import authorization_code
 from mcp_servers.openapi.select_operations import complete_spec
 from mcp_servers.services import create_server, delete_server, set_server_enabled, update_server
 
-EXAMPLE = {
-    "docs": {
-        "type": "http",
-        "url": "https://mcp.example.com/mcp",
-        "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"},
-    }
-}
 TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
 ADD_BODY = PolymorphicProxySerializer(
     component_name="ServerToAdd",
@@ -226,7 +215,6 @@ class ServerListView(ServerView):
         body=ADD_BODY,
         answer=ServerDetailSerializer,
         status=201,
-        examples=ADD_EXAMPLES,
         asks=True,
     )
     def post(self, request: object) -> Response:
@@ -282,7 +270,6 @@ class ServerDetailView(ServerView):
         "update_server",
         body=ServerBody,
         answer=ServerDetailSerializer,
-        examples=[CHANGE_EXAMPLE],
         asks=True,
     )
     def patch(self, request: object, server_id: str) -> Response:
@@ -385,9 +372,6 @@ class ServerConfigurationsField(serializers.JSONField):
     """Servers by name, in the format of MCP clients."""
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("One server with a token", {"mcpServers": EXAMPLE})]
-)
 class ServerExportSerializer(StrictSerializer):
     """A configuration file for MCP clients; `POST /api/mcp-servers/import` accepts it."""
 

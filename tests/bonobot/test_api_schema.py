@@ -12,7 +12,7 @@ from drf_spectacular import validation
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from bonobot.accounts.api.openapi_schema import ANSWERS_PATH
+from bonobot.accounts.api.openapi_schema import ANSWERS_PATH, REQUESTS_PATH
 from bonobot.core.api.selected_fields import SPARSE_JSON
 from tests import rest
 
@@ -86,7 +86,13 @@ def test_every_body_has_an_example():
             bodies = [
                 location for location, _ in list_examples(operation) if location[0] == "requestBody"
             ]
-            assert bodies, f"{method} {path}"
+            assert bodies, f"{method} {path}: add one to bonobot/accounts/api/requests.json"
+
+
+def test_every_request_example_has_a_schema():
+    schemas = rest.build_document()["components"]["schemas"]
+    for name in json.loads(REQUESTS_PATH.read_text(encoding="utf-8")):
+        assert name in schemas or f"Patched{name}" in schemas
 
 
 def test_every_list_and_object_response_has_an_example():

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -21,21 +20,6 @@ CLAIM_OPTIONS: dict[str, Any] = {"required": False, "max_length": MAX_CLAIM_LENG
 REQUIRED_ACTION = Action.MANAGE_ISSUERS
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A company's login",
-            {
-                "name": "Login",
-                "url": "https://login.example.com",
-                "label_claim": "email",
-                "role_claim": "groups",
-                "roles": {"bonobot-operators": "operator"},
-            },
-            request_only=True,
-        )
-    ]
-)
 class IssuerBody(VersionedBody):
     """An external issuer to create or update; an empty list means no restriction."""
 

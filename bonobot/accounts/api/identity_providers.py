@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -18,24 +17,6 @@ ROLES = [role.value for role in Role]
 REQUIRED_ACTION = Action.MANAGE_ORGANIZATION
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A company's login",
-            {
-                "name": "Acme",
-                "url": "https://login.example.com",
-                "client_id": "bonobot",
-                "client_secret": "…",
-                "domains": ["example.com"],
-                "creates": True,
-                "role_claim": "groups",
-                "roles": {"bonobot-operators": "operator"},
-            },
-            request_only=True,
-        )
-    ]
-)
 class IdentityProviderBody(VersionedBody):
     """An identity provider to create or update."""
 

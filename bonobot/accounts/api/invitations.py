@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -23,15 +22,6 @@ from bonobot.core.api.serializers import StrictSerializer
 ROLES = [role.value for role in Role]
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "A member for one agent",
-            {"email": "anna@example.com", "role": "member", "agents": ["release-helper"]},
-            request_only=True,
-        )
-    ]
-)
 class InvitationBody(StrictSerializer):
     """A person to invite, and their role."""
 

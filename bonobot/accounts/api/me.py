@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -49,13 +48,6 @@ class MeSerializer(VersionedSerializer):
         return {name: (representation["person"] or {}).get(name, "") for name in OWN_FIELDS}
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "In German", {"language": "de", "time_zone": "Europe/Berlin"}, request_only=True
-        )
-    ]
-)
 class MeBody(VersionedBody):
     """A profile to update."""
 

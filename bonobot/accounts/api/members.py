@@ -1,7 +1,6 @@
 """REST API of members: roles, second factors, password resets."""
 
 from django.db.models import F
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -40,9 +39,6 @@ class MemberListView(ResourceView):
         return self.respond_page(rows.annotate(username=F("user__username")), MemberSerializer)
 
 
-@extend_schema_serializer(
-    examples=[OpenApiExample("Another role", {"role": "operator"}, request_only=True)]
-)
 class MemberRoleBody(VersionedBody):
     """A member to update."""
 

@@ -16,7 +16,8 @@ from drf_spectacular.contrib.django_filters import DjangoFilterExtension
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.plumbing import build_examples_list
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 
 from bonobot.accounts.roles import ALLOWED_ROLES
 from bonobot.core.api import selected_fields
@@ -30,7 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Otherwise it looks for GeoDjango's library, with forty runs of gcc, ld and ldconfig.
 DjangoFilterExtension._has_gis = False  # type: ignore[attr-defined]
 
-# Example responses by schema name.
+# Example requests by schema name, each with a title, and one example response of each schema.
+REQUESTS_PATH = Path(__file__).with_name("requests.json")
 ANSWERS_PATH = Path(__file__).with_name("answers.json")
 _PAGE_SCHEMA = re.compile("Paginated(.+)List")
 WRITE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
@@ -171,6 +173,16 @@ class ResourceViewSchema(AutoSchema):
             mapped["additionalProperties"] = False
         return mapped
 
+    def _get_request_body(self, direction: Any = "request") -> Any:
+        body = super()._get_request_body(direction)
+        for content in (body or {}).get("content", {}).values():
+            name = content["schema"].get("$ref", "").rpartition("/")[2].removeprefix("Patched")
+            if examples := _read_examples(REQUESTS_PATH).get(name):
+                content["examples"] = build_examples_list(
+                    [OpenApiExample(title, value) for title, value in examples.items()]
+                )
+        return body
+
     def _get_response_bodies(self, direction: Any = "response") -> Any:
         bodies = super()._get_response_bodies(direction)
         for code, answer in bodies.items():
@@ -284,15 +296,15 @@ def find_example(ref: str, page_fields: Mapping[str, Any]) -> Any:
     """
     name = ref.rpartition("/")[2]
     if rows := _PAGE_SCHEMA.fullmatch(name):
-        row = _read_example_answers().get(rows[1])
+        row = _read_examples(ANSWERS_PATH).get(rows[1])
         return None if row is None else {"results": [row], **page_fields}
-    return _read_example_answers().get(name)
+    return _read_examples(ANSWERS_PATH).get(name)
 
 
 @compute_once
-def _read_example_answers() -> dict[str, Any]:
-    answers: dict[str, Any] = json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))
-    return answers
+def _read_examples(path: Path) -> dict[str, Any]:
+    examples: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return examples
 
 
 def _build_fields_parameter(names: tuple[str, ...]) -> OpenApiParameter:

@@ -5,7 +5,6 @@ from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -29,17 +28,6 @@ ROLES = [role.value for role in Role]
 SCOPES = [scope.value for scope in TokenScope]
 
 
-TERMS_EXAMPLE = {
-    "name": "release pipeline",
-    "agents": ["release-helper"],
-    "scopes": ["mcp:tools"],
-    "networks": ["192.0.2.0/24"],
-}
-
-
-@extend_schema_serializer(
-    examples=[OpenApiExample("For one agent", TERMS_EXAMPLE, request_only=True)]
-)
 class TokenTermsBody(VersionedBody):
     """The settings of a token; an empty list means no restriction."""
 
@@ -84,11 +72,6 @@ class TokenTermsBody(VersionedBody):
         return value
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample("For one agent", {**TERMS_EXAMPLE, "role": "member"}, request_only=True)
-    ]
-)
 class TokenBody(TokenTermsBody):
     """A token to create."""
 

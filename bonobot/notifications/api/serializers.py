@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
@@ -14,26 +14,6 @@ from bonobot.notifications.models import SEVERITIES, Notification, NotificationC
 EVENTS_HELP = "The events to send; empty: all events."
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Email",
-            {"name": "Operations", "kind": "email", "addresses": ["ops@example.com"]},
-            request_only=True,
-        ),
-        OpenApiExample(
-            "Webhook, critical events only",
-            {
-                "name": "Pager",
-                "kind": "webhook",
-                "url": "https://hooks.example.com/bonobot",
-                "events": ["server_down", "needs_reauth"],
-                "minimum_severity": "critical",
-            },
-            request_only=True,
-        ),
-    ]
-)
 class NotificationChannelBody(VersionedBody):
     """A notification channel to create or update."""
 
