@@ -585,8 +585,6 @@ def _count_sandboxed_servers(kind: str) -> int:
         return 0  # which `database` tells
 
 
-__all__ = ["SettingsFinding", "State", "run_settings_checks"]
-
 INSPECTIONS: tuple[Callable[[], Iterator[SettingsFinding]], ...] = (
     inspect_python,
     inspect_packages,

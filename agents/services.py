@@ -38,15 +38,6 @@ from bonobot.ledger.types import Actor
 from mcp_servers.models import Server
 from mcp_servers.services import delete_server, lock_server_rows
 
-__all__ = [
-    "AgentSpec",
-    "create_agent",
-    "delete_agent",
-    "set_agent_members",
-    "update_agent",
-]
-
-
 # What models and other agents read of an agent.
 MODEL_TEXTS = frozenset({"name", "description", "instructions", "output_schema"})
 

@@ -1,6 +1,6 @@
 """All admin pages of agents; importing this module registers them on the admin site."""
 
-from agents.admin import (
+from agents.admin import (  # noqa: F401 - importing registers
     access_requests,
     agent_tools,
     agents,
@@ -25,29 +25,3 @@ from agents.admin import (
     triggers,
     workflows,
 )
-
-__all__ = [
-    "access_requests",
-    "agent_tools",
-    "agents",
-    "approvals",
-    "attach_servers",
-    "audit",
-    "budgets",
-    "builtin_tools",
-    "chat",
-    "client_config_snippets",
-    "elicitations",
-    "kill_switch",
-    "model_endpoints",
-    "notes",
-    "policies",
-    "policy_simulations",
-    "recordings",
-    "server_calls",
-    "server_imports",
-    "sessions",
-    "skills",
-    "triggers",
-    "workflows",
-]

@@ -118,29 +118,6 @@ class ModelEndpointConfig:
         return self.name or self.model or self.kind
 
 
-__all__ = [
-    "Finish",
-    "ImageData",
-    "Kind",
-    "LanguageModel",
-    "Message",
-    "ModelEndpointConfig",
-    "ModelError",
-    "ModelReply",
-    "OnText",
-    "TokenUsage",
-    "ToolCall",
-    "ToolSpec",
-    "build_assistant_message",
-    "build_call_id",
-    "build_model",
-    "build_tool_result",
-    "build_user_message",
-    "close_models",
-    "parse_call_index",
-]
-
-
 @dataclass(frozen=True)
 class ToolSpec:
     """A tool for a model; `parameters` is its JSON Schema.

@@ -24,73 +24,10 @@ from bonobot.processes.process_status import read_running_url
 from bonobot.settings import admin as admin_settings
 from bonobot.settings import email as email_settings
 from bonobot.settings import oauth_server, scheduled_tasks
-from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
-    ACCOUNT_ADAPTER,
-    ACCOUNT_EMAIL_VERIFICATION,
-    ACCOUNT_LOGIN_METHODS,
-    ACCOUNT_REAUTHENTICATION_TIMEOUT,
-    AUTH_PASSWORD_VALIDATORS,
-    LOGIN_REDIRECT_URL,
-    LOGIN_URL,
-    MFA_ADAPTER,
-    MFA_FORMS,
-    MFA_SUPPORTED_TYPES,
-    MFA_TOTP_ISSUER,
-    MFA_TOTP_TOLERANCE,
-    MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN,
-    PASSWORD_RESET_TIMEOUT,
-    PEOPLE_APPS,
-)
-from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.settings`
-    BONOBOT_ACCESS_REQUEST_DAYS,
-    BONOBOT_ADMISSION_WAIT_S,
-    BONOBOT_ANSWER_LIMIT,
-    BONOBOT_ANSWER_S,
-    BONOBOT_APPROVAL_H,
-    BONOBOT_AUDIT_DAYS,
-    BONOBOT_CALLS_PER_MESSAGE,
-    BONOBOT_CALLS_PER_MINUTE,
-    BONOBOT_CHECK_EVERY_S,
-    BONOBOT_CHECK_STDIO_EVERY_S,
-    BONOBOT_CONNECT_S,
-    BONOBOT_DATABASE_POOL,
-    BONOBOT_DOWN_AFTER,
-    BONOBOT_DRAIN_S,
-    BONOBOT_GLOBAL_CALLS_PER_MINUTE,
-    BONOBOT_HTTP_SESSION_IDLE_S,
-    BONOBOT_HTTP_SESSIONS,
-    BONOBOT_INSTALL_S,
-    BONOBOT_INVITATION_DAYS,
-    BONOBOT_MAX_BODY,
-    BONOBOT_MAX_DEFINITIONS,
-    BONOBOT_ORG_CALLS_PER_MINUTE,
-    BONOBOT_PARALLEL_CHILD_SESSIONS,
-    BONOBOT_PASSWORD_RESET_H,
-    BONOBOT_PENDING_ACCESS_REQUESTS,
-    BONOBOT_QUARANTINE_CRASHES,
-    BONOBOT_READ_S,
-    BONOBOT_REQUEST_BODY_S,
-    BONOBOT_REQUEST_HEAD_S,
-    BONOBOT_RESPONSE_S,
-    BONOBOT_RESULT_LIMIT,
-    BONOBOT_RUN_S,
-    BONOBOT_SAMPLING_TOKENS,
-    BONOBOT_SESSION_CONNECT_S,
-    BONOBOT_START_S,
-    BONOBOT_STDIO_CHILDREN,
-    BONOBOT_STDIO_CPU_S,
-    BONOBOT_STDIO_IDLE_S,
-    BONOBOT_STDIO_LIFETIME_S,
-    BONOBOT_STDIO_MEMORY_MIB,
-    BONOBOT_STDIO_OPEN_FILES,
-    BONOBOT_STDIO_PROCESSES,
-    BONOBOT_STDIO_WAIT_S,
-    BONOBOT_THINKING_LIMIT,
-    BONOBOT_TURNS_PER_MESSAGE,
-    BONOBOT_WATCHED_SERVERS,
-    BONOBOT_WORKER_THREADS,
-    MIB,
-)
+from bonobot.settings.accounts import *  # noqa: F403 - settings of other apps
+from bonobot.settings.accounts import PEOPLE_APPS
+from bonobot.settings.limits import *  # noqa: F403 - read through `django.conf.settings`
+from bonobot.settings.limits import BONOBOT_DATABASE_POOL, BONOBOT_WORKER_THREADS, MIB
 
 
 def list_interpreter_paths() -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The admin of servers; importing it registers models, pages and actions."""
 
-from mcp_servers.admin import (
+from mcp_servers.admin import (  # noqa: F401 - importing registers
     add_by_url,
     approve_all_definitions,
     definitions,
@@ -13,17 +13,3 @@ from mcp_servers.admin import (
     servers,
     store_labels,
 )
-
-__all__ = [
-    "add_by_url",
-    "approve_all_definitions",
-    "definitions",
-    "health",
-    "launchers",
-    "presets",
-    "server_configuration",
-    "server_credentials",
-    "server_details",
-    "servers",
-    "store_labels",
-]

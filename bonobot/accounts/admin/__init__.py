@@ -1,6 +1,6 @@
 """Register the admin of users, organizations, tokens and issuers."""
 
-from bonobot.accounts.admin import (
+from bonobot.accounts.admin import (  # noqa: F401 - importing registers
     deletions,
     external_issuers,
     identity_providers,
@@ -8,14 +8,3 @@ from bonobot.accounts.admin import (
     members,
     tokens,
 )
-from bonobot.accounts.admin_base import ScopedAdmin
-
-__all__ = [
-    "ScopedAdmin",
-    "deletions",
-    "external_issuers",
-    "identity_providers",
-    "invitations",
-    "members",
-    "tokens",
-]

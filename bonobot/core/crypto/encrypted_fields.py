@@ -188,19 +188,6 @@ class JSONSecretCodec(SecretCodec):
                 yield from self.iterate_texts(item)
 
 
-__all__ = [
-    "KEEP",
-    "SealedFormField",
-    "SealedInput",
-    "SealedJSONField",
-    "SealedTextField",
-    "SealedValue",
-    "UnreadableSecret",
-    "WriteOnlyWidget",
-    "list_sealed_fields",
-]
-
-
 class SealedAttribute(DeferredAttribute):
     """The attribute of an encrypted field: returns a `SealedValue`, accepts plain values."""
 
