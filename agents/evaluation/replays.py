@@ -71,7 +71,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.admission import AuditUnavailable
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
-from bonobot.ledger.types import Actor, ActorKind, Opening
+from bonobot.ledger.types import Actor, ActorKind
 
 AUDIT_ACTION = "agent_evaluation"
 
@@ -502,7 +502,15 @@ async def _request_turn(
         context.replay_id,
         endpoint=endpoint,
         estimate=estimate_tokens(messages, instructions, tool_specs),
-        build_opening=partial(_build_opening, context, call_id, history.turn + 1, endpoint),
+        build_opening=partial(
+            build_opening,
+            call_id,
+            endpoint,
+            details={"replay_id": str(context.replay_id), "turn": history.turn + 1},
+            action=AUDIT_ACTION,
+            actor=context.actor,
+            rule="turn",
+        ),
         last_turn=history.last_turn,
     )
     reservation = await reserve_model_request(reservation_request, snapshot)
@@ -585,26 +593,6 @@ def _build_turn_payload(
         "estimated_input_tokens": reservation.estimate,
         "cost_microusd": cost,
     }
-
-
-def _build_opening(
-    context: ReplayContext,
-    call_id: UUID,
-    turn: int,
-    endpoint: llm_interface.ModelEndpointConfig,
-    snapshot: CallSnapshot,
-    estimate: int,
-) -> Opening:
-    return build_opening(
-        call_id,
-        endpoint,
-        snapshot,
-        estimate,
-        details={"replay_id": str(context.replay_id), "turn": turn},
-        action=AUDIT_ACTION,
-        actor=context.actor,
-        rule="turn",
-    )
 
 
 async def run_replay(replay_id: UUID) -> None:

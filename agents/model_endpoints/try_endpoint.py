@@ -27,7 +27,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.policy_generations import load_policy_generation
-from bonobot.ledger.types import Actor, Opening
+from bonobot.ledger.types import Actor
 
 TEST_PROMPT = "Answer with one word: ready."
 # Enough for a reasoning model, and cheap.
@@ -95,7 +95,15 @@ async def _send_test_question(
         session_id=call_id,  # there is no session, so no session budget applies
         endpoint=endpoint,
         estimate=estimate_tokens(messages, "", ()),
-        build_opening=partial(_build_opening, call_id, endpoint, actor),
+        build_opening=partial(
+            build_opening,
+            call_id,
+            endpoint,
+            details={},
+            action="model_endpoint_tested",
+            actor=actor,
+            rule="turn",
+        ),
         max_answer_tokens=min(endpoint.max_tokens or MAX_ANSWER_TOKENS, MAX_ANSWER_TOKENS),
         wait_s=0,
     )
@@ -123,23 +131,4 @@ async def _send_test_question(
     cost = await settle_test(outcome="ok", usage=reply.usage)
     return EndpointTestResult(
         make_visible(reply.text, MAX_ANSWER_SHOWN), duration_ms, reply.usage, cost
-    )
-
-
-def _build_opening(
-    call_id: UUID,
-    endpoint: llm_interface.ModelEndpointConfig,
-    actor: Actor,
-    snapshot: CallSnapshot,
-    estimate: int,
-) -> Opening:
-    return build_opening(
-        call_id,
-        endpoint,
-        snapshot,
-        estimate,
-        details={},
-        action="model_endpoint_tested",
-        actor=actor,
-        rule="turn",
     )

@@ -22,7 +22,7 @@ from agents.calls.pending_calls import list_open_calls
 from agents.calls.redaction import redact_value
 from agents.calls.result_text import clean_text
 from agents.calls.root_limits import RootSession
-from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
+from agents.calls.snapshots import get_snapshot_cache
 from agents.calls.types import CallRefused
 from agents.llm import interface as llm_interface
 from agents.llm.result_frames import apply_frame, build_frame
@@ -46,7 +46,7 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable, make_visible
-from bonobot.ledger.types import Opening, Outcome
+from bonobot.ledger.types import Outcome
 from mcp_servers.client.answer_server_requests import HostRequestRejected
 from mcp_servers.client_capabilities import get_sampling_tokens
 from mcp_servers.models import Server
@@ -174,7 +174,18 @@ async def answer_request(
     messages = [llm_interface.build_user_message(text)]
     estimate = estimate_tokens(messages, instructions, ())
     call_id = uuid4()
-    opening = partial(_build_opening, call_id, session, server, endpoint)
+    opening = partial(
+        build_opening,
+        call_id,
+        endpoint,
+        details={"mcp_server_id": str(server.pk), "mcp_server_name": server.name},
+        action="agent_sampling",
+        actor=build_principal(session).actor,
+        rule=RULE,
+        server_id=server.pk,
+        server_name=server.name,
+        session_id=session.pk,
+    )
     max_answer_tokens = min(
         sampling_request.max_tokens, endpoint.max_tokens or sampling_request.max_tokens
     )
@@ -262,29 +273,6 @@ def build_prompt(request: SamplingRequest, server: str) -> tuple[str, str]:
     clean = clean_text("\n\n".join(lines))
     frame = build_frame(server, "sampling", flagged=clean.flagged, sanitized=clean.sanitized)
     return INSTRUCTIONS.format(server=make_visible(server, 60)), apply_frame(clean.text, frame)
-
-
-def _build_opening(
-    call_id: UUID,
-    session: Session,
-    server: Server,
-    endpoint: llm_interface.ModelEndpointConfig,
-    snapshot: CallSnapshot,
-    estimate: int,
-) -> Opening:
-    return build_opening(
-        call_id,
-        endpoint,
-        snapshot,
-        estimate,
-        details={"mcp_server_id": str(server.pk), "mcp_server_name": server.name},
-        action="agent_sampling",
-        actor=build_principal(session).actor,
-        rule=RULE,
-        server_id=server.pk,
-        server_name=server.name,
-        session_id=session.pk,
-    )
 
 
 def _get_allowed_server(session: Session, server_id: UUID) -> Server:

@@ -31,7 +31,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import tracing
-from bonobot.ledger.types import BudgetReservation, Opening, Outcome
+from bonobot.ledger.types import BudgetReservation, Outcome
 
 
 @dataclass(frozen=True)
@@ -251,28 +251,22 @@ class SessionTurn:
             self.lease.session_id,
             endpoint=self.endpoint,
             estimate=estimated_tokens,
-            build_opening=partial(self._build_opening, call_id, turn_number),
+            build_opening=partial(
+                build_opening,
+                call_id,
+                self.endpoint,
+                details={"turn": turn_number},
+                action="agent_model_turn",
+                actor=self.principal.actor,
+                rule="turn",
+                session_id=self.lease.session_id,
+            ),
             last_turn=self._last_turn,
             root=self._root,
         )
         reservation = await reserve_model_request(request, self.snapshot)
         self.snapshot, self._reservations = reservation.snapshot, reservation.reservations
         self._estimated_tokens, self.max_tokens = reservation.estimate, reservation.max_tokens
-
-    def _build_opening(
-        self, call_id: UUID, turn_number: int, snapshot: CallSnapshot, estimated_tokens: int
-    ) -> Opening:
-        return build_opening(
-            call_id,
-            self.endpoint,
-            snapshot,
-            estimated_tokens,
-            details={"turn": turn_number},
-            action="agent_model_turn",
-            actor=self.principal.actor,
-            rule="turn",
-            session_id=self.lease.session_id,
-        )
 
     async def _settle_request(
         self,

@@ -124,30 +124,12 @@ def record_change(
         yield change
 
 
-def record_finished_change(
-    *,
-    organization_id: UUID,
-    actor: Actor,
-    action: str,
-    resource_type: str,
-    resource_id: str,
-    resource_name: str = "",
-    details: Mapping[str, Any] | None = None,
-    governed: bool = True,
-    event: ChangeEvent = CHANGE_EVENT,
-) -> UUID:
-    """Record a change that the caller's transaction has just made."""
-    with record_change(
-        organization_id=organization_id,
-        actor=actor,
-        action=action,
-        resource_type=resource_type,
-        resource_id=resource_id,
-        resource_name=resource_name,
-        details=details,
-        governed=governed,
-        event=event,
-    ) as change:
+def record_finished_change(**fields: Any) -> UUID:
+    """Record a change that the caller's transaction has just made; `record_change` has the fields.
+
+    Returns the ID of the entry.
+    """
+    with record_change(**fields) as change:
         pass
     return change.id
 
