@@ -514,15 +514,15 @@ async def _request_turn(
         last_turn=history.last_turn,
     )
     reservation = await reserve_model_request(reservation_request, snapshot)
-    request = partial(
-        llm_interface.build_model(endpoint).request,
+    request = llm_interface.LanguageModelRequest(
         messages,
         instructions=instructions,
         tools=tool_specs,
         max_tokens=reservation.max_tokens,
         output_schema=output_schema,
     )
-    reply, cost = await _fetch_reply(request, call_id, endpoint, reservation)
+    send_request = partial(llm_interface.build_model(endpoint).request, request)
+    reply, cost = await _fetch_reply(send_request, call_id, endpoint, reservation)
     check_reply_not_empty(endpoint, reply)
     check_call_limit(context.agent, history, len(reply.calls))
     replay_steps.add_step(

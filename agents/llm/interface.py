@@ -185,27 +185,30 @@ class ModelReply:
     thinking: str = ""
 
 
+@dataclass(frozen=True)
+class LanguageModelRequest:
+    """A conversation to which a model replies.
+
+    `max_tokens` limits the answer, including reasoning; a truncated one has `finish` `length`.
+    `on_text` is called with pieces of text as they arrive, `on_thinking` with pieces of thinking,
+    if there is an `on_text` too. `output_schema` is the JSON Schema of the final answer, which the
+    instructions also contain: a provider that supports it enforces it.
+    """
+
+    messages: Sequence[Message]
+    instructions: str = ""
+    tools: Sequence[ToolSpec] = ()
+    max_tokens: int | None = None
+    on_text: OnText | None = None
+    on_thinking: OnText | None = None
+    output_schema: Mapping[str, Any] | None = None
+
+
 class LanguageModel(Protocol):
     """A language model: takes a conversation and returns one reply."""
 
-    async def request(
-        self,
-        messages: Sequence[Message],
-        *,
-        instructions: str = "",
-        tools: Sequence[ToolSpec] = (),
-        max_tokens: int | None = None,
-        on_text: OnText | None = None,
-        on_thinking: OnText | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-    ) -> ModelReply:
-        """Send one request; `on_text` is called with pieces of text as they arrive.
-
-        `on_thinking` is called with pieces of thinking, if there is an `on_text` too.
-        `max_tokens` limits the answer, including reasoning; a truncated one has `finish` `length`.
-        `output_schema` is the JSON Schema of the final answer, which the instructions also contain:
-        a provider that supports it enforces it. Raises `ModelError`. Never retries.
-        """
+    async def request(self, request: LanguageModelRequest) -> ModelReply:
+        """Send one request. Raises `ModelError`. Never retries."""
         ...
 
 
@@ -305,31 +308,12 @@ class ProviderModel:
     def __init__(self, endpoint: ModelEndpointConfig) -> None:
         self.endpoint = endpoint
 
-    async def request(
-        self,
-        messages: Sequence[Message],
-        *,
-        instructions: str = "",
-        tools: Sequence[ToolSpec] = (),
-        max_tokens: int | None = None,
-        on_text: OnText | None = None,
-        on_thinking: OnText | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-    ) -> ModelReply:
+    async def request(self, request: LanguageModelRequest) -> ModelReply:
         """Send one request, streaming if `on_text` is given. Raises `ModelError`."""
         adapter = await _get_adapter()
         try:
             async with asyncio.timeout(self.endpoint.timeout_s) as limit:
-                reply: ModelReply = await adapter.ask(
-                    self.endpoint,
-                    messages,
-                    instructions=instructions,
-                    tools=tools,
-                    max_tokens=max_tokens,
-                    on_text=on_text,
-                    on_thinking=on_thinking,
-                    output_schema=output_schema,
-                )
+                reply: ModelReply = await adapter.ask(self.endpoint, request)
                 return reply
         except TimeoutError as error:
             if not limit.expired():

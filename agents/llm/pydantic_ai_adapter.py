@@ -11,7 +11,7 @@ rules allow.
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -19,7 +19,6 @@ from contextlib import (
     asynccontextmanager,
 )
 from dataclasses import dataclass, field, replace
-from functools import partial
 from time import monotonic
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -55,6 +54,7 @@ from agents.llm.interface import (
     OPENAI_HOSTS,
     Finish,
     ImageData,
+    LanguageModelRequest,
     Message,
     ModelEndpointConfig,
     ModelError,
@@ -62,7 +62,6 @@ from agents.llm.interface import (
     OnText,
     TokenUsage,
     ToolCall,
-    ToolSpec,
     build_assistant_message,
     build_call_id,
 )
@@ -190,22 +189,12 @@ async def _close_idle_connections(pool: ModelConnectionPool) -> None:
 close = close_pools
 
 
-async def ask(
-    endpoint: ModelEndpointConfig,
-    messages: Sequence[Message],
-    *,
-    instructions: str,
-    tools: Sequence[ToolSpec],
-    max_tokens: int | None,
-    on_text: OnText | None,
-    on_thinking: OnText | None = None,
-    output_schema: Mapping[str, Any] | None = None,
-) -> ModelReply:
+async def ask(endpoint: ModelEndpointConfig, request: LanguageModelRequest) -> ModelReply:
     """Send one request to an endpoint's model. Raises `ModelError`.
 
     If the provider rejects a request with an output schema, it is sent once more without it.
     """
-    has_text = False
+    has_text, on_text = False, request.on_text
 
     async def note_text(text: str) -> None:
         nonlocal has_text
@@ -213,23 +202,15 @@ async def ask(
         if on_text is not None:
             await on_text(text)
 
-    send = partial(
-        _send_request,
-        endpoint,
-        messages,
-        instructions,
-        tools=tools,
-        max_tokens=max_tokens,
-        on_thinking=on_thinking,
-    )
-    if not (output_schema and await _can_enforce_schema(endpoint, has_tools=bool(tools))):
-        return await send(on_text=on_text)
-    try:
-        return await send(on_text=note_text if on_text else None, output_schema=output_schema)
-    except ModelError as error:
-        if error.code != "model_error" or has_text:
-            raise
-    return await send(on_text=on_text)
+    if request.output_schema and await _can_enforce_schema(endpoint, has_tools=bool(request.tools)):
+        try:
+            return await _send_request(
+                endpoint, replace(request, on_text=note_text if on_text else None)
+            )
+        except ModelError as error:
+            if error.code != "model_error" or has_text:
+                raise
+    return await _send_request(endpoint, replace(request, output_schema=None))
 
 
 async def _can_enforce_schema(endpoint: ModelEndpointConfig, *, has_tools: bool) -> bool:
@@ -248,26 +229,16 @@ async def _can_enforce_schema(endpoint: ModelEndpointConfig, *, has_tools: bool)
     return endpoint.kind != "openai" or host.endswith(OPENAI_HOSTS)
 
 
-async def _send_request(
-    endpoint: ModelEndpointConfig,
-    messages: Sequence[Message],
-    instructions: str,
-    *,
-    tools: Sequence[ToolSpec],
-    max_tokens: int | None,
-    on_text: OnText | None,
-    on_thinking: OnText | None = None,
-    output_schema: Mapping[str, Any] | None = None,
-) -> ModelReply:
-    history = _build_history(endpoint, order_messages(messages))
-    parameters = _build_parameters(endpoint, instructions, tools, output_schema)
-    turn = get_next_turn(messages)
+async def _send_request(endpoint: ModelEndpointConfig, request: LanguageModelRequest) -> ModelReply:
+    history = _build_history(endpoint, order_messages(request.messages))
+    parameters = _build_parameters(endpoint, request)
+    turn = get_next_turn(request.messages)
     async with AsyncExitStack() as stack:
         request_scope = stack.enter_context(open_request_scope())
         with convert_provider_errors(endpoint):
             model = await stack.enter_async_context(open_model(endpoint))
-        request_settings = _build_settings(endpoint, max_tokens)
-        if on_text is not None:
+        request_settings = _build_settings(endpoint, request.max_tokens)
+        if request.on_text is not None:
             with convert_provider_errors(endpoint):
                 stream_request = model_request_stream(
                     model,
@@ -276,10 +247,12 @@ async def _send_request(
                     model_request_parameters=parameters,
                     instrument=False,
                 )
-            listeners = _StreamListeners(on_text, on_thinking)
+            listeners = _StreamListeners(request.on_text, request.on_thinking)
             reply = await _stream_reply(endpoint, stream_request, request_scope, listeners, turn)
             if reply.limit:  # the usage would have come at the end
-                input_tokens = estimate_tokens(messages, instructions, tools)
+                input_tokens = estimate_tokens(
+                    request.messages, request.instructions, request.tools
+                )
                 reply = replace(reply, usage=TokenUsage(input_tokens, count_tokens(reply.text)))
             return reply
         with convert_provider_errors(endpoint):
@@ -478,14 +451,11 @@ def _build_settings(endpoint: ModelEndpointConfig, max_tokens: int | None) -> Mo
 
 
 def _build_parameters(
-    endpoint: ModelEndpointConfig,
-    instructions: str,
-    tools: Sequence[ToolSpec],
-    output_schema: Mapping[str, Any] | None,
+    endpoint: ModelEndpointConfig, request: LanguageModelRequest
 ) -> ModelRequestParameters:
     output: dict[str, Any] = {}
-    if output_schema is not None:
-        schema = convert_output_schema(endpoint.kind, dict(output_schema))
+    if request.output_schema is not None:
+        schema = convert_output_schema(endpoint.kind, dict(request.output_schema))
         # OpenAI's strict mode rejects most schemas; the others have no such mode.
         strict = False if endpoint.kind in ("openai", "responses", "azure") else None
         definition = OutputObjectDefinition(schema, name="final_answer", strict=strict)
@@ -499,9 +469,11 @@ def _build_parameters(
                 parameters_json_schema=convert_schema(endpoint.kind, tool.parameters),
                 strict=False,
             )
-            for tool in tools
+            for tool in request.tools
         ],
-        instruction_parts=[InstructionPart(content=instructions)] if instructions else None,
+        instruction_parts=[InstructionPart(content=request.instructions)]
+        if request.instructions
+        else None,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from agents.llm.interface import (
     LanguageModel,
+    LanguageModelRequest,
     Message,
     ModelReply,
     OnText,
@@ -228,30 +229,22 @@ class PromptedToolModel:
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
 
-    async def request(
-        self,
-        messages: Sequence[Message],
-        *,
-        instructions: str = "",
-        tools: Sequence[ToolSpec] = (),
-        max_tokens: int | None = None,
-        on_text: OnText | None = None,
-        on_thinking: OnText | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-    ) -> ModelReply:
+    async def request(self, request: LanguageModelRequest) -> ModelReply:
         """Send one request; `on_text` doesn't get the block. Raises `ModelError`.
 
         With tools, the provider can't enforce an output schema: calls are text.
         """
         reply = await self._model.request(
-            list(_render_messages(order_messages(messages))),
-            instructions=insert_tools(instructions, tools),
-            max_tokens=max_tokens,
-            on_text=_CallBlockFilter(on_text) if on_text else None,
-            on_thinking=on_thinking,
-            output_schema=None if tools else output_schema,
+            replace(
+                request,
+                messages=list(_render_messages(order_messages(request.messages))),
+                instructions=insert_tools(request.instructions, request.tools),
+                tools=(),
+                on_text=_CallBlockFilter(request.on_text) if request.on_text else None,
+                output_schema=None if request.tools else request.output_schema,
+            )
         )
-        return _parse_reply_calls(reply, get_next_turn(messages), tools)
+        return _parse_reply_calls(reply, get_next_turn(request.messages), request.tools)
 
 
 def insert_tools(instructions: str, tools: Sequence[ToolSpec]) -> str:

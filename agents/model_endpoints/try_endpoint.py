@@ -118,9 +118,10 @@ async def _send_test_question(
         started_at=started_at,
     )
     try:
-        reply = await llm_interface.build_model(endpoint).request(
+        model_request = llm_interface.LanguageModelRequest(
             messages, max_tokens=request.max_answer_tokens
         )
+        reply = await llm_interface.build_model(endpoint).request(model_request)
     except Problem as problem:
         await settle_test(outcome="error", usage=None, code=problem.code)
         raise

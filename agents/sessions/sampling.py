@@ -207,8 +207,9 @@ async def answer_request(
         ),
     )
     reservation = await reserve_model_request(reservation_request, snapshot)
-    model = llm_interface.build_model(endpoint)
-    request = partial(model.request, messages, instructions=instructions, tools=())
+    request = llm_interface.LanguageModelRequest(
+        messages, instructions, max_tokens=reservation.max_tokens
+    )
     reply, cost = await _ask_model(call_id, session, endpoint, reservation, request)
     await orm(
         _append_usage_notice, lease, server, reply.usage or llm_interface.TokenUsage(0, 0), cost
@@ -238,7 +239,7 @@ async def _ask_model(
     session: Session,
     endpoint: llm_interface.ModelEndpointConfig,
     reservation: ModelReservation,
-    request: Any,
+    request: llm_interface.LanguageModelRequest,
 ) -> tuple[llm_interface.ModelReply, int]:
     """Ask the model; the reservation is settled in any case."""
     started_at = perf_counter()
@@ -252,7 +253,7 @@ async def _ask_model(
     )
     failure_outcome: Outcome = "error"
     try:
-        reply = await request(max_tokens=reservation.max_tokens)
+        reply = await llm_interface.build_model(endpoint).request(request)
     except Problem as problem:
         await settle_request(outcome=failure_outcome, usage=None, code=problem.code)
         raise

@@ -89,8 +89,7 @@ class SessionTurn:
         await self._reserve_budget(call_id, turn_number, estimated_tokens)
         step = await self._append_intent(call_id, turn_number, perf_counter())
         text_reporter = ModelTextReporter(self.lease, step, self.snapshot.organization_id)
-        request = partial(
-            model.request,
+        request = llm_interface.LanguageModelRequest(
             messages,
             instructions=instructions,
             tools=tools,
@@ -99,7 +98,9 @@ class SessionTurn:
             on_thinking=text_reporter.add_thinking,
             output_schema=output_schema,
         )
-        reply, cost = await self._fetch_reply(request, step, call_id, text_reporter)
+        reply, cost = await self._fetch_reply(
+            partial(model.request, request), step, call_id, text_reporter
+        )
         try:
             check_reply_not_empty(self.endpoint, reply)
             check_reply(reply)

@@ -63,9 +63,9 @@ class ObedientModel:
     def __init__(self, *, obeys: bool) -> None:
         self._obeys = obeys
 
-    async def request(self, messages, *, instructions="", tools=(), max_tokens=None, **_):
+    async def request(self, request):
         """Return the next turn of the plan, the theft, or the final answer."""
-        del instructions
+        messages, tools = request.messages, request.tools
         replies = [item for item in messages if item["role"] == "assistant"]
         plan = json.loads(next(item["text"] for item in messages if item["role"] == "user"))
         number = len(replies)

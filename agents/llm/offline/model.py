@@ -14,10 +14,10 @@ from typing import Any
 
 from agents.llm.interface import (
     Finish,
+    LanguageModelRequest,
     Message,
     ModelError,
     ModelReply,
-    OnText,
     TokenUsage,
     ToolCall,
     ToolSpec,
@@ -431,25 +431,13 @@ class OfflineAnswer:
 class OfflineModel:
     """Rules instead of a language model; implements `agents.llm.interface.LanguageModel`."""
 
-    async def request(
-        self,
-        messages: Sequence[Message],
-        *,
-        instructions: str = "",
-        tools: Sequence[ToolSpec] = (),
-        max_tokens: int | None = None,
-        on_text: OnText | None = None,
-        on_thinking: OnText | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-    ) -> ModelReply:
+    async def request(self, request: LanguageModelRequest) -> ModelReply:
         """Answer from the conversation; the text is streamed in pieces."""
         # Hundreds of definitions would block the event loop.
-        reply = await asyncio.to_thread(
-            _build_reply, messages, instructions, tuple(tools), max_tokens, output_schema
-        )
-        if on_text is not None:
+        reply = await asyncio.to_thread(_build_reply, request)
+        if request.on_text is not None:
             for piece in split_text(reply.text):
-                await on_text(piece)
+                await request.on_text(piece)
         return reply
 
 
@@ -465,13 +453,8 @@ def split_text(text: str) -> Iterator[str]:
         yield piece
 
 
-def _build_reply(
-    messages: Sequence[Message],
-    instructions: str,
-    tools: tuple[ToolSpec, ...],
-    max_tokens: int | None = None,
-    output_schema: Mapping[str, Any] | None = None,
-) -> ModelReply:
+def _build_reply(request: LanguageModelRequest) -> ModelReply:
+    messages, instructions, tools = request.messages, request.instructions, tuple(request.tools)
     turn = get_next_turn(messages)
     answer = _answer_messages(order_messages(messages), instructions, tools)
     calls = tuple(
@@ -484,12 +467,12 @@ def _build_reply(
         )
         for index, (name, arguments) in enumerate(answer.calls)
     )
-    if output_schema and not calls:
-        answer.text = render_output(output_schema, answer.text)
+    if request.output_schema and not calls:
+        answer.text = render_output(request.output_schema, answer.text)
     finish: Finish = "tool_calls" if calls else "stop"
     text, output_tokens = answer.text, _count_answer_tokens(answer.text, calls)
-    if max_tokens is not None and output_tokens > max_tokens:
-        text, calls, finish = truncate_text(text, max_tokens), (), "length"
+    if request.max_tokens is not None and output_tokens > request.max_tokens:
+        text, calls, finish = truncate_text(text, request.max_tokens), (), "length"
         output_tokens = _count_answer_tokens(text, calls)
     return ModelReply(
         text=text,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agents.llm.interface import (
+    LanguageModelRequest,
     Message,
     ModelEndpointConfig,
     ModelError,
@@ -65,7 +66,7 @@ async def ask(
         streamed.append(text)
 
     reply = await build_model(build_endpoint(fake, **more)).request(
-        messages, instructions="Be brief.", tools=TOOLS, on_text=listen if stream else None
+        LanguageModelRequest(messages, "Be brief.", TOOLS, on_text=listen if stream else None)
     )
     return reply, streamed
 

@@ -9,6 +9,7 @@ import pytest
 
 from agents.llm.interface import (
     Kind,
+    LanguageModelRequest,
     Message,
     ModelEndpointConfig,
     ModelError,
@@ -149,7 +150,7 @@ async def ask(
         streamed.append(text)
 
     reply = await build_model(build_endpoint(protocol, fake, **more)).request(
-        messages, instructions="Be brief.", tools=tools, on_text=listen if stream else None
+        LanguageModelRequest(messages, "Be brief.", tools, on_text=listen if stream else None)
     )
     return reply, streamed
 

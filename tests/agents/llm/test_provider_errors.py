@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agents.llm.interface import ModelEndpointConfig, ModelError, build_model
+from agents.llm.interface import LanguageModelRequest, ModelEndpointConfig, ModelError, build_model
 from tests.agents.llm.ask_provider import (
     HI,
     KEY,
@@ -123,7 +123,9 @@ async def test_a_truncated_stream_isnt_an_answer(
 
     async with provider(reply) as fake:
         with pytest.raises(ModelError) as caught:
-            await build_model(build_endpoint(fake)).request(HI, tools=TOOLS, on_text=listen)
+            await build_model(build_endpoint(fake)).request(
+                LanguageModelRequest(HI, tools=TOOLS, on_text=listen)
+            )
     assert (caught.value.code, caught.value.retryable) == ("model_bad_answer", True)
     assert "".join(streamed) == "Some text first"
 
@@ -165,7 +167,9 @@ async def test_a_private_address_needs_permission() -> None:
 )
 async def test_an_invalid_url_is_reported_by_its_code(url: str) -> None:
     with pytest.raises(ModelError) as caught:
-        await build_model(ModelEndpointConfig("openai", url, model="m")).request(HI)
+        await build_model(ModelEndpointConfig("openai", url, model="m")).request(
+            LanguageModelRequest(HI)
+        )
     assert caught.value.code == "bad_url"
     assert not caught.value.retryable
 
@@ -175,7 +179,7 @@ async def test_a_server_that_isnt_running_is_unreachable(free_port: int) -> None
         "openai", f"http://127.0.0.1:{free_port}/v1", "", "m", allow_private=True
     )
     with pytest.raises(ModelError) as caught:
-        await build_model(endpoint).request(HI)
+        await build_model(endpoint).request(LanguageModelRequest(HI))
     assert (caught.value.code, caught.value.retryable) == ("model_unreachable", True)
     assert caught.value.remedy
 
@@ -205,7 +209,9 @@ async def test_an_exception_of_the_listener_is_raised_unchanged() -> None:
 
     async with provider(Says("some text"), Says("ok")) as fake:
         with pytest.raises(KeyError, match="of the listener"):
-            await build_model(build_endpoint(fake)).request(HI, on_text=listen)
+            await build_model(build_endpoint(fake)).request(
+                LanguageModelRequest(HI, on_text=listen)
+            )
         reply, _ = await ask(fake, HI)
     assert reply.text == "ok"
 

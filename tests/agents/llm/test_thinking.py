@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agents.llm.interface import build_model, build_user_message
+from agents.llm.interface import LanguageModelRequest, build_model, build_user_message
 from tests.agents.llm.provider_protocols import (
     ANTHROPIC,
     GOOGLE,
@@ -34,7 +34,7 @@ async def test_thinking_is_streamed_apart_from_the_text(protocol: ProviderProtoc
 
     async with provider(protocol, Says("hello", reasoning="I should greet.")) as fake:
         reply = await build_model(build_endpoint(protocol, fake)).request(
-            HI, on_text=add_text, on_thinking=add_thinking
+            LanguageModelRequest(HI, on_text=add_text, on_thinking=add_thinking)
         )
     assert ("".join(texts), "".join(thinking)) == ("hello", "I should greet.")
     assert (reply.text, reply.thinking) == ("hello", "I should greet.")

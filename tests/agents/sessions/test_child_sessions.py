@@ -36,9 +36,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class ScriptedModel:
     """A model that calls the tool named in the user's message, or repeats the last message."""
 
-    async def request(self, messages, *, instructions="", tools=(), max_tokens=None, **_):
+    async def request(self, request):
         """Call the tool of the newest user message, then repeat its result."""
-        del instructions, max_tokens
+        messages, tools = request.messages, request.tools
         number = 1 + sum(item["role"] == "assistant" for item in messages)
         last = messages[-1]
         name, _, remaining = last["text"].partition(": ")

@@ -32,8 +32,9 @@ class ParallelModel:
         self.meeting = asyncio.Barrier(2)
         self.running = self.most_running = 0
 
-    async def request(self, messages, **_):
+    async def request(self, request):
         """Return the calls, the answer to a task, or the results."""
+        messages = request.messages
         last, turn = messages[-1], 1 + sum(item["role"] == "assistant" for item in messages)
         calls = ()
         if last["text"] == "all":

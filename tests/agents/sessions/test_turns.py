@@ -379,13 +379,13 @@ def test_a_session_canceled_during_a_call_makes_no_further_turn(
 def test_an_interrupted_turn_shows_its_partial_text(acme, helper, endpoint, runner, monkeypatch):
     streamed = asyncio.Event()
 
-    async def request(self, messages, *, on_text, on_thinking, **_):
-        await on_thinking("A story.")
-        await on_text("Once upon a ")
+    async def send_request(self, request):
+        await request.on_thinking("A story.")
+        await request.on_text("Once upon a ")
         streamed.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("agents.llm.interface.ProviderModel.request", request)
+    monkeypatch.setattr("agents.llm.interface.ProviderModel.request", send_request)
     administrator = factories.build_administrator(acme)
     session = sessions.start_session(administrator, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)

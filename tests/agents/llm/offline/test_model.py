@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.llm.interface import (
+    LanguageModelRequest,
     Message,
     ModelReply,
     ToolSpec,
@@ -56,7 +57,7 @@ class Chat:
             streamed.append(text)
 
         reply = await OfflineModel().request(
-            self.messages, instructions=self.instructions, tools=self.tool_specs, on_text=listen
+            LanguageModelRequest(self.messages, self.instructions, self.tool_specs, on_text=listen)
         )
         assert "".join(streamed) == reply.text
         self.messages.append(json.loads(json.dumps(reply.message)))
@@ -205,7 +206,7 @@ def test_the_streamed_parts_are_the_text(text: str) -> None:
 def test_any_message_gets_an_answer_or_calls(text: str, instructions: str) -> None:
     messages = [build_user_message(text)]
     reply = asyncio.run(
-        OfflineModel().request(messages, instructions=instructions, tools=tools.load_tools())
+        OfflineModel().request(LanguageModelRequest(messages, instructions, tools.load_tools()))
     )
     assert reply.text or reply.calls
     json.dumps(reply.message)
@@ -234,7 +235,8 @@ JSON = st.recursive(
 def test_any_schema_is_handled(schema: dict[str, Any]) -> None:
     odd = ToolSpec("mcp_odd_tool", "Does odd things", schema)
     for text in ("do odd things with 5, 'x' and a: b", "/odd_tool", "hello"):
-        reply = asyncio.run(OfflineModel().request([build_user_message(text)], tools=[odd, *TIME]))
+        request = LanguageModelRequest([build_user_message(text)], tools=[odd, *TIME])
+        reply = asyncio.run(OfflineModel().request(request))
         assert reply.text or reply.calls
 
 

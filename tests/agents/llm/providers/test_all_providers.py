@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agents.llm.interface import (
+    LanguageModelRequest,
     ModelError,
     ModelReply,
     TokenUsage,
@@ -233,7 +234,7 @@ async def test_a_truncated_stream_isnt_an_answer(
     async with provider(protocol, reply) as fake:
         with pytest.raises(ModelError) as caught:
             await build_model(build_endpoint(protocol, fake)).request(
-                HI, tools=TOOLS, on_text=listen
+                LanguageModelRequest(HI, tools=TOOLS, on_text=listen)
             )
     assert (caught.value.code, caught.value.retryable) == ("model_bad_answer", True)
     assert streamed
@@ -466,7 +467,9 @@ async def request_output(
         del text
 
     return await build_model(build_endpoint(protocol, fake)).request(
-        HI, output_schema=OUTPUT_SCHEMA, on_text=ignore_text if stream else None, **more
+        LanguageModelRequest(
+            HI, output_schema=OUTPUT_SCHEMA, on_text=ignore_text if stream else None, **more
+        )
     )
 
 
