@@ -105,6 +105,7 @@ class AgentAdmin(TabbedAdmin):
 
     needs_to_view = READERS
     needs_to_change = Action.MANAGE_AGENTS
+    has_bulk_actions = False  # an agent's actions are on its pages
     list_display = (
         "agent",
         "model_name",
@@ -166,10 +167,6 @@ class AgentAdmin(TabbedAdmin):
             for column in super().get_list_display(request)
             if column not in needed or principal.may(needed[column])
         )
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer no bulk actions: an agent's actions are on its pages."""
-        return {}
 
     @display(description=_("agent"), ordering="name")
     def agent(self, agent: Agent) -> str:

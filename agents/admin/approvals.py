@@ -11,7 +11,7 @@ from django.contrib import messages
 from django.contrib.admin import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ERROR_FLAG, PAGE_VAR
-from django.db.models import Case, IntegerField, Model, QuerySet, When
+from django.db.models import Case, IntegerField, QuerySet, When
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -104,6 +104,8 @@ class PersonRequestAdmin(TabbedAdmin):
     """Base of the admins of requests to people; members see their own."""
 
     needs_to_view = READERS
+    can_add = False  # calls and servers create requests
+    can_delete = False  # requests and answers are kept
     ordering = (WAITING_FIRST, "-created_at")
     list_select_related = ("agent",)
 
@@ -119,14 +121,6 @@ class PersonRequestAdmin(TabbedAdmin):
         rows: Any = self.model._default_manager
         visible_rows: QuerySet[Any] = rows.visible_to(self.get_principal(request))
         return visible_rows.select_related("agent", "organization", "session")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: calls and servers create requests."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: requests and answers are kept."""
-        return False
 
     @display(description=_("status"), ordering="state")
     def state_badge(self, person_request: Any) -> Any:

@@ -78,6 +78,7 @@ class AssignableAdmin(TabbedAdmin):
     titles: ClassVar[tuple[str | Promise, str | Promise]]
     needs_to_view = READERS
     needs_to_change = Action.MANAGE_WORKFLOWS
+    has_bulk_actions = False  # each row is deleted on its own page
     list_filter = ("enabled",)
     ordering = ("name",)
 
@@ -92,10 +93,6 @@ class AssignableAdmin(TabbedAdmin):
     def build_initial(self, principal: Principal) -> dict[str, Any]:
         del principal
         return {"enabled": True}
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer no bulk actions: each row is deleted on its own page."""
-        return {}
 
     @display(description=_("enabled"), ordering="enabled")
     def is_enabled(self, row: Any) -> SafeString:

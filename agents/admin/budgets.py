@@ -285,6 +285,7 @@ class BudgetAdmin(ServiceFormAdmin):
     add_label = _("Create budget")
     # The services check the permission that each owner requires.
     needs_to_change = Action.MANAGE_AGENTS
+    has_bulk_actions = False  # each budget is deleted on its own page
     delete_note = _("The limit stops applying with the next call.")
     form = BudgetForm
     change_form_template = "admin/budgets/form.html"
@@ -361,10 +362,6 @@ class BudgetAdmin(ServiceFormAdmin):
         row = self.get_object(request, row_id) if row_id else None
         forecast = _build_form_forecast(principal, row, request.POST)
         return render_fragment(request, "budgets/forecast.html", forecast=forecast)
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer no bulk actions: each budget is deleted on its own page."""
-        return {}
 
     @display(description=_("Applies to"))
     def owner_key(self, row: Budget) -> str:

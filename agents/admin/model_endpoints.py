@@ -239,6 +239,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
 
     add_label = _("Add model")
     needs_to_change = Action.MANAGE_AGENTS
+    has_bulk_actions = False  # an endpoint is deleted on its own page, which can show errors
     delete_note = _("Its API key is deleted too.")
     delete_obstacle_note = _("Choose another model for these first. Then you can delete it.")
     form = ModelEndpointForm
@@ -266,10 +267,6 @@ class ModelEndpointAdmin(ServiceFormAdmin):
         form = super().get_form(request, obj, change, **kwargs)
         organization_id = self.get_principal(request).organization_id
         return type(form.__name__, (form,), {"organization_id": organization_id})
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer no bulk actions: an endpoint is deleted on its own page, which can show errors."""
-        return {}
 
     @display(description=_("URL"), ordering="base_url")
     def address(self, endpoint: ModelEndpoint) -> str:

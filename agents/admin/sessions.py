@@ -66,6 +66,7 @@ class SessionAdmin(TabbedAdmin):
     """The active organization's sessions; members see their own."""
 
     needs_to_view = READERS
+    has_bulk_actions = False
     list_display = (
         "session",
         "agent",
@@ -85,10 +86,6 @@ class SessionAdmin(TabbedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Session]:
         """Return the sessions that the person may read."""
         return Session.objects.visible_to(self.get_principal(request)).select_related("agent")
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer no bulk actions."""
-        return {}
 
     @display(description=_("session"))
     def session(self, session: Session) -> str:

@@ -4,7 +4,6 @@ from typing import Any
 
 from celery import current_app
 from django import forms
-from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -63,6 +62,8 @@ class ScheduleAdmin(ServiceFormAdmin):
     platform_only = True
     counted_as = _("schedules")
     needs_to_change = Action.MANAGE_ORGANIZATION
+    can_add = False  # entries are defined in code
+    can_delete = False  # schedules can only be disabled
     form = ScheduleForm
     fields = ("label", "summary", "every", "enabled", "last_run", "run_count")
     readonly_fields = ("label", "summary", "last_run", "run_count")
@@ -78,14 +79,6 @@ class ScheduleAdmin(ServiceFormAdmin):
     list_select_related = ("interval",)
     ordering = ("name",)
     change_list_template = "admin/schedules.html"
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: entries are defined in code."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: schedules can only be disabled."""
-        return False
 
     @display(description=_("schedule"), ordering="name")
     def label(self, row: PeriodicTask) -> str:

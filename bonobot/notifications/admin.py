@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import messages
-from django.db.models import Model, OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -56,6 +56,8 @@ class NotificationAdmin(TabbedAdmin):
 
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
+    can_add = False  # events create notifications
+    can_delete = False  # old notifications are pruned automatically
     list_display = (
         "event_title",
         "subject_label",
@@ -70,14 +72,6 @@ class NotificationAdmin(TabbedAdmin):
     list_select_related = ("channel",)
     actions = ("retry_chosen",)
     change_list_template = "admin/notifications/list.html"
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: events create notifications."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: old notifications are pruned automatically."""
-        return False
 
     @display(description=_("event"), ordering="event")
     def event_title(self, notification: Notification) -> str:
@@ -228,6 +222,7 @@ class NotificationChannelAdmin(TabbedAdmin):
 
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
+    has_bulk_actions = False  # a channel is deleted on its own page
     delete_note = _("This channel no longer sends notifications.")
     list_display = (
         "name",
@@ -248,10 +243,6 @@ class NotificationChannelAdmin(TabbedAdmin):
         tried_notifications = Notification.objects.filter(channel=OuterRef("pk"), attempts__gt=0)
         latest = tried_notifications.order_by("-created_at").values("state")[:1]
         return super().get_queryset(request).annotate(latest_state=Subquery(latest))
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Return no actions: a channel is deleted on its own page."""
-        return {}
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

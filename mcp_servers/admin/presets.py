@@ -303,6 +303,7 @@ class PresetAdmin(ScopedAdmin):
     )
     needs_to_view = (Action.VIEW,)
     needs_to_change = Action.MANAGE_SERVERS
+    has_bulk_actions = False
     delete_note = _("Servers created from it are kept.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:
@@ -339,10 +340,6 @@ class PresetAdmin(ScopedAdmin):
             for slug, view in (("enable", enable_preset_view), ("disable", disable_preset_view))
         ]
         return [*preset_urls, *super().get_urls()]
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer no bulk actions."""
-        return {}
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Make presets of the catalog read-only."""

@@ -52,6 +52,8 @@ class InvitationAdmin(ServiceFormAdmin):
 
     needs_to_view = (Action.MANAGE_MEMBERS,)
     needs_to_change = Action.MANAGE_MEMBERS
+    can_change = False  # invitations are resent or revoked, not edited
+    can_delete = False  # invitations are revoked, so that they stay readable
     form = InvitationForm
     fields = ("email", "role", "agents")
     list_display = ("email", "role", "state", "invited_by", "expires", "created")
@@ -84,14 +86,6 @@ class InvitationAdmin(ServiceFormAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Make all fields read-only: another role needs another invitation."""
         return self.get_fields(request, obj) if obj else ()
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: invitations are resent or revoked, not edited."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: invitations are revoked, so that they stay readable."""
-        return False
 
     @display(description=_("status"))
     def state(self, invitation: Invitation) -> SafeString:

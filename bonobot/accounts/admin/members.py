@@ -44,6 +44,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     platform_only = True
     add_label = _("Create user")
     needs_to_change = Action.MANAGE_ORGANIZATION
+    can_delete = False  # users are disabled, so that their name stays readable
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -64,10 +65,6 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         """Return the users with their memberships, which the list shows."""
         return super().get_queryset(request).prefetch_related("memberships__organization")
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: users are disabled, so that their name stays readable."""
-        return False
 
     @display(description=_("platform administrator"), ordering="is_superuser")
     def platform(self, user: User) -> str:
@@ -110,6 +107,7 @@ class OrganizationAdmin(ScopedAdmin):
 
     add_label = _("Create organization")
     needs_to_change = Action.MANAGE_ORGANIZATION
+    can_delete = False  # the audit log must survive accidental deletion
     list_display = ("name", "slug", "member_count", "created")
     search_fields = ("name", "slug")
     fieldsets = (
@@ -141,10 +139,6 @@ class OrganizationAdmin(ScopedAdmin):
             self.can_perform(request, self.needs_to_change)
             and self.get_principal(request).platform_admin
         )
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: the audit log must survive accidental deletion."""
-        return False
 
     @display(description=_("registry URL"))
     def show_registry_url(self, organization: Organization) -> str:

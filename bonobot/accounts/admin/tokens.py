@@ -116,6 +116,7 @@ class TokenAdmin(ServiceFormAdmin):
 
     needs_to_view = (Action.MANAGE_TOKENS,)
     needs_to_change = Action.MANAGE_TOKENS
+    can_delete = False  # tokens are revoked, so that the audit log can name them
     form = TokenForm
     list_display = ("name", "key", "role", "granted_by", "state", "last_used", "expires", "created")
     list_filter = ("role", ("user", EmptyFieldListFilter))
@@ -195,10 +196,6 @@ class TokenAdmin(ServiceFormAdmin):
         """Return whether the user may edit the token and it isn't revoked."""
         revoked = isinstance(obj, Token) and obj.revoked_at is not None
         return not revoked and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: tokens are revoked, so that the audit log can name them."""
-        return False
 
     @display(description=_("status"))
     def state(self, token: Token) -> SafeString:

@@ -95,6 +95,12 @@ class ScopedAdmin(ModelAdmin):
     needs_to_view: ClassVar[tuple[Action, ...]] = (Action.VIEW,)
     needs_to_change: ClassVar[Action | None] = None
     platform_only: ClassVar[bool] = False
+    # What not even a role with these actions can do.
+    can_add: ClassVar[bool] = True
+    can_change: ClassVar[bool] = True
+    can_delete: ClassVar[bool] = True
+    # Whether the list has actions for the selected rows.
+    has_bulk_actions: ClassVar[bool] = True
     # Actions (of roles) that admin actions need, if not `needs_to_change`.
     action_needs: ClassVar[dict[str, Action]] = {}
     # Form fields by the field that a problem names.
@@ -188,16 +194,21 @@ class ScopedAdmin(ModelAdmin):
         return can_view or self.has_change_permission(request, obj)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return whether the role allows `needs_to_change`."""
-        return self.can_perform(request, self.needs_to_change)
+        """Return whether rows can be added, and the role allows `needs_to_change`."""
+        return self.can_add and self.can_perform(request, self.needs_to_change)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return whether the role allows `needs_to_change`."""
-        return self.can_perform(request, self.needs_to_change)
+        """Return whether rows can be changed, and the role allows `needs_to_change`."""
+        return self.can_change and self.can_perform(request, self.needs_to_change)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return whether the role allows `needs_to_change`."""
-        return self.can_perform(request, self.needs_to_change)
+        """Return whether rows can be deleted, and the role allows `needs_to_change`."""
+        return self.can_delete and self.can_perform(request, self.needs_to_change)
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the bulk actions."""
+        actions: dict[str, Any] = super().get_actions(request) if self.has_bulk_actions else {}
+        return actions
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Return the columns, without those that change rows if the user may not."""
