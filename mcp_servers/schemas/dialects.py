@@ -8,6 +8,7 @@ doesn't support (look-around, back references) use `re`, only in a process that 
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -75,6 +76,7 @@ def _extend_dialect(dialect: type[Validator]) -> type[Validator]:
         "patternProperties": _validate_pattern_properties,
         "additionalProperties": _validate_additional_properties,
         "uniqueItems": _validate_unique_items,
+        "multipleOf": _validate_multiple_of,
     }
     applicable = {name: check for name, check in replacements.items() if name in dialect.VALIDATORS}
     extended: type[Validator] = jsonschema.validators.extend(dialect, applicable)
@@ -120,6 +122,19 @@ def _validate_unique_items(
         seen_values = {_canonicalize_value(item) for item in instance}
         if len(seen_values) < len(instance):
             yield ValidationError("has the same item twice")
+
+
+def _validate_multiple_of(
+    validator: Validator, factor: float, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    # Exact: with floats, 0.3 isn't a multiple of 0.1, and an integer can be too large.
+    if validator.is_type(instance, "number") and _parse_exact(instance) % _parse_exact(factor):
+        yield ValidationError(f"is not a multiple of {factor}")
+
+
+def _parse_exact(number: float) -> Fraction:
+    """Return the decimal number that was written in JSON, not the nearest binary one."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
 
 def list_additional_names(instance: dict[str, Any], schema: dict[str, Any]) -> list[str]:
