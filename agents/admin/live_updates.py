@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.db.models import Count, Max
 
-from agents.admin.navigation import OrganizationCounts, load_pending_counts
+from agents.admin.navigation import OrganizationPendingCounts, load_pending_counts
 from agents.approvals.changed_definitions import find_changed_definitions
 from agents.models import AccessRequest, Agent, Approval, ElicitationRequest, Session
 from agents.wakeups import build_pages_topic
@@ -251,7 +251,7 @@ async def stream_changes(principal: Principal, topics: frozenset[str]) -> AsyncI
 
 def _select_counts(principal: Principal, version: str) -> str:
     """Return the principal's counts from the version of the topic, which has those of all."""
-    return json.dumps(asdict(OrganizationCounts(**json.loads(version)).select_for(principal)))
+    return json.dumps(asdict(OrganizationPendingCounts(**json.loads(version)).select_for(principal)))
 
 
 def _open_watch(organization_id: UUID, page: LivePage) -> OrganizationWatch:

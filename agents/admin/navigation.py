@@ -53,7 +53,7 @@ class PendingCounts:
 
 
 @dataclass(frozen=True)
-class OrganizationCounts:
+class OrganizationPendingCounts:
     """What is pending in an organization: numbers by name, of elicitation requests by addressee."""
 
     numbers: Mapping[str, int] = field(default_factory=dict)
@@ -101,7 +101,7 @@ NOW = QueryParameter("now", output_field=DateTimeField())
 _QUESTIONS = "questions:"
 
 
-def load_pending_counts(organization_id: UUID) -> OrganizationCounts:
+def load_pending_counts(organization_id: UUID) -> OrganizationPendingCounts:
     """Return the counts of an organization (one query)."""
     sql, parameters = _compile_counts()
     values: dict[Any, Any] = {ORGANIZATION.value: organization_id, NOW.value: timezone.now()}
@@ -113,7 +113,7 @@ def load_pending_counts(organization_id: UUID) -> OrganizationCounts:
         for name in sorted(counts)
         if name.startswith(_QUESTIONS)
     }
-    return OrganizationCounts(counts, questions)
+    return OrganizationPendingCounts(counts, questions)
 
 
 @compute_once  # to compile it takes longer than to execute it, and every page shows the counts

@@ -8,9 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import router
 from django.db.models.deletion import Collector
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponseRedirect, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.translation import gettext as _t
@@ -23,6 +24,7 @@ from bonobot.accounts.admin_base.responses import (
     add_deleted_message,
     add_group_deleted_message,
     change_each,
+    redirect_back,
     render_screen,
 )
 from bonobot.accounts.current_organization import resolve_principal
@@ -31,6 +33,7 @@ from bonobot.accounts.models import Deletion
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.api.audit_filter import parse_uuid
 from mcp_servers import services
 from mcp_servers.admin.risk_groups import RiskGroup, group_by_risk
 from mcp_servers.bulk_jobs import (
@@ -52,6 +55,14 @@ MAX_ITEMS_SHOWN = 200
 MAX_RUNNING_JOBS_SHOWN = 5
 MAX_RESTORED = 100  # in one request; the button restores the next ones
 MAX_NAMES_SHOWN = 10
+# The actions of the list that are confirmed on a page of their own.
+CONFIRMATION_ROUTES = {
+    "approve_chosen": "confirm_approve",
+    "disable_chosen": "confirm_disable",
+    "remove_chosen": "confirm_delete",
+}
+# In the URL of a confirmation: the selected servers, or that all servers of the list are.
+SELECTION_PARAMETER, ALL_PARAMETER = "servers", "all"
 # Rows that people never see as objects, such as measurements; they aren't listed.
 UNLISTED_MODELS = frozenset(
     {"toolname", "healthcheck", "erroroutput", "outage", "unmonitoredperiod"}
@@ -188,11 +199,10 @@ def _is_listed(model: Any) -> bool:
 
 
 def confirm_removal(
-    admin: Any, request: HttpRequest, affected: Sequence[ServerImpact]
+    admin: Any, request: HttpRequest, affected: Sequence[ServerImpact], name: str = ""
 ) -> HttpResponseBase:
-    """Render the confirmation page for deleting these servers."""
+    """Render the confirmation page for deleting these servers; `name` is the list's action."""
     only_server = affected[0].server if len(affected) == 1 else None
-    action = request.POST.get("action", "")
     return render_screen(
         request,
         "bulk_actions/delete_servers.html",
@@ -200,10 +210,10 @@ def confirm_removal(
         only_server=only_server,
         affected=affected,
         opts=admin.opts,
-        action=action,
+        action=name,
         # A list has no version.
         last_change=describe_last_change(request, str(only_server.pk))
-        if only_server and not action
+        if only_server and not name
         else "",
     )
 
@@ -241,21 +251,68 @@ def _describe_rows(model: Any, rows: list[Any], count: int | None = None) -> tup
     return str(title), total, names
 
 
-def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server]) -> Any:
-    """Confirm with the affected rows, then disable the servers."""
-    if "confirmed" not in request.POST:
-        return _render_confirmation(
-            admin,
-            request,
-            [_collect_named_impact(server) for server in servers],
-            title=_t("Disable these servers?"),
-            about=_t("All calls to these servers will be denied."),
-            button=_t("Disable"),
-            icon="power_settings_new",
-        )
+def redirect_to_confirmation(request: HttpRequest, name: str) -> HttpResponseRedirect:
+    """Redirect to the page that confirms an action of the list, which can be loaded again.
+
+    Its URL has the selected servers, or the filters of the list if all servers are selected.
+    """
+    if request.POST.get("select_across") == "1":
+        query = request.GET.copy()
+        query[ALL_PARAMETER] = "1"
+    else:
+        query = QueryDict(mutable=True)
+        query[SELECTION_PARAMETER] = ",".join(request.POST.getlist(ACTION_CHECKBOX_NAME))
+    url = reverse(f"admin:mcp_servers_server_{CONFIRMATION_ROUTES[name]}")
+    return HttpResponseRedirect(f"{url}?{query.urlencode()}")
+
+
+def parse_selected_ids(request: HttpRequest) -> list[UUID]:
+    """Return the IDs in the URL of a confirmation; invalid ones are dropped."""
+    texts = request.GET.get(SELECTION_PARAMETER, "").split(",")
+    return [server_id for text in texts if (server_id := parse_uuid(text))]
+
+
+def render_confirmation(
+    admin: Any, request: HttpRequest, name: str, servers: Sequence[Server]
+) -> HttpResponseBase:
+    """Render the page that confirms an action of the list, with what is affected."""
+    match name:
+        case "remove_chosen":
+            affected = [collect_impact(server) for server in servers]
+            return confirm_removal(admin, request, affected, name)
+        case "disable_chosen":
+            return _render_confirmation(
+                admin,
+                request,
+                name,
+                [_collect_named_impact(server) for server in servers],
+                title=_t("Disable these servers?"),
+                about=_t("All calls to these servers will be denied."),
+                button=_t("Disable"),
+                icon="power_settings_new",
+            )
+    pending_digests = {server.pk: _list_pending_digests(server) for server in servers}
+    return _render_confirmation(
+        admin,
+        request,
+        name,
+        [_build_approval_impact(server, pending_digests[server.pk]) for server in servers],
+        title=_t("Approve pending definitions of these servers?"),
+        about=_t(
+            "Agents with these tools can then call them, subject to their "
+            "policies. Definitions with findings aren't approved."
+        ),
+        button=_t("Approve"),
+        icon="task_alt",
+        confirmed=hash_digests(pending_digests.values()),
+    )
+
+
+def disable_servers(request: HttpRequest, servers: Sequence[Server]) -> HttpResponseBase | None:
+    """Disable the servers, many of them in a bulk job."""
     if len(servers) > IMMEDIATE_LIMIT:
         return start_job_and_redirect(request, BulkJob.Kind.DISABLE, servers)
-    principal = admin.get_principal(request)
+    principal = resolve_principal(request)
     disable = partial(services.set_server_enabled, principal, enabled=False)
     if count := change_each(request, servers, disable):
         text = _n("%(n)s server disabled.", "%(n)s servers disabled.", count)
@@ -264,24 +321,14 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
 
 
 def approve_pending_definitions(
-    admin: Any, request: HttpRequest, servers: Sequence[Server]
+    request: HttpRequest, servers: Sequence[Server]
 ) -> HttpResponseBase | None:
-    """Confirm the pending definitions, then approve those; confirm again if they changed."""
+    """Approve the confirmed definitions; they are confirmed again if others are pending now."""
     pending_digests = {server.pk: _list_pending_digests(server) for server in servers}
     if request.POST.get("confirmed") != hash_digests(pending_digests.values()):
-        return _render_confirmation(
-            admin,
-            request,
-            [_build_approval_impact(server, pending_digests[server.pk]) for server in servers],
-            title=_t("Approve pending definitions of these servers?"),
-            about=_t(
-                "Agents with these tools can then call them, subject to their "
-                "policies. Definitions with findings aren't approved."
-            ),
-            button=_t("Approve"),
-            icon="task_alt",
-            confirmed=hash_digests(pending_digests.values()),
-        )
+        messages.warning(request, _t("Other definitions are pending now. Confirm them again."))
+        # To the confirmation, whose URL may stand for more servers than a URL could have.
+        return redirect_back(request, redirect_to_confirmation(request, "approve_chosen").url)
     if len(servers) > IMMEDIATE_LIMIT:
         details = {
             pk: {str(definition_id): digest for definition_id, digest in by_definition.items()}
@@ -292,7 +339,7 @@ def approve_pending_definitions(
         return start_job_and_redirect(request, BulkJob.Kind.APPROVE, servers, details)
     for server in servers:
         if digests := pending_digests[server.pk]:
-            result = approve_definitions(admin.get_principal(request), server, digests)
+            result = approve_definitions(resolve_principal(request), server, digests)
             count = len(result.approved)
             text = _n(
                 "%(server)s: %(n)s definition approved.",
@@ -342,13 +389,13 @@ def _collect_named_impact(server: Server) -> ServerImpact:
 
 
 def _render_confirmation(
-    admin: Any, request: HttpRequest, affected: Sequence[ServerImpact], **texts: Any
+    admin: Any, request: HttpRequest, name: str, affected: Sequence[ServerImpact], **texts: Any
 ) -> HttpResponseBase:
     return render_screen(
         request,
         "bulk_actions/confirm.html",
         affected=affected,
         opts=admin.opts,
-        action=request.POST.get("action", ""),
+        action=name,
         **{"confirmed": "1", **texts},
     )

@@ -24,6 +24,8 @@ from bonobot.accounts.admin_base import (
     format_problem,
     redirect_to_page,
 )
+from bonobot.accounts.admin_base.form_versions import build_page_request
+from bonobot.accounts.admin_base.list_versions import insert_list_version, read_list_version
 from bonobot.accounts.admin_base.responses import add_deleted_message, change_each
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
@@ -234,6 +236,11 @@ class ServerAdmin(TabbedAdmin):
             path(route, self.admin_site.admin_view(view), name=self._build_route_name(name))
             for route, name, view in self.extra_views
         ]
+        confirm_view = self.admin_site.admin_view(self.confirm_view)
+        urls += [
+            path(f"confirm/{name}/", confirm_view, {"name": name}, self._build_route_name(route))
+            for name, route in bulk_actions.CONFIRMATION_ROUTES.items()
+        ]
         return [*urls, *super().get_urls()]
 
     def add_view(
@@ -369,7 +376,9 @@ class ServerAdmin(TabbedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Confirm the pending definitions of the chosen servers, then approve them."""
-        return bulk_actions.approve_pending_definitions(self, request, list(queryset))
+        if "confirmed" not in request.POST:
+            return bulk_actions.redirect_to_confirmation(request, "approve_chosen")
+        return bulk_actions.approve_pending_definitions(request, list(queryset))
 
     @action(description=_("Enable"), permissions=["change"])
     def enable_chosen(
@@ -389,20 +398,46 @@ class ServerAdmin(TabbedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Confirm with the affected rows, then disable the chosen servers."""
-        return bulk_actions.disable_servers(self, request, list(queryset))
+        if "confirmed" not in request.POST:
+            return bulk_actions.redirect_to_confirmation(request, "disable_chosen")
+        return bulk_actions.disable_servers(request, list(queryset))
 
     @action(description=_("Delete…"), permissions=["delete"])
     def remove_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Confirm with the affected rows, then delete the chosen servers."""
-        servers = list(queryset)
         if "confirmed" not in request.POST:
-            return confirm_removal(self, request, [collect_impact(server) for server in servers])
+            return bulk_actions.redirect_to_confirmation(request, "remove_chosen")
+        servers = list(queryset)
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.REMOVE, servers)
         bulk_actions.delete_servers(request, servers)
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
+
+    def confirm_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Show what an action of the list affects, before it is posted to the list."""
+        if name not in self.get_actions(request):
+            needed_action = self.action_needs.get(name, self.needs_to_change)
+            raise self.build_permission_error(request, needed_action)
+        version = read_list_version(request)
+        servers = self._load_servers_to_confirm(request)
+        if not servers:
+            text = _t("The selected servers don't exist. Select servers in the list.")
+            messages.warning(request, text)
+            return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
+        response = bulk_actions.render_confirmation(self, request, name, servers)
+        return insert_list_version(response, version)
+
+    def _load_servers_to_confirm(self, request: HttpRequest) -> list[Server]:
+        if bulk_actions.ALL_PARAMETER not in request.GET:
+            ids = bulk_actions.parse_selected_ids(request)
+            return list(self.get_queryset(request).filter(pk__in=ids).order_by("name"))
+        query = request.GET.copy()
+        del query[bulk_actions.ALL_PARAMETER]
+        list_url = reverse("admin:mcp_servers_server_changelist")
+        list_request = build_page_request(request, f"{list_url}?{query.urlencode()}")
+        return list(super().get_changelist_instance(list_request).get_queryset(list_request))
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

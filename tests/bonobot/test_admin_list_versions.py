@@ -138,7 +138,10 @@ class ListTab:
         """Post an action on rows and load the response."""
         data = {"action": action, LIST_VERSION_FIELD: self.version, **fields}
         selected = {ACTION_CHECKBOX_NAME: [str(row.pk) for row in rows]}
-        self.load(self.browser.client.post(self.path, data | selected))
+        response = self.browser.client.post(self.path, data | selected)
+        if response.status_code == 302 and "/confirm/" in response["Location"]:
+            response = self.browser.client.get(response["Location"])
+        self.load(response)
         return int(self.status)
 
 

@@ -31,13 +31,13 @@ AREA = Area(
         ),
         Feature(
             "Delete a server",
-            admin="server.delete server!remove_chosen",
+            admin="server.delete server!remove_chosen server.confirm_delete",
             rest="delete_server",
             cli="mcp remove, tools remove-mcp",
         ),
         Feature(
             "Enable or disable a server",
-            admin="server.toggle server!enable_chosen server!disable_chosen",
+            admin="server.toggle server!enable_chosen server!disable_chosen server.confirm_disable",
             rest="enable_server disable_server",
             cli="mcp enable, mcp disable, tools toggle-mcp",
         ),
@@ -77,7 +77,7 @@ AREA = Area(
         ),
         Feature(
             "Approve, reject, enable, or disable definitions",
-            admin="server.tools server.approve_all server!approve_chosen",
+            admin="server.tools server.approve_all server!approve_chosen server.confirm_approve",
             rest=(
                 "approve_definitions approve_definition reject_definition "
                 "revoke_definition_approval update_definition"

@@ -311,6 +311,54 @@ def test_deleting_a_few_servers_gives_one_message_that_undoes_all_of_it(
     assert {server.slug for server in Server.objects.all()} == {"one", "two", "three"}
 
 
+@pytest.mark.parametrize("action", ["approve_chosen", "disable_chosen", "remove_chosen"])
+def test_a_confirmation_is_a_page_that_can_be_loaded_again(
+    acme: Organization, browser: admin_client.AdminClient, action: str
+) -> None:
+    servers = [admin_client.create_web_server(acme, name) for name in ("one", "two")]
+    admin_client.create_web_server(acme, "other")
+    list_url = admin_client.build_url("mcp_servers_server_changelist")
+    fields = {"action": action, "_selected_action": [str(server.pk) for server in servers]}
+    answer = browser.client.post(list_url, fields)
+    assert answer.status_code == 302
+    for _ in range(2):
+        page = browser.client.get(answer["Location"])
+        text = admin_client.get_text(page.content.decode())
+        assert page.status_code == 200
+        assert "one" in text
+        assert "two" in text
+        assert "other" not in text
+    # The same selection after one of the servers was deleted, and after all of them were.
+    servers[0].delete()
+    text = admin_client.get_text(browser.client.get(answer["Location"]).content.decode())
+    assert "two" in text
+    assert "one " not in text
+    servers[1].delete()
+    assert browser.client.get(answer["Location"])["Location"] == list_url
+
+
+def test_the_confirmation_for_all_servers_of_a_filtered_list_has_those_of_the_filter(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    for name in ("web1", "web2", "mail"):
+        admin_client.create_web_server(acme, name)
+    list_url = admin_client.build_url("mcp_servers_server_changelist")
+    one = Server.objects.get(name="web1")
+    fields = {"action": "remove_chosen", "_selected_action": str(one.pk), "select_across": "1"}
+    answer = browser.client.post(f"{list_url}?q=web", fields)
+    page = browser.client.get(answer["Location"]).content.decode()
+    assert "Delete 2 servers" in admin_client.get_text(page)
+    assert "mail" not in admin_client.get_text(page.split("bb-panel", 1)[1])
+
+
+def test_a_confirmation_needs_the_permission_of_its_action(acme: Organization) -> None:
+    server = admin_client.create_web_server(acme)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    for name, status in (("confirm_delete", 403), ("confirm_approve", 200)):
+        url = admin_client.build_url(f"mcp_servers_server_{name}")
+        assert reviewer.client.get(f"{url}?servers={server.pk}").status_code == status
+
+
 def test_a_server_is_deleted_after_confirmation(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
