@@ -234,13 +234,17 @@ class AccessRequestAdmin(PersonRequestAdmin):
         approve, deny = _("Approve these requests"), _("Deny these requests")
         if len(access_requests) == 1:
             approve, deny = _("Approve this request"), _("Deny this request")
+        for row in access_requests:
+            row.effect = describe_effect(principal, row)  # type: ignore[attr-defined]
         return render_confirmation(
             request,
             "access_requests",
             title=approve if answer == "approve" else deny,
-            rows=[(row, describe_effect(principal, row)) for row in access_requests],
+            rows=access_requests,
             answer=answer,
-            selected=ACTION_CHECKBOX_NAME,
+            action=f"{answer}_requests",
+            list_url=reverse("admin:agents_accessrequest_changelist"),
+            is_message_required=answer == "deny",
             opts=self.opts,
         )
 

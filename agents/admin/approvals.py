@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -88,12 +88,18 @@ URGENT = timedelta(minutes=15)
 
 
 def render_confirmation(
-    request: HttpRequest, folder: str, *, title: Any, **context: Any
+    request: HttpRequest, folder: str, *, title: Any, rows: Sequence[Any], **context: Any
 ) -> HttpResponseBase:
-    """Ask before several answers: in a dialog of the list, or without a script on a page."""
+    """Ask before several answers: in a dialog of the list, or without a script on a page.
+
+    `rows` are the calls or requests, `answer` is approve or deny, and `action` that of the list.
+    """
+    template = f"{folder}/confirm_form.html"
+    context |= {"title": title, "rows": rows, "selected": ACTION_CHECKBOX_NAME}
     if FRAGMENT_HEADER in request.headers:
-        return render_fragment(request, f"{folder}/confirm_form.html", title=title, **context)
-    return render_screen(request, f"{folder}/confirm.html", title=title, **context)
+        return render_fragment(request, template, **context)
+    context["form_template"] = f"admin/{template}"
+    return render_screen(request, "parts/confirm_answers_page.html", **context)
 
 
 class PartialNameFilter(FieldTextFilter):
@@ -261,15 +267,17 @@ class ApprovalAdmin(PersonRequestAdmin):
             approve, deny = _("Approve these calls"), _("Deny these calls")
             if len(pending) == 1:
                 approve, deny = _("Approve this call"), _("Deny this call")
+            inbox_url = reverse("admin:agents_approval_changelist")
+            query = _build_list_query(request)
             return render_confirmation(
                 request,
                 "approvals",
                 title=deny if answer == "deny" else approve,
-                approvals=pending,
+                rows=pending,
                 has_more=has_more,
                 answer=answer,
-                query=_build_list_query(request),
-                selected=ACTION_CHECKBOX_NAME,
+                action=f"{answer}_chosen",
+                list_url=f"{inbox_url}?{query}" if query else inbox_url,
                 opts=self.opts,
             )
         message = request.POST.get("message", "").strip()

@@ -251,7 +251,9 @@ async def stream_changes(principal: Principal, topics: frozenset[str]) -> AsyncI
 
 def _select_counts(principal: Principal, version: str) -> str:
     """Return the principal's counts from the version of the topic, which has those of all."""
-    return json.dumps(asdict(OrganizationPendingCounts(**json.loads(version)).select_for(principal)))
+    return json.dumps(
+        asdict(OrganizationPendingCounts(**json.loads(version)).select_for(principal))
+    )
 
 
 def _open_watch(organization_id: UUID, page: LivePage) -> OrganizationWatch:

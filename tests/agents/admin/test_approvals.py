@@ -648,3 +648,26 @@ def test_a_refusal_in_the_chat_names_the_tool_as_its_call(
     )
     words = admin_client.get_text(reviewer.get("agents_session_change", session.pk))
     assert "The definition of `add` changed, not that of `mcp_web_add_all`." in words
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+def test_calls_and_access_requests_are_confirmed_with_the_same_form(
+    acme: Organization, helper: Agent, answer: str
+) -> None:
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    for name, action, row in (
+        (LIST, f"{answer}_chosen", factories.create_approval(helper)),
+        (
+            "agents_accessrequest_changelist",
+            f"{answer}_requests",
+            factories.create_access_request(acme),
+        ),
+    ):
+        url = admin_client.build_url(name)
+        fields = {"action": action, "_selected_action": str(row.pk)}
+        response = reviewer.client.post(url, fields)
+        assert "admin/parts/confirm_answers_page.html" in [used.name for used in response.templates]
+        form = response.content.decode().split('id="confirm-title"', 1)[1]
+        assert f'name="action" value="{action}"' in form
+        assert f'name="_selected_action" value="{row.pk}"' in form
+        assert form.count('name="message"') == 1
