@@ -485,23 +485,12 @@ async def _request_turn(
     endpoint: llm_interface.ModelEndpointConfig,
 ) -> llm_interface.ModelReply:
     """Request one turn from the model, reserving its cost before and settling it after."""
-    shown_tools = snapshot.list_shown_tools(history.found_tools)
-    output_schema = context.get_output_schema(history)
-    instructions = build_instructions(
-        context.instructions,
-        snapshot,
-        (),
-        shown_tools=shown_tools,
-        native_tools=endpoint.native_tools,
-        output_schema=output_schema,
-    )
-    tool_specs = build_tool_specs(shown_tools)
-    messages = await _load_attachments(context, history, endpoint)
+    request = await _build_request(context, history, snapshot, endpoint)
     call_id = uuid4()
     reservation_request = ReservationRequest(
         context.replay_id,
         endpoint=endpoint,
-        estimate=estimate_tokens(messages, instructions, tool_specs),
+        estimate=estimate_tokens(request.messages, request.instructions, request.tools),
         build_opening=partial(
             build_opening,
             call_id,
@@ -514,13 +503,7 @@ async def _request_turn(
         last_turn=history.last_turn,
     )
     reservation = await reserve_model_request(reservation_request, snapshot)
-    request = llm_interface.LanguageModelRequest(
-        messages,
-        instructions=instructions,
-        tools=tool_specs,
-        max_tokens=reservation.max_tokens,
-        output_schema=output_schema,
-    )
+    request = replace(request, max_tokens=reservation.max_tokens)
     send_request = partial(llm_interface.build_model(endpoint).request, request)
     reply, cost = await _fetch_reply(send_request, call_id, endpoint, reservation)
     check_reply_not_empty(endpoint, reply)
@@ -531,6 +514,30 @@ async def _request_turn(
         turn=history.turn + 1,
     )
     return reply
+
+
+async def _build_request(
+    context: ReplayContext,
+    history: SessionHistory,
+    snapshot: CallSnapshot,
+    endpoint: llm_interface.ModelEndpointConfig,
+) -> llm_interface.LanguageModelRequest:
+    shown_tools = snapshot.list_shown_tools(history.found_tools)
+    output_schema = context.get_output_schema(history)
+    instructions = build_instructions(
+        context.instructions,
+        snapshot,
+        (),
+        shown_tools=shown_tools,
+        native_tools=endpoint.native_tools,
+        output_schema=output_schema,
+    )
+    return llm_interface.LanguageModelRequest(
+        await _load_attachments(context, history, endpoint),
+        instructions,
+        build_tool_specs(shown_tools),
+        output_schema=output_schema,
+    )
 
 
 async def _load_attachments(

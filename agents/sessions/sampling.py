@@ -186,25 +186,16 @@ async def answer_request(
         server_name=server.name,
         session_id=session.pk,
     )
-    max_answer_tokens = min(
-        sampling_request.max_tokens, endpoint.max_tokens or sampling_request.max_tokens
-    )
     reservation_request = ReservationRequest(
         lease.session_id,
         endpoint,
         estimate,
         opening,
         root=root,
-        max_answer_tokens=max_answer_tokens,
-        extra_limits=(
-            BudgetLimit(
-                "sampling",
-                scope_id=str(server.pk),
-                unit="tokens",
-                period="day",
-                limit=get_sampling_tokens(server),
-            ),
+        max_answer_tokens=min(
+            sampling_request.max_tokens, endpoint.max_tokens or sampling_request.max_tokens
         ),
+        extra_limits=(_build_daily_limit(server),),
     )
     reservation = await reserve_model_request(reservation_request, snapshot)
     request = llm_interface.LanguageModelRequest(
@@ -274,6 +265,16 @@ def build_prompt(request: SamplingRequest, server: str) -> tuple[str, str]:
     clean = clean_text("\n\n".join(lines))
     frame = build_frame(server, "sampling", flagged=clean.flagged, sanitized=clean.sanitized)
     return INSTRUCTIONS.format(server=make_visible(server, 60)), apply_frame(clean.text, frame)
+
+
+def _build_daily_limit(server: Server) -> BudgetLimit:
+    return BudgetLimit(
+        "sampling",
+        scope_id=str(server.pk),
+        unit="tokens",
+        period="day",
+        limit=get_sampling_tokens(server),
+    )
 
 
 def _get_allowed_server(session: Session, server_id: UUID) -> Server:
