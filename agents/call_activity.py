@@ -26,8 +26,8 @@ from bonobot.accounts.admin_base.svg_charts import (
     Sparkline,
     build_sparkline,
 )
-from bonobot.accounts.templatetags.display import dollars, milliseconds, percent, thousands
-from bonobot.core.i18n.localization import format_day, format_percent
+from bonobot.accounts.templatetags.display import dollars, milliseconds, percent
+from bonobot.core.i18n.localization import format_day, format_number, format_percent
 from bonobot.core.i18n.time_zones import get_reader_time_zone
 from bonobot.ledger.admin.usage import build_time_filters, describe_pending
 from bonobot.ledger.extension_points import PendingCalls
@@ -106,10 +106,10 @@ def _build_calls_tile(
     change = 100 * (calls - previous.calls) / previous.calls if previous.calls else None
     return HeadlineTile(
         _t("Calls"),
-        value=thousands(calls),
+        value=format_number(calls),
         url=url,
         change="" if change is None else _sign(change, format_percent(abs(change))),
-        base=_describe_base(thousands(previous.calls) if previous.calls else ""),
+        base=_describe_base(format_number(previous.calls) if previous.calls else ""),
         note=describe_pending(total.pending),
         spark=_build_line([line.calls for line in lines]),
     )
@@ -125,10 +125,10 @@ def _build_failed_tile(
     share = percent(100 * total.errors / total.calls) if total.calls else ""
     return HeadlineTile(
         _t("Failed calls"),
-        value=thousands(total.errors),
+        value=format_number(total.errors),
         url=url,
-        change=_sign(change, thousands(abs(change))) if previous.calls else "",
-        base=_describe_base(thousands(previous.errors) if previous.calls else ""),
+        change=_sign(change, format_number(abs(change))) if previous.calls else "",
+        base=_describe_base(format_number(previous.errors) if previous.calls else ""),
         tone=_judge(change) if previous.calls else "",
         note=_t("%(share)s of calls") % {"share": share} if share else _t("no calls"),
         line_tone="bad" if total.errors else "",
@@ -244,19 +244,19 @@ class ActivityInterval:
     def chart_values(self) -> tuple[ChartValue, ...]:
         """The calls by outcome."""
         return (
-            ChartValue(_("succeeded"), thousands(self.succeeded), "bar"),
-            ChartValue(_("denied"), thousands(self.line.refused), "denied"),
-            ChartValue(_("failed"), thousands(self.line.errors), "failed"),
+            ChartValue(_("succeeded"), format_number(self.succeeded), "bar"),
+            ChartValue(_("denied"), format_number(self.line.refused), "denied"),
+            ChartValue(_("failed"), format_number(self.line.errors), "failed"),
             *self._unknown_values,
-            ChartValue(_("canceled"), thousands(self.line.canceled), "canceled"),
-            ChartValue(_("pending approval"), thousands(self.pending), "pending"),
+            ChartValue(_("canceled"), format_number(self.line.canceled), "canceled"),
+            ChartValue(_("pending approval"), format_number(self.pending), "pending"),
         )
 
     @property
     def _unknown_values(self) -> tuple[ChartValue, ...]:
         if not self.line.unknown:
             return ()
-        return (ChartValue(_("unknown"), thousands(self.line.unknown), "unknown"),)
+        return (ChartValue(_("unknown"), format_number(self.line.unknown), "unknown"),)
 
     @property
     def title(self) -> str:
@@ -396,7 +396,7 @@ class CallActivity:
         bars = svg_charts.build_bars(stacks, axis[0])
         return Chart(
             title=_("Calls over time"),
-            axis=[thousands(label) for label in axis],
+            axis=[format_number(label) for label in axis],
             columns=[
                 ChartColumn(bar, step.title, step.url, step.chart_values)
                 for bar, step in zip(bars, self.steps, strict=True)

@@ -42,7 +42,6 @@ from agents.admin.audit_filters import (
     describe_search_limit,
     limit_search,
     parse_outcomes,
-    parse_uuid,
 )
 from agents.admin.audit_names import build_name_urls
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
@@ -56,6 +55,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.i18n.time_zones import get_reader_time_zone
 from bonobot.core.problems import NotFound
 from bonobot.ledger.api.audit import build_download
+from bonobot.ledger.api.audit_filter import parse_uuid
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.call_histogram import OUTCOMES, ROLLUP_COLUMNS, ActivityBar, load_activity

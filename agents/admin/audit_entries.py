@@ -16,7 +16,6 @@ from agents.admin.approvals import list_argument_changes
 from agents.admin.audit_filters import (
     PENDING,
     parse_details,
-    parse_uuid,
 )
 from agents.calls.require_approval import SESSION_APPROVAL
 from agents.models import Approval, Session, Step
@@ -25,6 +24,7 @@ from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.actor_names import get_actor_name
+from bonobot.ledger.api.audit_filter import parse_uuid
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.renamed_codes import RENAMED_ACTIONS
 from bonobot.ledger.models import AuditRow

@@ -50,6 +50,7 @@ from bonobot.core.i18n.time_zones import (
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.admin.usage import build_time_filters
+from bonobot.ledger.api.audit_filter import parse_uuid
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.models import ApprovalCell, AuditRow
 from bonobot.ledger.types import APPROVAL_REQUIRED_CODE
@@ -596,10 +597,3 @@ def parse_details(text: str) -> dict[str, Any]:
     """Return the details of an entry's text; empty if there are none."""
     details = json.loads(text).get("details") if text else None
     return details if isinstance(details, dict) else {}
-
-
-def parse_uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -59,10 +59,9 @@ from bonobot.accounts.templatetags.display import (
     percent_of,
     plain_dollars,
     render_badge,
-    thousands,
 )
 from bonobot.core.admin.theme import Checkbox, IntegerInput, Select, TextInput, display, register
-from bonobot.core.i18n.localization import format_day, format_percent
+from bonobot.core.i18n.localization import format_day, format_number, format_percent
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.admin.usage import build_time_filters
@@ -212,7 +211,7 @@ def _build_values(day: BudgetedDay, line: BudgetLine, has_limit: bool) -> tuple[
     if has_limit and line.period != Budget.Period.DAY:
         values.append(ChartValue(_t("in the period"), format_amount(day.requested, line.unit)))
     if has_limit:
-        values.append(ChartValue(_t("denied calls"), thousands(day.denied), "failed"))
+        values.append(ChartValue(_t("denied calls"), format_number(day.denied), "failed"))
     return tuple(values)
 
 

@@ -28,8 +28,8 @@ from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.models import AccountEmail
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import amount, counted, state_label, thousands
-from bonobot.core.i18n.localization import localize_text
+from bonobot.accounts.templatetags.display import amount, counted, state_label
+from bonobot.core.i18n.localization import format_number, localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
 from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
@@ -141,7 +141,7 @@ def describe_servers(servers: Iterable[Any], count: int, url: str) -> Iterator[A
         yield AttentionItem(
             "cancel",
             tone="bad",
-            title=_("%(n)s servers are failing or need credentials") % {"n": thousands(count)},
+            title=_("%(n)s servers are failing or need credentials") % {"n": format_number(count)},
             detail=_join_names((server.name for server in listed), count),
             url=url,
             button=_("View servers"),
@@ -174,7 +174,9 @@ def describe_reviews(
     parts = []
     for row in reviews[:MAX_NAMES]:
         counts = ((_("%(n)s new"), row["n"] - row["changed"]), (_("%(n)s changed"), row["changed"]))
-        numbers = ", ".join(text % {"n": thousands(number)} for text, number in counts if number)
+        numbers = ", ".join(
+            text % {"n": format_number(number)} for text, number in counts if number
+        )
         parts.append(f"{make_visible(row['server__name'], MAX_NAME)}: {numbers}")
     url = reverse("admin:mcp_servers_server_definitions", args=[reviews[0]["server_id"]])
     changelist = reverse("admin:mcp_servers_server_changelist")
@@ -235,7 +237,7 @@ def describe_notifications(failed: int) -> Iterator[AttentionItem]:
             title=ngettext(
                 "%(n)s undelivered notification", "%(n)s undelivered notifications", failed
             )
-            % {"n": thousands(failed)},
+            % {"n": format_number(failed)},
             detail=_("Check the receiver's response, fix the notification channel, then retry."),
             url=f"{reverse('admin:notices_notification_changelist')}?state__exact=failed",
             button=_("View notifications"),
@@ -253,7 +255,7 @@ def describe_account_emails(count: int) -> Iterator[AttentionItem]:
                 "%(n)s undelivered emails about accounts",
                 count,
             )
-            % {"n": thousands(count)},
+            % {"n": format_number(count)},
             detail=_("Check the mail server."),
             url=reverse("admin:settings_check"),
             button=_("Check settings"),
@@ -294,7 +296,7 @@ def _join_names(names: Iterable[str], count: int | None = None) -> str:
     shown_names = ", ".join(distinct[:MAX_NAMES])
     more = (count or len(distinct)) - MAX_NAMES
     return (
-        _("%(names)s, and %(n)s more") % {"names": shown_names, "n": thousands(more)}
+        _("%(names)s, and %(n)s more") % {"names": shown_names, "n": format_number(more)}
         if more > 0
         else shown_names
     )

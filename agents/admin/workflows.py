@@ -40,8 +40,9 @@ from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import render_badge, thousands
+from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import Textarea, TextInput, display, register
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
@@ -153,7 +154,7 @@ class WorkflowAdmin(AssignableAdmin):
 
     @display(description=_("runs"), ordering="run_total")
     def run_count(self, workflow: Any) -> str:
-        return thousands(workflow.run_total)
+        return format_number(workflow.run_total)
 
     def build_initial(self, principal: Principal) -> dict[str, Any]:
         """Add an example definition with one of the organization's agents."""

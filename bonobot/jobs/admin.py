@@ -13,9 +13,9 @@ from django_celery_beat.models import PeriodicTask
 
 from bonobot.accounts.admin_base import ServiceFormAdmin
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, thousands
+from bonobot.accounts.templatetags.display import ago
 from bonobot.core.admin.theme import Checkbox, IntegerInput, display, register
-from bonobot.core.i18n.localization import localize_text
+from bonobot.core.i18n.localization import format_number, localize_text
 from bonobot.core.process_cache import compute_once
 from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.jobs.schedules import (
@@ -113,7 +113,7 @@ class ScheduleAdmin(ServiceFormAdmin):
     @display(description=_("runs"), ordering="total_run_count")
     def run_count(self, row: PeriodicTask) -> str:
         """Return how often the scheduler has sent the task."""
-        return thousands(row.total_run_count)
+        return format_number(row.total_run_count)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> PeriodicTask:
         """Save through the service."""

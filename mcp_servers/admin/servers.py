@@ -29,7 +29,7 @@ from bonobot.accounts.admin_base.list_versions import insert_list_version, read_
 from bonobot.accounts.admin_base.responses import add_deleted_message, change_each
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, milliseconds, thousands
+from bonobot.accounts.templatetags.display import ago, milliseconds
 from bonobot.core.admin.theme import (
     DropdownFilter,
     MultipleChoicesDropdownFilter,
@@ -37,6 +37,7 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
 from mcp_servers.admin import bulk_actions, declared_operations, openapi
@@ -80,8 +81,8 @@ def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAtt
 def summarize_discovery(result: DiscoveryResult) -> str:
     tools = len(result.tools)
     parts = [
-        ngettext("%(n)s tool", "%(n)s tools", tools) % {"n": thousands(tools)},
-        _t("responded in %(ms)s ms") % {"ms": thousands(result.latency_ms)},
+        ngettext("%(n)s tool", "%(n)s tools", tools) % {"n": format_number(tools)},
+        _t("responded in %(ms)s ms") % {"ms": format_number(result.latency_ms)},
     ]
     counts = (
         (_t("%(n)s new"), result.new),
@@ -91,7 +92,9 @@ def summarize_discovery(result: DiscoveryResult) -> str:
         (_t("%(n)s pending review"), result.pending_review),
     )
     return (
-        ", ".join([*parts, *(text % {"n": thousands(count)} for text, count in counts if count)])
+        ", ".join(
+            [*parts, *(text % {"n": format_number(count)} for text, count in counts if count)]
+        )
         + "."
     )
 
@@ -324,7 +327,7 @@ class ServerAdmin(TabbedAdmin):
     @display(description=_("tools"), ordering="tool_total")
     def tool_count(self, server: Any) -> str:
         """Return the number of tools; a dash if the server was never discovered."""
-        return thousands(server.tool_total) if server.discovered_at else "–"
+        return format_number(server.tool_total) if server.discovered_at else "–"
 
     @display(description=_("to review"), ordering="waiting_count")
     def pending_review(self, server: Any) -> str:
@@ -390,7 +393,7 @@ class ServerAdmin(TabbedAdmin):
         enable = partial(services.set_server_enabled, self.get_principal(request), enabled=True)
         if count := change_each(request, servers, enable):
             text = ngettext("%(n)s server enabled.", "%(n)s servers enabled.", count)
-            messages.success(request, text % {"n": thousands(count)})
+            messages.success(request, text % {"n": format_number(count)})
         return None
 
     @action(description=_("Disable…"), permissions=["change"])

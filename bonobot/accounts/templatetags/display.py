@@ -42,6 +42,9 @@ from bonobot.core.text.syntax_highlighting import (
 from bonobot.core.text.untrusted_text import make_visible
 
 register = template.Library()
+register.filter("as_json", highlight_json)
+register.filter("thousands", format_number)
+register.simple_tag(time_zones.get_zone_name, name="zone_name")
 
 # The tone and icon of states; everything else is neutral. The word is next to the icon: see
 # `badge`.
@@ -199,12 +202,6 @@ def as_markdown(text: Any) -> SafeString | None:
     ):
         html = html.replace(tag, replacement)
     return mark_safe(html)  # noqa: S308 -- sanitized by render_markdown
-
-
-@register.filter
-def as_json(value: Any) -> SafeString:
-    """Return a JSON value as highlighted HTML."""
-    return highlight_json(value)
 
 
 @register.filter
@@ -412,12 +409,6 @@ def clock(value: datetime, precision: str = "") -> str:
     return time_zones.format_datetime(value, seconds=precision == "seconds")
 
 
-@register.simple_tag
-def zone_name() -> str:
-    """Return the name of the user's time zone."""
-    return time_zones.get_zone_name()
-
-
 def _render_time(value: datetime, title: str, text: str) -> SafeString:
     title_attribute = format_html(' title="{}"', title) if title else ""
     return format_html('<time datetime="{}"{}>{}</time>', value.isoformat(), title_attribute, text)
@@ -446,12 +437,6 @@ def step_length(step: timedelta) -> str:
 
 
 # -- Numbers ---------------------------------------------------------------------------------------
-
-
-@register.filter
-def thousands(count: int) -> str:
-    """Return a number with thousands separators."""
-    return format_number(count)
 
 
 @register.filter

@@ -19,8 +19,8 @@ from bonobot.accounts.admin_base.responses import add_problem_to_form, render_sc
 from bonobot.accounts.admin_base.svg_charts import Chart, ChartColumn, ChartValue
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.templatetags.display import dollars, thousands, tokens
-from bonobot.core.i18n.localization import format_day
+from bonobot.accounts.templatetags.display import dollars, tokens
+from bonobot.core.i18n.localization import format_day, format_number
 from bonobot.core.i18n.time_zones import format_datetime_input
 from bonobot.core.problems import Problem
 from bonobot.ledger.api.usage import build_csv_response
@@ -163,20 +163,20 @@ def _build_tiles(report: UsageReport) -> list[dict[str, Any]]:
     """Return the totals, each with the URL of its rows; blank if they are of all organizations."""
     total = report.total
     tiles: tuple[tuple[Any, str, str, dict[str, str]], ...] = (
-        (_("Calls"), thousands(total.calls), "", {"kind": "call"}),
+        (_("Calls"), format_number(total.calls), "", {"kind": "call"}),
         (
             _("Failed calls"),
-            thousands(total.errors),
+            format_number(total.errors),
             "bad" if total.errors else "",
             {"kind": "call", "outcome__in": "error"},
         ),
         (
             _("Denied"),
-            thousands(total.refused),
+            format_number(total.refused),
             "trust" if total.refused else "",
             {"kind": "call", "outcome__in": "refused"},
         ),
-        (_("Model turns"), thousands(total.turns), "", {"kind": "model"}),
+        (_("Model turns"), format_number(total.turns), "", {"kind": "model"}),
         (_("Tokens"), tokens(total.tokens), "", {"kind": "model"}),
         (_("Cost"), dollars(total.cost_microusd), "", {"kind": "model"}),
     )
@@ -198,7 +198,7 @@ def describe_pending(pending: int) -> str:
     if not pending:
         return ""
     text = ngettext("%(n)s pending approval", "%(n)s pending approvals", pending)
-    return text % {"n": thousands(pending)}
+    return text % {"n": format_number(pending)}
 
 
 def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
@@ -243,7 +243,7 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
     bars = svg_charts.build_bars(stacks, axis[0])
     return Chart(
         title=title,
-        axis=[dollars(label) if has_costs else thousands(label) for label in axis],
+        axis=[dollars(label) if has_costs else format_number(label) for label in axis],
         columns=[
             ChartColumn(
                 bar,
@@ -267,8 +267,8 @@ def _choose_legend(total: UsageLine) -> tuple[tuple[str, Any], ...]:
 def _build_values(line: UsageLine, *, has_costs: bool) -> tuple[ChartValue, ...]:
     return (
         ChartValue(_("Cost"), dollars(line.cost_microusd), "bar" if has_costs else "none"),
-        ChartValue(_("Calls"), thousands(line.calls), "none"),
-        ChartValue(_("Model turns"), thousands(line.turns), "none" if has_costs else "bar"),
+        ChartValue(_("Calls"), format_number(line.calls), "none"),
+        ChartValue(_("Model turns"), format_number(line.turns), "none" if has_costs else "bar"),
         ChartValue(_("Tokens"), tokens(line.tokens), "none"),
     )
 
@@ -278,11 +278,11 @@ def _build_call_values(line: UsageLine) -> tuple[ChartValue, ...]:
     titles = (*CALLS_LEGEND, *OTHER_LEGENDS)
     return (
         *(
-            ChartValue(title, thousands(number), tone)
+            ChartValue(title, format_number(number), tone)
             for (tone, title), number in zip(titles, numbers, strict=True)
             if number or (tone, title) in CALLS_LEGEND
         ),
-        ChartValue(_("Model turns"), thousands(line.turns), "none"),
+        ChartValue(_("Model turns"), format_number(line.turns), "none"),
         ChartValue(_("Tokens"), tokens(line.tokens), "none"),
     )
 

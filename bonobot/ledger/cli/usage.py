@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
+from bonobot.accounts.templatetags.display import dollars, milliseconds
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb, parse_time
 from bonobot.core.cli.text_table import build_table
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.usage import build_rollups
@@ -73,11 +74,14 @@ def _build_row(entry: UsageReportEntry) -> Sequence[str]:
     name = f"{entry.server}: {entry.name}" if entry.server else entry.name or "–"
     return (
         name,
-        *(thousands(number) for number in (line.calls, line.errors, line.unknown, line.refused)),
+        *(
+            format_number(number)
+            for number in (line.calls, line.errors, line.unknown, line.refused)
+        ),
         milliseconds(line.p50),
         milliseconds(line.p95),
-        thousands(line.turns),
-        thousands(line.tokens),
+        format_number(line.turns),
+        format_number(line.tokens),
         dollars(line.cost_microusd),
     )
 

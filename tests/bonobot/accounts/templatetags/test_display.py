@@ -19,10 +19,10 @@ from bonobot.accounts.templatetags.display import (
     percent,
     plain_dollars,
     render_badge,
-    thousands,
     tokens,
     typed_amount,
 )
+from bonobot.core.i18n.localization import format_number
 
 
 def test_what_wasnt_counted_is_a_dash_and_a_cost_of_zero_is_a_number() -> None:
@@ -115,7 +115,7 @@ def test_the_time_left_is_rounded(left: timedelta, text: str) -> None:
 def test_numbers_have_the_separators_of_the_language() -> None:
     def format_all() -> list[str]:
         return [
-            *(thousands(5372), counted(999), amount(5372, "calls")),
+            *(format_number(5372), counted(999), amount(5372, "calls")),
             *(dollars(0), dollars(1_234_500_000), dollars(1_500), amount(500_000, "microusd")),
             *(milliseconds(4_321), milliseconds(90_000), milliseconds(12)),
             *(percent(99.5), percent(12.34)),
