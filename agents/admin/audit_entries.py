@@ -361,6 +361,12 @@ class TurnGroup:
         return f"{self.turn_id}-{self.number}" if self.number else str(self.turn_id)
 
     @property
+    def newest_at(self) -> datetime:
+        """The time of the newest entry, whose place in the list the group has."""
+        opened_at: datetime = self.entries[-1].row.opened_at
+        return opened_at
+
+    @property
     def calls(self) -> list[ShownEntry]:
         return [entry for entry in self.entries if entry.row.event_type == "call"]
 

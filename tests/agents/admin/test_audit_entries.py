@@ -173,6 +173,23 @@ def test_the_list_folds_the_calls_of_a_turn_and_counts_each(
 
 
 @pytest.mark.django_db
+def test_the_row_of_a_turn_has_the_time_by_which_it_is_sorted(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    start = timezone.now() - timedelta(minutes=1)
+    turn = create_call(acme, event_type="model", tool_name="", opened_at=start)
+    for seconds in (1, 5):
+        create_call(acme, parent_id=turn.pk, opened_at=start + timedelta(seconds=seconds))
+    create_call(acme, opened_at=start + timedelta(seconds=3))
+    page = auditor.get("ledger_auditrow_changelist")
+    rows = page[page.index("<tbody") :].split("<tr ")[1:]
+    times = [re.findall(r"\d\d:\d\d:\d\d", admin_client.get_text("<tr " + row))[0] for row in rows]
+    shown = [time for row, time in zip(rows, times, strict=True) if "data-folded" not in row]
+    assert shown == sorted(shown, reverse=True)
+    assert shown[0] == f"{start + timedelta(seconds=5):%H:%M:%S}"
+
+
+@pytest.mark.django_db
 def test_folded_turns_need_no_more_queries(
     acme: Organization,
     auditor: admin_client.AdminClient,
