@@ -296,12 +296,6 @@ def build_model(endpoint: ModelEndpointConfig) -> LanguageModel:
     return model if endpoint.native_tools else PromptedToolModel(model)
 
 
-async def close_models() -> None:
-    """Close the connections of this event loop's models; called when the runtime closes."""
-
-    await close_adapter()
-
-
 class ProviderModel:
     """A model at a provider; implements `agents.llm.interface.LanguageModel`."""
 
@@ -329,10 +323,10 @@ class ProviderModel:
             ) from error
 
 
-async def close_adapter() -> None:
-    """Close the connections opened on this event loop."""
+async def close_models() -> None:
+    """Close the connections of this event loop's models; called when the runtime closes."""
     if ADAPTER_MODULE in _loaded_modules:
-        await _loaded_modules[ADAPTER_MODULE].close()
+        await _loaded_modules[ADAPTER_MODULE].close_pools()
 
 
 async def _get_adapter() -> ModuleType:

@@ -186,9 +186,6 @@ async def _close_idle_connections(pool: ModelConnectionPool) -> None:
         await pool.connections.pop(key).connection.close()
 
 
-close = close_pools
-
-
 async def ask(endpoint: ModelEndpointConfig, request: LanguageModelRequest) -> ModelReply:
     """Send one request to an endpoint's model. Raises `ModelError`.
 
