@@ -58,7 +58,7 @@ from bonobot.core.admin.theme import (
 )
 from bonobot.core.i18n.localization import format_number, localize_names
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, Forbidden
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,
     diff_json,
@@ -516,6 +516,8 @@ def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
         arguments = parse_arguments(posted.get("arguments", ""), remedy=EDIT_REMEDY)
         approval = approve_with_changes(visit.principal, visit.object, arguments, message)
     else:
+        if chosen_answer != "deny":
+            _refuse_lost_changes(visit.object, posted.get("arguments"))
         approval = resolve_approval(visit.principal, visit.object, chosen_answer, message)
     text = str(ANSWER_MESSAGES[chosen_answer])
     if FRAGMENT_HEADER in visit.request.headers:
@@ -525,6 +527,18 @@ def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
         )
     messages.success(visit.request, text)
     return None
+
+
+def _refuse_lost_changes(approval: Approval, entered_text: str | None) -> None:
+    """Raise `InvalidInput` if the call would be approved without the changes in its form."""
+    if entered_text is None:
+        return
+    if entered_text.replace("\r\n", "\n").strip() != format_arguments(approval).strip():
+        raise InvalidInput(
+            "You changed the arguments, but approved the call without the changes.",
+            field="arguments",
+            remedy="Approve the changed call, or discard the changes.",
+        )
 
 
 def find_definition(approval: Approval) -> ApprovalDefinition | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from agents.approvals.services import resolve_approval
 from agents.models import Approval, Session
@@ -155,6 +155,36 @@ def test_changed_arguments_stay_in_the_form_when_they_are_invalid(
     expect(rita.locator("[data-inbox-details]")).to_contain_text("Approved with changes by rita")
     eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == "two\n"
+
+
+def test_only_the_changed_call_can_be_approved_while_its_arguments_are_changed(
+    waiting_session: Session, rita: Page
+) -> None:
+    open_approval(rita)
+    bar = rita.locator("[data-inbox-details] .bb-actions")
+    check_that_changes_are_kept(rita, bar.locator("button[value=approve]"))
+    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    answers = rita.locator(".bb-answers").first
+    check_that_changes_are_kept(rita, answers.locator("button[value=approve]"))
+    assert Approval.objects.get(session=waiting_session).state == Approval.State.WAITING
+
+
+def check_that_changes_are_kept(page: Page, approve: Locator) -> None:
+    """Try to approve the call as it was, with its arguments changed, and discard the changes."""
+    page.locator("body").press("e")
+    arguments = page.locator("[data-answers] textarea[name=arguments]")
+    arguments.fill('{"what": "two"}')
+    expect(approve).to_have_attribute("aria-disabled", "true")
+    arguments.press("Escape")  # closes the form, with the changes
+    expect(arguments).to_be_hidden()
+    page.locator("body").press("a")
+    expect(arguments).to_be_focused()
+    expect(arguments).to_have_value('{"what": "two"}')
+    approve.click(force=True)
+    expect(arguments).to_have_value('{"what": "two"}')
+    page.get_by_role("button", name="Discard changes").click()
+    expect(arguments).to_be_hidden()
+    expect(approve).not_to_have_attribute("aria-disabled", "true")
 
 
 def test_a_message_is_directly_above_the_buttons_and_a_key_lists_the_shortcuts(

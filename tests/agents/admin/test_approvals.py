@@ -10,6 +10,7 @@ import pytest
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
+from agents.admin.approvals import format_arguments
 from agents.approvals.services import resolve_approval
 from agents.models import (
     Agent,
@@ -601,6 +602,18 @@ def test_a_script_gets_the_confirmation_of_many_answers_for_a_dialog(
     assert f'action="{url}?q=add"' in fragment
     assert "<html" not in fragment
     assert Approval.objects.pending().exists()
+
+
+@pytest.mark.parametrize("answer", ["approve", "approve_session"])
+def test_a_call_isnt_approved_without_the_changes_in_its_form(
+    approval: Approval, reviewer: admin_client.AdminClient, answer: str
+) -> None:
+    page = reviewer.post(ANSWER, approval.pk, answer=answer, arguments='{"a": 2}')
+    assert Approval.objects.pending().filter(pk=approval.pk).exists()
+    assert "approved the call without the changes" in page
+    shown = format_arguments(approval).replace("\n", "\r\n")
+    reviewer.post(ANSWER, approval.pk, answer=answer, arguments=shown)
+    assert not Approval.objects.pending().exists()
 
 
 def test_who_answered_is_followed_by_a_comma(
