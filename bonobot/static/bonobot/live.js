@@ -178,8 +178,14 @@
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of parts) {
       const replacement = fresh.getElementById(part.id);
-      if (replacement) part.replaceWith(replacement);
+      if (replacement && replacement.innerHTML !== part.innerHTML) replacePart(part, replacement);
     }
+  }
+
+  function replacePart(part, replacement) {
+    const focused = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    part.replaceWith(replacement);
+    if (focused) replacement.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
   document.addEventListener("bonobot:change", refreshList);

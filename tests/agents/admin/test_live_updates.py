@@ -1,6 +1,7 @@
 """Live updates of open admin pages: topics, versions, and the stream."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
@@ -46,7 +47,9 @@ def test_a_version_changes_only_when_its_rows_change(acme: Organization, helper:
     assert live_updates.read_versions(acme.pk, names) == before
     approval = factories.create_approval(helper)
     asked = live_updates.read_versions(acme.pk, names)
-    assert {name for name in names if asked[name] != before[name]} == {"approvals", "counts"}
+    assert {name for name in names if asked[name] != before[name]} == {
+        *("approvals", "counts", "dashboard"),
+    }
     resolve_approval(factories.build_administrator(acme), approval, "deny")
     answered = live_updates.read_versions(acme.pk, names)
     assert answered["approvals"] == before["approvals"]
@@ -95,6 +98,28 @@ def test_rules_definitions_and_servers_change_the_tools_of_an_agent(
 
 
 @pytest.mark.django_db
+def test_each_part_of_the_dashboard_is_loaded_again_when_an_entry_is_added(
+    acme: Organization,
+) -> None:
+    before = live_updates.read_versions(acme.pk, ["dashboard"])
+    admin_client.create_web_server(acme)
+    record_finished_change(
+        organization_id=acme.pk,
+        actor=factories.build_administrator(acme).actor,
+        action="server_created",
+        resource_type="mcp_server",
+        resource_id="web",
+        resource_name="web",
+    )
+    assert live_updates.read_versions(acme.pk, ["dashboard"]) != before
+    page = admin_client.sign_in(acme, Role.OWNER).get("index")
+    parts = re.findall(r'<div [^>]*id="([^"]+)"[^>]* data-topic="dashboard"\s+data-refreshes', page)
+    assert parts == [
+        *("dashboard-summary", "dashboard-calls", "dashboard-activity", "dashboard-sessions"),
+    ]
+
+
+@pytest.mark.django_db
 def test_the_answer_to_an_access_request_changes_its_list(
     acme: Organization, helper: Agent
 ) -> None:
@@ -106,7 +131,7 @@ def test_the_answer_to_an_access_request_changes_its_list(
     answer_access_request(factories.build_administrator(acme), access_request, "deny", "Not now.")
     answered = live_updates.read_versions(acme.pk, names)
     assert {name for name in names if asked[name] != answered[name]} == {
-        *("access_requests", "audit", "counts"),
+        *("access_requests", "audit", "counts", "dashboard"),
     }
 
 
