@@ -539,3 +539,18 @@ def test_an_uptime_bar_says_in_words_how_often_the_server_failed() -> None:
     html = uptime_bar.render_uptime_bar(segments)
     assert "Server availability: failures in 2 of 3 checked periods" in html
     assert "not checked" in html
+
+
+@pytest.mark.parametrize("action", ["approve_chosen", "disable_chosen", "remove_chosen"])
+def test_the_button_of_a_confirmation_is_in_the_bar_pinned_to_the_bottom_of_its_form(
+    acme: Organization, action: str
+) -> None:
+    servers = [admin_client.create_web_server(acme, f"web-{n}") for n in range(4)]
+    page = run_action(admin_client.sign_in(acme, Role.OWNER), action, *servers)
+    form = page[page.index(f'value="{action}"') : page.index("bb-save-bar")]
+    # The bar sticks while its form is in sight, so that the form includes the panels.
+    assert all(server.name in form for server in servers)
+    assert "</form>" not in form
+    bar = page[page.index("bb-save-bar") :].partition("</form>")[0]
+    assert "<button" in bar
+    assert "4 servers" in bar
