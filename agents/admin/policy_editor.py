@@ -181,6 +181,18 @@ class EditedRule:
     def key(self) -> tuple[str, str, str]:
         return self.effect, self.tool, self.when
 
+    @property
+    def title(self) -> str:
+        """What it is about, without the server."""
+        if self.is_default:
+            return _t("All other tools")
+        return _t("All tools") if self.pattern == "*" else self.pattern
+
+    @property
+    def full_title(self) -> str:
+        """What it is about, with the server."""
+        return f"{self.title} {self.server_name}".rstrip()
+
 
 @dataclass(frozen=True)
 class RuleGroup:
@@ -369,7 +381,7 @@ def _describe_changes(
         }
         yield _t("mode: %(before)s to %(after)s") % modes
     for row in rows:
-        values = {"tool": row.tool, "effect": EFFECT_WORDS[row.effect], "was": row.was}
+        values = {"tool": row.full_title, "effect": EFFECT_WORDS[row.effect], "was": row.was}
         if row.state == "new":
             yield _t("%(tool)s: new %(effect)s") % values
         elif row.state == "changed":

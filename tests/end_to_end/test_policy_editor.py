@@ -135,7 +135,7 @@ def test_rules_are_edited_in_a_dialog_with_their_effect(
         dialog.locator("textarea").fill("")
         dialog.get_by_role("button", name="Apply").click()
         expect(effect).to_contain_text("2 tools change their decision", timeout=PATIENCE_MS)
-        expect(bar).to_contain_text("mcp_web_drop_*: was ask")
+        expect(bar).to_contain_text("drop_* web: was ask")
 
         page.get_by_label("Edit the rule mcp_web_add").click()
         dialog.get_by_role("button", name="Remove rule").click()

@@ -95,9 +95,9 @@ def test_changes_say_what_they_decide(helper, server):
     ]
     assert editor.changes == (
         "mode: All to Denylist",
-        "mcp_web_add: was always",
-        "mcp_web_drop_*: new deny",
-        "mcp_web_drop_one: ask removed",
+        "add web: was always",
+        "drop_* web: new deny",
+        "drop_one web: ask removed",
     )
     assert [(tool.name, tool.before, tool.after, tool.calls) for tool in editor.changed_tools] == [
         ("drop_two", "allow", "deny", 2),
@@ -133,7 +133,7 @@ def test_the_preview_shows_rules_and_effect_and_saves_nothing(acme, helper):
         assert 'data-part="policy-changes" data-count="1"' in page
         text = admin_client.get_text(page)
         assert "2 tools change their decision" in text
-        assert "mcp_web_drop_*: new deny" in text
+        assert "drop_* web: new deny" in text
     assert load_policy_spec(helper) == load_policy_spec(acme) == PolicySpec("all")
 
 
@@ -204,6 +204,11 @@ def test_the_organizations_rules_show_what_each_agents_policy_decides(acme, help
     defaults = admin_client.get_text(owner.get("organization_policy_defaults"))
     assert "tools of servers" in defaults
     assert "built-in tools" not in defaults
+    preview_url = admin_client.build_url("organization_policy_preview") + "?section=rules"
+    page = owner.send(preview_url, {"mode": "all", "deny": "mcp_web_drop_one"})
+    assert "drop_one per agent to block Deny" in admin_client.get_text(page)
+    page = owner.post("agents_agent_policy_preview", helper.pk, mode="all", deny="mcp_web_drop_one")
+    assert "drop_one allow to block Deny" in admin_client.get_text(page)
 
 
 def test_a_rule_can_be_about_each_server_its_tools_and_built_in_tools(acme, helper):
