@@ -47,6 +47,8 @@ SLUGS = tuple(slug for slug, _title, _description in STEPS)
 MAX_TOOLS = 50
 SAMPLE_TEXT = "hello"
 SIMPLE_TYPES = (str, int, float)
+# Questions as people ask them, for tools that answer them.
+QUESTIONS = ("What time is it in Asia/Tokyo?",)
 
 
 @dataclass(frozen=True)
@@ -180,19 +182,24 @@ def _build_spec(tool: Definition) -> ToolSpec:
 def _build_example(tool: ToolSpec, tools: Sequence[ToolSpec]) -> str:
     """Return a sentence with each required argument; blank if one isn't a simple value.
 
-    It is made of the words of the tool's name, unless the offline model, which reads words
-    literally, would not call exactly this tool.
+    It is a question or made of the words of the tool's name, unless the offline model, which reads
+    words literally, would not call exactly this tool.
     """
+    for question in QUESTIONS:
+        if _calls_only(tool, question, tools):
+            return question
     arguments = build_sample_arguments(tool)
     if not all(type(value) in SIMPLE_TYPES for value in arguments.values()):
         return ""
     values = [f"{_split_name(name)} {_quote(value)}" for name, value in arguments.items()]
     details = f" with {_join_words(values)}" if values else ""
     sentence = f"{capfirst(_split_name(tool.name))}{details}"
+    return sentence if _calls_only(tool, sentence, tools) else f"Use {tool.name}{details}"
+
+
+def _calls_only(tool: ToolSpec, sentence: str, tools: Sequence[ToolSpec]) -> bool:
     choices = choose_tools(sentence, tools)
-    if len(choices) == 1 and choices[0].tool == tool and not choices[0].missing:
-        return sentence
-    return f"Use {tool.name}{details}"
+    return len(choices) == 1 and choices[0].tool == tool and not choices[0].missing
 
 
 def _split_name(name: str) -> str:

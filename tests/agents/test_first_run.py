@@ -140,7 +140,7 @@ def test_the_example_message_is_a_sentence_with_which_the_offline_model_calls_th
     )
     approve_definitions(approver, server)
     message = build_example_message(acme.pk)
-    assert message == "Get current time with timezone Asia/Tokyo"
+    assert message == "What time is it in Asia/Tokyo?"
     specs = [
         ToolSpec(row.name, row.description, row.payload["inputSchema"])
         for row in Definition.objects.filter(kind="tool")
