@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from django.db.models import QuerySet
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
@@ -11,7 +12,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
-from tests.agents.admin.test_audit import create_call
+from tests.agents.admin.test_audit import create_approved_call, create_call
 from tests.browser import DESKTOP, PHONE, open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
@@ -90,6 +91,23 @@ def test_the_live_tail_adds_calls_to_the_turn_that_is_listed(ada: Page, acme: Or
     expect(ada.get_by_role("button", name="2 calls")).to_have_attribute("aria-expanded", "false")
     expect(ada.locator("[data-entry]").filter(has_text="alone").first).to_be_hidden()
     assert ada.locator("[data-turn-head]").count() == 2
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_the_outcome_of_a_folded_turn_is_whole(
+    ada: Page, acme: Organization, language: str
+) -> None:
+    turn = create_turn(acme, "buy")
+    request = create_approved_call(acme)[0]
+    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)
+    rows.filter(pk=request.pk).update(parent_id=turn.pk)
+    ada.set_extra_http_headers({"Accept-Language": language})
+    ada.set_viewport_size({"width": 1440, "height": 900})
+    ada.goto(AUDIT)
+    outcome = ada.locator("[data-turn-head] .bb-outcome-cell")
+    expect(outcome).to_contain_text("1/2")
+    assert outcome.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
 
 
 @pytest.mark.whole
