@@ -35,6 +35,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.ledger.types import Actor
+from mcp_servers.audit import build_server_event
 from mcp_servers.models import Server
 from mcp_servers.services import delete_server, lock_server_rows
 
@@ -359,6 +360,7 @@ def _build_server_audit_fields(
         "resource_id": str(agent.pk),
         "resource_name": agent.name,
         "details": {"server_id": str(server.pk), "server": server.name} | (details or {}),
+        "event": build_server_event(server),
     }
 
 

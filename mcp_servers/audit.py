@@ -5,9 +5,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bonobot.accounts.principals import Principal
-from bonobot.ledger.audit.admin_changes import AdminChange, describe_row, record_change
+from bonobot.ledger.audit.admin_changes import (
+    AdminChange,
+    ChangeEvent,
+    describe_row,
+    record_change,
+)
 from bonobot.ledger.types import Actor
 from mcp_servers.models import Server
+
+
+def build_server_event(server: Server) -> ChangeEvent:
+    """Return the event of a change, with the server by which the audit log is filtered."""
+    return ChangeEvent("change", server_id=server.pk, server_name=server.name)
 
 
 def record_server_change(
@@ -25,6 +35,7 @@ def record_server_change(
         action=action,
         details=details,
         governed=governed,
+        event=build_server_event(server),
     )
 
 

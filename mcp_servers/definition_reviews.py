@@ -21,7 +21,7 @@ from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 from bonobot.notifications.notify import notify
-from mcp_servers.audit import record_server_change
+from mcp_servers.audit import build_server_event, record_server_change
 from mcp_servers.extension_points import review_hooks
 from mcp_servers.health import outages
 from mcp_servers.models import Definition, Server
@@ -133,6 +133,7 @@ def reject_definition(
         actor=principal.actor,
         action="definition_rejected",
         details={"server_id": str(definition.server_id), "digest": digest, "reason": reason},
+        event=build_server_event(definition.server),
     ):
         pending_definitions = Definition.objects.awaiting_review().filter(
             pk=definition.pk, digest=digest
@@ -157,6 +158,7 @@ def reset_review(principal: Principal, definition: Definition) -> None:
         **describe_row("definition", definition),
         actor=principal.actor,
         action="definition_approval_revoked",
+        event=build_server_event(definition.server),
     ):
         Definition.objects.filter(pk=definition.pk).update(
             pinned=None, pinned_digest="", pinned_at=None, pinned_by=""
@@ -170,6 +172,7 @@ def set_definition_enabled(principal: Principal, definition: Definition, *, enab
         actor=principal.actor,
         action="definition_enabled" if enabled else "definition_disabled",
         details={"server_id": str(definition.server_id)},
+        event=build_server_event(definition.server),
     ):
         Definition.objects.filter(pk=definition.pk).update(enabled=enabled)
 

@@ -123,6 +123,12 @@ class ShownEntry:
         return f"{name} ({kind})" if kind else name
 
     @property
+    def server_name(self) -> str:
+        """The server of an entry; earlier versions didn't record it for changes of servers."""
+        row = self.row
+        return row.server_name or (row.resource_name if row.resource_type == "mcp_server" else "")
+
+    @property
     def actor(self) -> str:
         """The agent, or who else acted."""
         return make_visible(self.row.agent_name, 80) or self.requester

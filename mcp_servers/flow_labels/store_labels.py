@@ -20,6 +20,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import describe_row, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell, Head, StoreLabel
+from mcp_servers.audit import build_server_event
 from mcp_servers.flow_labels import FlowLabel, build_flow_key, decode_labels
 from mcp_servers.flow_labels.token_labels import require_no_held_labels
 from mcp_servers.models import Server
@@ -119,6 +120,7 @@ def clear_store_labels(
             action="store_labels_cleared",
             details={"labels": [*store.labels]},
             governed=False,
+            event=build_server_event(server),
         )
         FlowCell.objects.filter(pk__in=_list_keys(server)).update(labels=0)
         now = int(datetime.now(UTC).timestamp() * MICROSECONDS)

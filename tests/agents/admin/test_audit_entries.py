@@ -17,6 +17,8 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
+from mcp_servers.audit import update_server_columns
+from mcp_servers.definition_reviews import set_definition_enabled
 from tests import admin_client, factories
 from tests.agents.admin.test_audit import create_approved_call, create_call, create_entry
 
@@ -219,6 +221,31 @@ def test_the_panel_counts_an_approved_call_of_a_turn_once(
     page = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
     panel = page[page.index("Calls of this turn") :]
     assert panel[: panel.index("</section>")].count("<li") == 1
+
+
+@pytest.mark.django_db
+def test_changes_of_a_server_and_of_its_attachment_name_the_server(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    administrator, agent = factories.build_administrator(acme), factories.create_agent(acme)
+    server = admin_client.create_web_server(acme, "fetch")
+    definition = admin_client.declare_tool(server)
+    factories.attach_server(administrator, agent, server)
+    set_definition_enabled(administrator, definition, enabled=False)
+    update_server_columns(administrator, server, "server_updated", {"name": "fetch 2"})
+    page = auditor.get("ledger_auditrow_changelist", server_id=str(server.pk), kind="change")
+    rows = page[page.index("<tbody") :].split("<tr ")[1:]
+    titles = [row.split('bb-tool-cell" title="')[1].split('"')[0] for row in rows]
+    changes = ["server_updated", "definition_disabled", "server_attached", "server_created"]
+    assert titles == changes
+    for row in rows:
+        assert "fetch" in row.split('<td class="bb-o2">')[1].split("</td>")[0]
+
+
+def test_a_change_of_a_server_that_an_earlier_version_recorded_names_the_server() -> None:
+    columns = {"resource_type": "mcp_server", "resource_name": "fetch"}
+    assert build_entry(event_type="change", **columns).server_name == "fetch"
+    assert build_entry(event_type="change", resource_name="Demo").server_name == ""
 
 
 @pytest.mark.django_db
