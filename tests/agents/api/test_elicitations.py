@@ -104,13 +104,13 @@ def test_the_admin_shows_the_form_and_accepts_the_answer(acme, helper, server):
     assert "Which region?" in admin_client.get_text(
         operator.get("agents_elicitationrequest_changelist")
     )
-    operator.post(
-        "agents_elicitationrequest_answer", request.pk, answer="accept", value_1="0", value_0="eu"
-    )
+    answer_url = "agents_elicitationrequest_answer"
+    too_few = {"value_1": "0", "value_0": "eu"}
+    operator.post(answer_url, request.pk, status=400, answer="accept", **too_few)
     request.refresh_from_db()
     assert request.state == ElicitationRequest.State.WAITING  # a count is at least 1
     entered = {"value_0": "us", "value_1": "3", "value_2": "on"}
-    operator.post("agents_elicitationrequest_answer", request.pk, answer="accept", **entered)
+    operator.post(answer_url, request.pk, answer="accept", **entered)
     request.refresh_from_db()
     assert request.content.open() == {"region": "us", "count": 3, "sure": True}
 

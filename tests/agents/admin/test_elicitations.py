@@ -1,0 +1,90 @@
+"""The form of an elicitation request on its page and in its chat."""
+
+import pytest
+from django.test import Client
+
+from agents.models import Agent, ElicitationRequest, Step
+from agents.sessions.services import start_session
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories
+
+ANSWER = "agents_elicitationrequest_answer"
+TABLE = {
+    "message": "For whom?",
+    "requestedSchema": {
+        "type": "object",
+        "required": ["guests", "name"],
+        "properties": {
+            "guests": {"type": "integer", "title": "Number of guests", "maximum": 12},
+            "name": {"type": "string", "title": "Name of the guest"},
+            "mail": {"type": "string", "title": "E-mail address", "format": "email"},
+        },
+    },
+}
+
+
+@pytest.fixture
+def operator(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
+
+
+@pytest.fixture
+def elicitation(
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
+) -> ElicitationRequest:
+    server = admin_client.create_web_server(acme)
+    session = start_session(admin_client.build_principal(operator, acme), helper, "Book a table")
+    elicitation = factories.create_elicitation(session, server, TABLE)
+    payload = {"code": "question", "text": "The server asks", "question_id": str(elicitation.pk)}
+    Step.objects.create(
+        session=session, seq=2, kind=Step.Kind.NOTICE, state=Step.State.DONE, payload=payload
+    )
+    return elicitation
+
+
+def post_in_chat(
+    operator: admin_client.AdminClient, elicitation: ElicitationRequest, **fields: str
+) -> tuple[int, str]:
+    """Send the form as the script of the chat does; return the status and the fragment."""
+    client: Client = operator.client
+    url = admin_client.build_url(ANSWER, elicitation.pk)
+    response = client.post(url, {"answer": "accept", **fields}, headers={"Bonobot-Fragment": "1"})
+    return response.status_code, response.content.decode()
+
+
+def test_the_page_keeps_what_was_entered_and_has_the_error_at_its_field(
+    operator: admin_client.AdminClient, elicitation: ElicitationRequest
+) -> None:
+    page = operator.post(
+        ANSWER, elicitation.pk, status=400, answer="accept", value_0="99", value_1="Ada"
+    )
+    assert 'value="99"' in page
+    assert 'value="Ada"' in page
+    field = page.partition('data-field="value_0"')[2].partition("data-field")[0]
+    assert "Enter 12 or less." in field
+    assert ElicitationRequest.objects.pending().exists()
+
+
+def test_the_chat_gets_the_form_back_with_its_errors(
+    operator: admin_client.AdminClient, elicitation: ElicitationRequest
+) -> None:
+    status, fragment = post_in_chat(
+        operator, elicitation, value_0="99", value_1="", value_2="nowhere"
+    )
+    assert status == 400
+    assert "<html" not in fragment
+    assert 'value="99"' in fragment
+    assert 'max="12"' in fragment
+    assert "This field is required." in fragment
+    status, fragment = post_in_chat(
+        operator, elicitation, value_0="3", value_1="Ada", value_2="nowhere"
+    )
+    assert "E-mail address isn't a valid email. Enter a valid value." in (
+        admin_client.get_text(fragment)
+    )
+    status, fragment = post_in_chat(operator, elicitation, value_0="3", value_1="Ada")
+    assert status == 200
+    assert "data-done" in fragment
+    elicitation.refresh_from_db()
+    assert elicitation.content.open() == {"guests": 3, "name": "Ada"}
