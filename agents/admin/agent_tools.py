@@ -9,13 +9,17 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Q
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
-from agents.admin.attach_servers import add_tool_counts
+from agents.admin.attach_servers import (
+    add_tool_counts,
+    list_disabled_servers,
+    list_unattached_servers,
+)
 from agents.admin.policies import add_policy_saved_message, search_tools
 from agents.agent_tools.restore_policy import save_tools
 from agents.agent_tools.services import list_settable_tools
@@ -420,6 +424,7 @@ def _render_matrix(
         positions=POSITIONS,
         legend=ALL_MARKS,
         attachable=_list_attachable_servers(agent),
+        disabled=list_disabled_servers(agent),
         running=agent.sessions.unfinished().count(),
         conflict=getattr(visit.request, "form_conflict", None),
         problem=None if isinstance(problem, VersionConflict) else problem,
@@ -452,10 +457,10 @@ def attach_selected_servers(visit: ObjectRequest) -> HttpResponseBase:
     ids = list(dict.fromkeys(visit.request.POST.getlist("server")))
     if not ids:
         raise InvalidInput("Nothing is selected.", field="server", remedy="Select a server.")
-    servers = list(_filter_attachable(agent).filter(pk__in=_parse_ids(ids)))
+    servers = list(list_unattached_servers(agent).enabled().filter(pk__in=_parse_ids(ids)))
     if len(servers) != len(ids):
         raise NotFound(
-            "A selected server doesn't exist, or it is attached already.",
+            "A selected server doesn't exist, is disabled, or is attached already.",
             field="server",
             remedy="Reload the page, and select again.",
         )
@@ -569,19 +574,14 @@ def _list_counts(groups: Iterable[MatrixGroup]) -> list[tuple[str, Any, int]]:
     return [(state, title, counts[state]) for state, title, _tone in STATES]
 
 
-def _filter_attachable(agent: Agent) -> QuerySet[Server]:
-    pool = Server.objects.for_organization(agent.organization_id).in_organization_pool()
-    servers: QuerySet[Server] = pool.exclude(pk__in=agent.agent_servers.values("server"))
-    return servers
-
-
 def _list_attachable_servers(agent: Agent) -> list[Server]:
     """Return servers of the pool with their number of tools as `tool_total` (two queries).
 
     Those without known definitions are last.
     """
     is_unknown = ExpressionWrapper(Q(discovered_at=None), output_field=BooleanField())
-    servers = _filter_attachable(agent).alias(is_unknown=is_unknown).order_by("is_unknown", "name")
+    servers = list_unattached_servers(agent).enabled().alias(is_unknown=is_unknown)
+    servers = servers.order_by("is_unknown", "name")
     return add_tool_counts(list(servers[:MAX_ATTACHABLE]))
 
 

@@ -44,8 +44,10 @@ from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
 from mcp_servers.admin.review_new_servers import show_added_servers
 from mcp_servers.discovery import discover_servers
 from mcp_servers.models import Definition, HealthCheck, Server
+from mcp_servers.models.servers import ServerQuerySet
 
 SERVERS_SHOWN = 50  # per page; find others by search
+MAX_DISABLED_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,7 @@ def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
 def _render_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
     pool = Server.objects.for_organization(agent.organization_id).in_organization_pool()
-    rows = pool.exclude(pk__in=agent.agent_servers.values("server"))
+    rows = list_unattached_servers(agent).enabled()
     query = visit.request.GET.get("q", "").strip()
     for word in query.split()[:8]:
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
@@ -313,8 +315,22 @@ def _render_server_picker(visit: ObjectRequest) -> HttpResponseBase:
         servers=add_tool_counts(page_rows[:SERVERS_SHOWN]),
         more=len(page_rows) > SERVERS_SHOWN,
         q=query,
+        disabled=list_disabled_servers(agent),
         any_in_pool=pool.exists(),
     )
+
+
+def list_unattached_servers(agent: Agent) -> ServerQuerySet:
+    """Return the servers of the pool that the agent doesn't have."""
+    pool = Server.objects.for_organization(agent.organization_id).in_organization_pool()
+    servers: ServerQuerySet = pool.exclude(pk__in=agent.agent_servers.values("server"))
+    return servers
+
+
+def list_disabled_servers(agent: Agent) -> list[Server]:
+    """Return the servers that must be enabled before they can be attached (one query)."""
+    disabled = list_unattached_servers(agent).filter(enabled=False)
+    return list(disabled.order_by("name")[:MAX_DISABLED_SHOWN])
 
 
 def add_tool_counts(servers: list[Server]) -> list[Server]:
@@ -373,14 +389,15 @@ def _load_selections(
 ) -> list[ServerSelection]:
     """Return the selections of these servers; raises `NotFound` for unavailable ones."""
     agent: Agent = visit.object
-    is_available = Q(scope_id=agent.organization_id) | Q(scope_id=agent.pk)
+    is_attached = Q(pk__in=agent.agent_servers.values("server"))
+    is_available = Q(scope_id=agent.organization_id, enabled=True) | Q(scope_id=agent.pk)
     unique_ids = list(dict.fromkeys(ids))
     try:
         server_ids = [UUID(text) for text in unique_ids]
     except ValueError:
         raise _build_not_found(unique_ids) from None
     servers = Server.objects.for_organization(agent.organization_id).filter(
-        is_available, pk__in=server_ids
+        is_available | is_attached, pk__in=server_ids
     )
     if not unique_ids or len(found_servers := list(servers)) != len(unique_ids):
         raise _build_not_found(unique_ids)
@@ -404,7 +421,7 @@ def _build_not_found(ids: list[str]) -> NotFound:
     return NotFound(
         format_message("The server {shown} doesn't exist.", shown=listed_ids),
         field="server",
-        remedy="Choose shared servers of the organization.",
+        remedy="Choose enabled shared servers of the organization.",
     )
 
 

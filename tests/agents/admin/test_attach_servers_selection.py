@@ -236,3 +236,20 @@ def test_a_reviewer_cant_attach_servers(acme: Organization, helper: Agent, serve
     reviewer.get("agents_agent_attach_servers", helper.pk, server=str(server.pk), status=403)
     attach_selected(reviewer, helper, server, mode="all", status=403)
     assert not AgentServer.objects.exists()
+
+
+def test_a_disabled_server_is_named_but_cant_be_attached(
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    fetch = admin_client.create_web_server(acme, "fetch")
+    Server.objects.filter(pk=fetch.pk).update(enabled=False)
+    for name in ("agents_agent_servers", "agents_agent_attach_servers"):
+        page = operator.get(name, helper.pk)
+        text = admin_client.get_text(page)
+        assert "Disabled servers can't be attached. Enable them first: fetch" in text
+        assert f'value="{fetch.pk}"' not in page
+    operator.post("agents_agent_attach_selected", helper.pk, status=404, server=str(fetch.pk))
+    attach_selected(operator, helper, fetch, status=404, mode="all")
+    assert not helper.agent_servers.exists()
+    attach_server(factories.build_administrator(acme), helper, fetch)
+    assert attach_selected(operator, helper, fetch, mode="all")
