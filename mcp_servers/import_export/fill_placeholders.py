@@ -52,8 +52,8 @@ class PlaceholderFiller:
 
     def fill_secret(self, text: str, field: str) -> str | None:
         """Return a secret with its references filled, or None if a value is missing."""
-        if text in ("", MASK):
-            # Empty, or masked by an export: becomes a parameter.
+        if text in ("", MASK) or placeholders.is_example_value(text):
+            # Empty, masked by an export, or copied from documentation: becomes a parameter.
             name = f"{self._prefix}_{field.rpartition('.')[2]}".upper().replace("-", "_")
             text = f"${{{name}}}"
         filled, is_complete = self._fill(text, field, secret=True)

@@ -3,6 +3,7 @@
 Pasted configurations refer to the environment of their author's machine, so every placeholder is a
 parameter to fill; Bonobot's own environment is never used, and the CLI passes its caller's values.
 Forms: `${NAME}`, `${NAME:-default}`, `${env:NAME}`, and `${input:id}` of VS Code and Cursor.
+Documentation of servers also has examples in place of a secret, such as `<your token>`.
 """
 
 import re
@@ -16,6 +17,15 @@ _UNKNOWN = re.compile(r"\$\{[^}]*\}?")
 # Bonobot's own settings contain keys and database passwords: no configuration may read them.
 _FORBIDDEN_NAME = re.compile(
     r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL|DJANGO_.*|FIELD_ENCRYPTION_KEY"
+)
+# Only the whole text: a real secret can contain each of them.
+_EXAMPLE = re.compile(
+    r"""(?ix)
+    <[^<>]+> | \[[a-z][\w -]*\] | \{\{[^{}]+\}\}   # <your token>, [token], {{token}}
+    | (?:my|your)[_-][\w-]+ | [\w-]+[_-]here             # YOUR_API_KEY, your-api-key, token_here
+    | (?:[a-z]{2,10}[_-])*(?:x{3,}|\*{3,}|\.{3,}|…)      # xxx, sk-xxxx, ghp_...
+    | (?:change|replace)[_-]?(?:me|this)
+    """
 )
 
 
@@ -42,6 +52,11 @@ def find_unreadable_placeholder(text: str) -> str:
     """Return the first `${…}` of an unknown form, such as `${command:x}`, or ""."""
     match = _UNKNOWN.search(_REFERENCE.sub("", text))
     return match.group() if match else ""
+
+
+def is_example_value(text: str) -> bool:
+    """Return whether a text stands for a secret, as in the documentation of a server."""
+    return _EXAMPLE.fullmatch(text.strip()) is not None
 
 
 def fill_placeholders(text: str, values: Mapping[str, str]) -> tuple[str, tuple[Placeholder, ...]]:

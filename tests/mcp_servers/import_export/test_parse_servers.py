@@ -174,6 +174,27 @@ def test_an_explicit_authentication_is_imported(
     assert get_secrets(entry) == {("auth", secret): CANARY}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("<your token>", "YOUR_API_KEY", "your-api-key", "xxx", "sk-xxxxxxxx", "ghp_..."),
+        *("{{token}}", "[TOKEN]", "token_goes_here", "changeme", "replace-me"),
+    ],
+)
+def test_an_example_from_documentation_is_a_value_to_fill_in(text: str) -> None:
+    entry = parse_entry({"notion": {**STDIO, "env": {"NOTION_TOKEN": text}}})
+    assert list_problem_codes(entry) == ["missing_value"]
+    assert [parameter.name for parameter in entry.parameters] == ["NOTION_NOTION_TOKEN"]
+    entry = parse_entry({"notion": {**HTTP, "headers": {"Authorization": f"Bearer {text}"}}})
+    assert list_problem_codes(entry) == ["missing_value"]
+
+
+@pytest.mark.parametrize("text", ["info", "8080", "sk-live-1xxx", "a.b.c", "/srv/data", '["a"]'])
+def test_other_values_are_imported_as_they_are(text: str) -> None:
+    entry = parse_entry({"notion": {**STDIO, "env": {"SETTING": text}}})
+    assert get_secrets(entry) == {("env", "SETTING"): text}
+
+
 def test_masked_values_of_an_export_are_required() -> None:
     entry = parse_entry(
         {
