@@ -304,6 +304,8 @@ def render_confirmation(
         ),
         button=_t("Approve"),
         icon="task_alt",
+        without_rows=_t("No pending definitions without findings."),
+        has_effect=any(pending_digests.values()),
         confirmed=hash_digests(pending_digests.values()),
     )
 
@@ -397,5 +399,5 @@ def _render_confirmation(
         affected=affected,
         opts=admin.opts,
         action=name,
-        **{"confirmed": "1", **texts},
+        **{"confirmed": "1", "has_effect": True, **texts},
     )

@@ -245,6 +245,16 @@ def test_all_pending_definitions_of_selected_servers_are_approved(
     assert Definition.objects.callable().count() == 1
 
 
+def test_a_confirmation_without_pending_definitions_has_no_button(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    servers = [admin_client.create_web_server(acme, name) for name in ("docs", "time")]
+    page = run_action(browser, "approve_chosen", *servers)
+    assert admin_client.get_text(page).count("No pending definitions without findings.") == 2
+    assert "Nothing else is affected" not in page
+    assert "<button" not in page[page.index('name="confirmed"') :].partition("</form>")[0]
+
+
 def test_definitions_added_meanwhile_need_another_confirmation(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
@@ -546,6 +556,7 @@ def test_the_button_of_a_confirmation_is_in_the_bar_pinned_to_the_bottom_of_its_
     acme: Organization, action: str
 ) -> None:
     servers = [admin_client.create_web_server(acme, f"web-{n}") for n in range(4)]
+    admin_client.declare_tool(servers[0], "forecast")
     page = run_action(admin_client.sign_in(acme, Role.OWNER), action, *servers)
     form = page[page.index(f'value="{action}"') : page.index("bb-save-bar")]
     # The bar sticks while its form is in sight, so that the form includes the panels.
