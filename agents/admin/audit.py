@@ -418,12 +418,11 @@ class Histogram:
 
     @property
     def legend(self) -> list[tuple[str, Any]]:
-        """Return the outcomes with their titles; unknown ones only if there are any."""
-        has_unknown = any(bar["bar"].counts["unknown"] for bar in self.bars)
+        """Return the outcomes that the bars have, with their titles."""
         return [
             (outcome, audit_filters.OUTCOME_TITLES[outcome])
             for outcome in OUTCOMES
-            if outcome != "unknown" or has_unknown
+            if any(bar["bar"].counts[outcome] for bar in self.bars)
         ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from django.urls import reverse
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 from bonobot.accounts.models import Organization
 from mcp_servers.models import Server
@@ -17,6 +17,14 @@ def german(owner: Page) -> Page:
     """The browser of an owner who reads German."""
     owner.set_extra_http_headers({"Accept-Language": "de"})
     return owner
+
+
+def has_whole_placeholder(search: Locator) -> bool:
+    """Return whether a search field, which is changed, shows all of its placeholder."""
+    # Without the button that clears a search.
+    script = "field.type = 'text'; field.value = field.placeholder;"
+    measure = "return field.scrollWidth <= field.clientWidth;"
+    return bool(search.evaluate(f"field => {{ {script} {measure} }}"))
 
 
 def test_no_screen_is_wider_than_a_phone(acme: Organization, german: Page) -> None:
@@ -93,3 +101,27 @@ def test_bars_have_one_line_on_a_desktop(acme: Organization, german: Page) -> No
         assert box is not None
         assert box["height"] <= 64
         assert box["x"] + box["width"] <= 1440
+
+
+def test_the_audit_log_has_all_quick_filters_and_one_line_of_ranges_on_a_desktop(
+    acme: Organization, german: Page
+) -> None:
+    factories.create_approval(factories.create_agent(acme))
+    german.set_viewport_size({"width": 1440, "height": 900})
+    german.goto(reverse("admin:ledger_auditrow_changelist"))
+    filters = german.locator(".bb-quick-filters")
+    assert filters.locator("a").count() == 3
+    assert filters.evaluate("item => item.scrollHeight <= item.clientHeight")
+    box = german.locator(".bb-audit-bar:has(.bb-audit-ends)").bounding_box()
+    assert box is not None
+    assert box["height"] <= 40
+    assert has_whole_placeholder(german.locator("[data-search]"))
+
+
+def test_the_search_of_the_matrix_is_whole_on_a_desktop(acme: Organization, german: Page) -> None:
+    agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
+    large_organization.declare_tools([server], 306)
+    factories.attach_server(factories.build_administrator(acme), agent, server)
+    german.set_viewport_size({"width": 1440, "height": 900})
+    german.goto(reverse("admin:agents_agent_servers", args=[agent.pk]))
+    assert has_whole_placeholder(german.locator("input[type=search][name=q]"))

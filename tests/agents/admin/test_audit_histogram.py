@@ -46,3 +46,11 @@ def test_the_last_label_of_the_time_axis_is_the_end_of_the_range(
     assert ticks[-1] == (100.0, *end)
     assert ticks[-2][0] <= 100 * audit.MAX_PLACE  # with room for the last one
     assert ticks[-2][1:] != end
+
+
+def test_the_legend_has_only_outcomes_that_the_bars_have() -> None:
+    start = datetime(2026, 3, 4, tzinfo=UTC)
+    bar = ActivityBar(start, start + timedelta(hours=1))
+    bar.counts["refused"] = 1
+    histogram = audit.Histogram([{"bar": bar}], 1, 1, timedelta(hours=1), False, [])
+    assert [outcome for outcome, _title in histogram.legend] == ["refused"]
