@@ -1,4 +1,4 @@
-"""Names that the filters of the audit log suggest: agents, servers, and tools."""
+"""Names that the filters of the audit log suggest: agents, servers, tools, and members."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,6 +11,7 @@ from django.urls import path
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
 from bonobot.accounts.admin_base.responses import render_fragment
+from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.text.untrusted_text import make_visible
@@ -20,24 +21,26 @@ MAX_SUGGESTED_NAMES = 1_000
 
 
 def list_filter_names(principal: Principal) -> dict[str, list[str]]:
-    """Return names that a person may see, by kind, sorted (three queries).
+    """Return names that a person may see, by kind, sorted (four queries).
 
     Names with hidden characters are left out: a field would show another text than it has.
     """
     servers = Server.objects.for_organization(principal.organization_id)
-    servers = servers if principal.may(Action.VIEW) else servers.none()
+    members = User.objects.filter(memberships__organization_id=principal.organization_id)
+    if not principal.may(Action.VIEW):
+        servers, members = servers.none(), members.none()
     tools = Definition.objects.tools().filter(server__in=servers, present=True)
     return {
         "agent": _sort_names(_load_names(Agent.objects.visible_to(principal))),
         "server": _sort_names(_load_names(servers)),
         "tool": _sort_names([*_load_names(tools), *BUILTIN_TOOLS]),
+        "person": _sort_names(_load_names(members, "username")),
     }
 
 
-def _load_names(rows: QuerySet[Any]) -> list[str]:
-    return list(
-        rows.order_by("name").values_list("name", flat=True).distinct()[:MAX_SUGGESTED_NAMES]
-    )
+def _load_names(rows: QuerySet[Any], field: str = "name") -> list[str]:
+    names = rows.order_by(field).values_list(field, flat=True).distinct()
+    return list(names[:MAX_SUGGESTED_NAMES])
 
 
 def _sort_names(names: Iterable[str]) -> list[str]:

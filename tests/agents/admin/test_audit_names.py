@@ -8,7 +8,7 @@ from pytest_django import DjangoAssertNumQueries
 from agents.admin.audit_names import list_filter_names
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, large_organization
@@ -61,7 +61,7 @@ def test_a_name_with_hidden_characters_isnt_suggested(acme: Organization) -> Non
     assert list_filter_names(factories.build_administrator(acme))["agent"] == []
 
 
-def test_hundreds_of_names_are_suggested_in_three_queries(
+def test_hundreds_of_names_are_suggested_in_four_queries(
     acme: Organization, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     template = factories.create_agent(acme, "agent-0")
@@ -77,7 +77,7 @@ def test_hundreds_of_names_are_suggested_in_three_queries(
     [server] = large_organization.add_servers(acme, 1)
     create_tools(acme, server, *(f"tool_{number}" for number in range(300)))
     principal = factories.build_administrator(acme)
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(4):
         names = list_filter_names(principal)
     assert len(names["agent"]) == 200
     assert len(names["tool"]) == 300 + len(BUILTIN_TOOLS)
@@ -92,6 +92,25 @@ def test_the_list_loads_the_names_only_when_its_filters_are_opened(acme: Organiz
         assert (
             f'name="{kind}_name__icontains" value="" autocomplete="off" list="{kind}-names"' in page
         )
+
+
+def test_members_are_suggested_as_those_who_acted_or_decided(acme: Organization) -> None:
+    mia = User.objects.create_user("mia")
+    Membership.objects.create(organization=acme, user=mia, role=Role.MEMBER)
+    User.objects.create_user("stranger")
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    suggested = list_suggestions(auditor.get(NAMES))["person"]
+    assert "mia" in suggested
+    assert "stranger" not in suggested
+    page = auditor.get("ledger_auditrow_changelist")
+    for name in ("actor_label__icontains", "decided_by"):
+        assert f'name="{name}" value="" autocomplete="off" list="person-names"' in page
+
+
+def test_the_period_is_entered_as_iso_dates(acme: Organization) -> None:
+    page = admin_client.sign_in(acme, Role.AUDITOR).get("ledger_auditrow_changelist")
+    assert 'type="date"' not in page
+    assert page.count('placeholder="YYYY-MM-DD"') == 2
 
 
 def test_names_arent_suggested_to_members(acme: Organization) -> None:
