@@ -14,7 +14,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
 from tests import admin_client, factories, large_organization
-from tests.browser import open_context
+from tests.browser import PHONE, open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.whole]
@@ -303,6 +303,24 @@ def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> N
     with olga.expect_navigation():
         save.click()
     assert [user.username for user in Agent.objects.get().members.all()] == ["person0777"]
+
+
+def test_members_have_one_row_of_tabs_and_whole_selected_cards_on_a_phone(
+    olga: Page, acme: Organization
+) -> None:
+    olga.set_viewport_size(PHONE)
+    olga.goto("/admin/tenancy/membership/")
+    expect(olga.get_by_role("link", name="Invitations")).to_be_visible()
+    expect(olga.locator(".bb-settings-navigation")).to_be_hidden()
+    olga.locator("input.action-select").first.check()
+    get_background = "item => getComputedStyle(item).backgroundColor"
+    card = olga.locator("#result_list tr.data-row").first
+    transparent = "rgba(0, 0, 0, 0)"
+    assert card.evaluate(get_background) != transparent
+    cells = card.locator("> :is(td, th)").all()
+    assert {cell.evaluate(get_background) for cell in cells} == {transparent}
+    olga.goto("/admin/tenancy/token/")
+    expect(olga.locator(".bb-settings-navigation")).to_be_visible()
 
 
 def test_the_first_agent_replaces_an_empty_list_and_others_are_counted(
