@@ -32,6 +32,7 @@ TAG_WITH_LAYOUT = re.compile(r"<[a-z][^<>\s]*+(?: [^<>\s]++)*+\s[^<>]*>")
 AFTER_OPENING_TAG = re.compile(r"(<[a-z][^<>]*>)\s+")
 BESIDE_TAG = re.compile(r"\s++(?=</)|(?<=>)\s++(?=<)")
 SPACES = re.compile(r"\s+")
+HEADER_CELL = re.compile(r"<th\b(?![^>]*aria-hidden)[^>]*>(.*?)</th>", re.DOTALL)
 
 
 class AdminClient:
@@ -91,7 +92,7 @@ def check_page(response: Any) -> str:
 
 
 def check_markup(text: str) -> None:
-    """Fail if a page contains inline scripts, foreign assets or nested forms."""
+    """Fail if a page contains inline scripts, foreign assets, nested forms or empty headers."""
     lower = text.lower()
     assert all("src=" in tag for tag in SCRIPT.findall(lower)), "an inline script"
     assert not (match := INLINE.search(lower)), lower[max(0, match.start() - 80) : match.end() + 80]
@@ -99,6 +100,10 @@ def check_markup(text: str) -> None:
     marks = list(FORMS.finditer(text))
     for mark, next_mark in pairwise(marks):
         assert mark[1] or next_mark[1], text[next_mark.start() : next_mark.end() + 200]
+    for header in HEADER_CELL.finditer(text):
+        assert get_text(header[1]).strip() or "aria-label=" in header[1], text[header.start() :][
+            :400
+        ]
 
 
 def remove_layout(page: str) -> str:

@@ -201,7 +201,7 @@ class AgentAdmin(TabbedAdmin):
         """Return the state of the switch, for people who may not change it."""
         return _t("yes") if agent.enabled else _t("no")
 
-    @display(description="")
+    @display(description=_("action"))
     def run(self, agent: Agent) -> str:
         """Return the button that opens a chat."""
         return render_to_string("admin/agents/list_chat_link.html", {"agent": agent})

@@ -286,7 +286,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
         """Return how many agents use it."""
         return int(endpoint.agent_count)
 
-    @display(description="")
+    @display(description=_("action"))
     def test(self, endpoint: ModelEndpoint) -> str:
         address = reverse("admin:agents_modelendpoint_test", args=[endpoint.pk])
         return format_html('<a class="bb-button bb-slim" href="{}">{}</a>', address, _t("Test"))

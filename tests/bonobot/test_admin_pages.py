@@ -305,6 +305,8 @@ def check_navigation(visit: Visit) -> bool:
     crumbs = page.split('class="bb-crumbs"', 1)[1].split("</nav>", 1)[0]
     titles = re.findall(r">([^<>]+)</(?:a|h1)>", crumbs)
     entries = re.findall(r'aria-current="page"><span[^>]*>[^<]*</span>([^<]+)<', sidebar)
+    # Screen readers jump between landmarks: all of the page is in one.
+    assert '<aside id="nav-sidebar"' in page, visit.name
     assert sidebar.count("<li>") <= 12, visit.name
     assert crumbs.count("<h1") == 1, visit.name
     document_title = re.findall(r"<title>([^<]*)</title>", page)[0].strip()

@@ -96,7 +96,7 @@ class DeletionAdmin(ScopedAdmin):
         """Return until when it can be restored."""
         return ago(deletion.expires_at)
 
-    @display(description="")
+    @display(description=_("action"))
     def restore_button(self, deletion: Deletion) -> SafeString:
         return format_html(
             '<button class="bb-button bb-slim" type="submit" formaction="{}">{}</button>',
