@@ -10,7 +10,7 @@ from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import ValidationError
 from django.db.models import Model
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.middleware.csrf import get_token
 from django.shortcuts import render
@@ -28,8 +28,9 @@ from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import error_code
 from bonobot.core.admin.theme import site
 from bonobot.core.db.object_version import VersionConflict
+from bonobot.core.http.error_pages import UNKNOWN_ADDRESS
 from bonobot.core.i18n.localization import localize_problem, localize_text
-from bonobot.core.problems import Forbidden, Problem
+from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.telemetry.logging import request_id
 from bonobot.core.text.syntax_highlighting import render_sentence as as_sentence
 from bonobot.core.text.untrusted_text import make_visible
@@ -124,7 +125,10 @@ def _read_referrer_path(request: HttpRequest) -> str:
 
 
 def handle_problems(view: View) -> View:
-    """Wrap a view so that problems become messages or pages instead of a 500."""
+    """Wrap a view so that problems become messages or pages instead of a 500.
+
+    Unknown addresses are problems, too: signed-in people keep the navigation.
+    """
 
     @wraps(view)
     def call_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -132,6 +136,8 @@ def handle_problems(view: View) -> View:
             return view(request, *args, **kwargs)
         except Problem as problem:
             return _render_problem(request, problem)
+        except Http404:
+            return _render_problem(request, NotFound(UNKNOWN_ADDRESS))
 
     return call_view
 

@@ -169,6 +169,7 @@ def _render(name: str, text: str) -> RenderedPage:
     parser = _build_parser()
     tokens = parser.parse(text)
     headings = tuple(_number_headings(tokens))
+    _format_headers(tokens)
     for token in tokens:
         _rewrite_targets(name, token)
     html = parser.renderer.render(tokens, parser.options, {})
@@ -192,6 +193,18 @@ def _build_parser() -> "MarkdownIt":
         else default_fence(tokens, index, options, env)
     )
     return parser
+
+
+def _format_headers(tokens: list["Token"]) -> None:
+    """Begin the headers of tables with capital letters, as in the admin; empty ones are cells."""
+    for token, content, end in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if token.type != "th_open":
+            continue
+        if not content.children:
+            token.tag = end.tag = "td"
+        elif content.children[0].type == "text":
+            text = content.children[0]
+            text.content = text.content[:1].upper() + text.content[1:]
 
 
 def _number_headings(tokens: list["Token"]) -> Iterator[Heading]:

@@ -19,6 +19,8 @@ from django.views import csrf, defaults
 from django.views.debug import ExceptionReporter
 
 from bonobot.core.http.cors import API_PREFIXES
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.telemetry.logging import request_id
 from bonobot.core.text import masking
 
@@ -32,6 +34,10 @@ PROGRAM_PREFIXES = (
     "/readyz",
     "/registry/",
     "/static/",
+)
+
+UNKNOWN_ADDRESS = format_message(
+    "The address is wrong, or the item was deleted or belongs to another organization."
 )
 
 
@@ -64,7 +70,7 @@ def show_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBa
     return _render_page(
         404,
         _("Page not found"),
-        _("The address is wrong, or the item was deleted or belongs to another organization."),
+        localize_text(UNKNOWN_ADDRESS),
     )
 
 

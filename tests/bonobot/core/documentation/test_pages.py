@@ -193,3 +193,10 @@ def test_the_row_of_an_error_code_has_an_anchor_that_pages_of_the_admin_link_to(
     html = pages.render_page("reference/refusals").html
     assert '<tr id="budget_exhausted">' in html
     assert build_error_code_url("budget_exhausted") == "/docs/reference/refusals#budget_exhausted"
+
+
+def test_headers_of_tables_begin_with_capital_letters() -> None:
+    assert "<th>Term</th>" in pages.render_page("concepts").html
+    assert "<th>In <code>server.json</code></th>" in pages.render_page("importing").html
+    assert "<th><code>--from</code></th>" in pages.render_page("importing").html
+    assert "<th></th>" not in pages.render_page("approvals").html

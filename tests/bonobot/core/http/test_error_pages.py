@@ -13,8 +13,10 @@ from django.test import Client, RequestFactory
 from django.utils import translation
 
 from bonobot import asgi
+from bonobot.accounts.roles import Role
 from bonobot.core.http import error_pages
 from bonobot.core.telemetry.logging import JSONFormatter, request_id
+from tests import admin_client, factories
 
 
 def test_error_pages_need_no_session_and_no_database() -> None:
@@ -53,6 +55,15 @@ def test_an_unknown_address_and_an_outdated_form_show_our_pages() -> None:
     refused = client.post("/admin/login/", {"username": "a"})
     assert refused.status_code == 403
     assert "This form has expired" in refused.text
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/admin/nowhere/", "/admin/agents/nowhere/1/", "/docs/nowhere"])
+def test_a_signed_in_person_keeps_the_navigation_at_an_unknown_address(path: str) -> None:
+    auditor = admin_client.sign_in(factories.create_organization(), Role.AUDITOR)
+    page = auditor.open(path, status=404)
+    assert 'id="nav-sidebar"' in page
+    assert "Not found" in page
 
 
 async def test_an_error_page_has_the_id_that_its_log_line_has() -> None:
