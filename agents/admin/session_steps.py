@@ -37,6 +37,7 @@ from mcp_servers.models import Definition
 
 STEPS_SHOWN = 500
 TOOLS_SHOWN = 12
+CUT_OFF_CODE = "cut_off"  # of an answer whose run ended before it was complete
 # Templates of the kinds of steps that aren't named by their kind.
 TEMPLATES = {"message": "user_message", "model": "model_turn"}
 
@@ -58,8 +59,9 @@ class StepRow:
     versions: tuple[int, ...] = ()
     # The message that replaced all of its versions, because it replaced an earlier one.
     versions_end: int | None = None
-    # An elicitation request that the viewer can answer here.
+    # The elicitation request that a notice is about, and whether the viewer can answer it here.
     elicitation: ElicitationRequest | None = None
+    can_answer_here: bool = False
     # The tool of a call that neither its result nor an audit entry names.
     tool: ToolName | None = None
     # The end of a turn for the error of the model turn above it.
@@ -73,7 +75,13 @@ class StepRow:
 
     @property
     def elicitation_form(self) -> ElicitationForm | None:
-        return build_form(self.elicitation) if self.elicitation else None
+        is_shown = self.elicitation is not None and self.can_answer_here
+        return build_form(self.elicitation) if is_shown else None
+
+    @property
+    def waits_for_answer(self) -> bool:
+        """Return whether a person can still answer the elicitation request."""
+        return self.elicitation is not None and self.elicitation.is_answerable(timezone.now())
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -87,7 +95,8 @@ class StepRow:
         """Return a key that identifies the displayed state of the step."""
         suffix = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
         suffix += "-changed" if self.changed_definition else ""
-        suffix += "-put" if self.elicitation else ""
+        if self.elicitation:
+            suffix += f"-{self.elicitation.state}-{self.waits_for_answer}"
         length = sum(len(str(self.step.payload.get(name, ""))) for name in TEXT_FIELDS)
         return f"{self.step.state}-{length}{suffix}"
 
@@ -208,6 +217,20 @@ class SessionSteps:
         )
 
     @property
+    def waits_for_answer(self) -> bool:
+        """Return whether a running call waits for a person, who answers its server."""
+        return self.busy and any(line.waits_for_answer for line in self.lines)
+
+    @property
+    def status(self) -> str:
+        """Return the status that is shown: one that waits for a person isn't running."""
+        return str(Session.Status.WAITING if self.waits_for_answer else self.session.status)
+
+    @property
+    def status_text(self) -> str:
+        return str(Session.Status(self.status).label)
+
+    @property
     def busy(self) -> bool:
         """Return whether the session runs, waits or is queued."""
         return not self.rests
@@ -279,7 +302,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     approvals = _load_pending_approvals(session, steps)
     changed = _find_changed_definitions(approvals)
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
-    elicitations = _find_waiting_forms(session, steps, principal)
+    elicitations = _load_elicitations(session, steps)
     tools = _load_tool_names(
         session,
         [
@@ -304,14 +327,15 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             is_superseded(shown_step.seq, replacements),
             *versions.get(shown_step.seq, ((), None)),
             changed_definition=changed.get(shown_step.pk),
-            elicitation=elicitations.get(shown_step.pk),
+            elicitation=(elicitation := elicitations.get(shown_step.pk)),
+            can_answer_here=_can_answer_here(principal, elicitation),
             tool=tools.get(shown_step.payload.get("name")),
             repeats_error=_repeats_error(session, steps, shown_step),
             covering_approval=_get_covering_approval(shown_step, answers),
             is_interjection=shown_step.seq in interjections,
         )
         for shown_step in steps
-        if _should_show(shown_step)
+        if _should_show(shown_step) and not _repeats_stop(steps, shown_step)
     )
     return SessionSteps(
         session=session,
@@ -422,29 +446,32 @@ def _find_interjections(session: Session, steps: Sequence[Step]) -> set[int]:
     return found
 
 
-def _find_waiting_forms(
-    session: Session, steps: Iterable[Step], principal: Principal
-) -> dict[Any, ElicitationRequest]:
-    """Return the elicitation forms that wait for this person, by step.
-
-    Requests that open a URL or seem to ask for a secret are answered on their own page.
-    """
+def _load_elicitations(session: Session, steps: Iterable[Step]) -> dict[Any, ElicitationRequest]:
+    """Return the elicitation requests of notices, by step (one query, or none)."""
     request_ids = {
         step.pk: step.payload["question_id"] for step in steps if "question_id" in step.payload
     }
     if not request_ids:
         return {}
-    requests = session.elicitation_requests.filter(
-        pk__in=request_ids.values(), mode=ElicitationRequest.Mode.FORM
-    )
-    rows = {
-        str(row.pk): row
-        for row in requests
-        if row.is_answerable(timezone.now()) and can_answer(principal, row) and not row.flags
-    }
+    requests = session.elicitation_requests.filter(pk__in=request_ids.values())
+    rows = {str(row.pk): row for row in requests}
     return {
         step: rows[request_id] for step, request_id in request_ids.items() if request_id in rows
     }
+
+
+def _can_answer_here(principal: Principal, elicitation: ElicitationRequest | None) -> bool:
+    """Return whether a form waits for this person.
+
+    Requests that open a URL or seem to ask for a secret are answered on their own page.
+    """
+    return (
+        elicitation is not None
+        and elicitation.mode == ElicitationRequest.Mode.FORM
+        and not elicitation.flags
+        and elicitation.is_answerable(timezone.now())
+        and can_answer(principal, elicitation)
+    )
 
 
 def _find_last_settled(steps: Iterable[Step], after: int) -> int:
@@ -465,6 +492,14 @@ def _repeats_error(session: Session, steps: Sequence[Step], end: Step) -> bool:
     if before is None or before.kind != Step.Kind.MODEL:
         return False
     return all(before.payload.get(name) == end.payload[name] for name in ("code", "detail"))
+
+
+def _repeats_stop(steps: Sequence[Step], end: Step) -> bool:
+    """Return whether the answer above the end of a canceled turn shows that it was stopped."""
+    if end.kind != Step.Kind.END or end.payload.get("code") != "cancelled":
+        return False
+    before = next((step for step in steps if step.seq == end.seq - 1), None)
+    return before is not None and before.payload.get("code") == CUT_OFF_CODE
 
 
 def _should_show(step: Step) -> bool:

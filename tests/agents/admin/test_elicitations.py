@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from agents.models import Agent, ElicitationRequest, Step
+from agents.models import Agent, ElicitationRequest, Session, Step
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -88,3 +88,21 @@ def test_the_chat_gets_the_form_back_with_its_errors(
     assert "data-done" in fragment
     elicitation.refresh_from_db()
     assert elicitation.content.open() == {"guests": 3, "name": "Ada"}
+
+
+def test_the_chat_waits_for_a_person_and_then_says_how_they_answered(
+    operator: admin_client.AdminClient, elicitation: ElicitationRequest
+) -> None:
+    session = elicitation.session
+    Session.objects.filter(pk=session.pk).update(status=Session.Status.RUNNING)
+    page = operator.get("agents_session_steps", session.pk)
+    assert "Send to server" in page
+    text = admin_client.get_text(page)
+    assert "waiting for a person" in text.lower()
+    assert "running" not in text.lower()
+    operator.post(ANSWER, elicitation.pk, answer="decline")
+    text = admin_client.get_text(operator.get("agents_session_steps", session.pk))
+    assert "Declined by" in text
+    assert "Send to server" not in text
+    assert "running" in text.lower()
+    assert " question " not in text

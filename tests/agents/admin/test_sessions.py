@@ -217,6 +217,32 @@ def test_a_stopped_call_says_what_is_unknown_and_what_to_check(
     assert text.count("outcome_unknown") == 1
 
 
+def test_a_stopped_answer_is_shown_as_far_as_it_was_written(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "model", "failed", text="One **two** thr", code="cut_off", detail="Ended.")
+    create_step(session, "end", code="cancelled")
+    page = operator.get("agents_session_steps", session.pk)
+    assert "<strong>two</strong>" in page
+    text = admin_client.get_text(page)
+    assert "Stopped" in text
+    for hidden in ("cut_off", "Ended.", "Canceled"):
+        assert hidden not in text
+
+
+def test_codes_of_steps_are_links_to_their_documentation_and_notices_have_none(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "model", "failed", detail="No answer.", code="model_unreachable")
+    create_step(session, "call", "failed", name="pay", arguments={}, code="tool_error", text="No")
+    create_step(session, "notice", text="Only half.", code="answer_cut")
+    page = operator.get("agents_session_steps", session.pk)
+    assert "answer_cut" not in page
+    assert "tool_error" not in page.partition("</summary>")[0]
+    for code in ("model_unreachable", "tool_error"):
+        assert re.search(rf'href="[^"]*#{code}"', page)
+
+
 def test_the_error_of_a_model_turn_is_shown_once(
     session: Session, operator: admin_client.AdminClient
 ) -> None:
