@@ -200,7 +200,10 @@ def _build_field(field: ElicitationField) -> forms.Field:
         "required": field.required and field.kind != "boolean",
         "initial": field.default if isinstance(field.default, str | int | float | list) else None,
     }
-    bounds = {"min_value": _to_bound(field.least), "max_value": _to_bound(field.most)}
+    bounds: dict[str, Any] = {
+        "min_value": _to_bound(field.least),
+        "max_value": _to_bound(field.most),
+    }
     choices = [(value, make_visible(title, 200)) for value, title in field.options]
     if field.kind == "choice":
         return forms.ChoiceField(choices=[("", "–"), *choices], widget=Select, **common)
@@ -214,7 +217,10 @@ def _build_field(field: ElicitationField) -> forms.Field:
     if field.kind == "number":
         return forms.FloatField(widget=IntegerInput, **bounds, **common)
     widget = TextInput(attrs={"autocomplete": "off"})
-    lengths = {"min_length": _to_bound(field.least), "max_length": _to_bound(field.most)}
+    lengths: dict[str, Any] = {
+        "min_length": _to_bound(field.least),
+        "max_length": _to_bound(field.most),
+    }
     return forms.CharField(widget=widget, **lengths, **common)
 
 

@@ -75,8 +75,9 @@ class StepRow:
 
     @property
     def elicitation_form(self) -> ElicitationForm | None:
-        is_shown = self.elicitation is not None and self.can_answer_here
-        return build_form(self.elicitation) if is_shown else None
+        if self.elicitation is None or not self.can_answer_here:
+            return None
+        return build_form(self.elicitation)
 
     @property
     def waits_for_answer(self) -> bool:

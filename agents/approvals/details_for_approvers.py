@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from django.db.models import Count, Max, Q
 from django.utils import timezone
 
-from agents.models import Approval, Step
+from agents.models import Approval, Step, ToolName
 from agents.policies.effective_policies import load_policy
 from agents.policies.rule_texts import describe_condition, format_condition
 from agents.policies.rules import Policy, Rule
@@ -16,6 +16,8 @@ from bonobot.core.problems import NotFound
 ANSWERED_STATES = (Approval.State.APPROVED, Approval.State.DENIED)
 HISTORY = timedelta(days=30)
 MAX_STEPS_SHOWN = 8
+CANCELED_CODES = ("not_made", "cancelled")
+DENIED_CODES = ("approval_denied", "approval_expired", "approval_cancelled")
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,65 @@ def count_earlier_answers(approval: Approval) -> EarlierAnswers:
     return EarlierAnswers(**counts, last_by=last_by or "")
 
 
-def list_preceding_steps(approval: Approval) -> list[Step]:
-    """Return what led to a session's call: from the last message on, oldest first (two queries)."""
+@dataclass(frozen=True)
+class PrecedingStep:
+    """A step that led to a call; a call is named as its server names it, with its outcome."""
+
+    step: Step
+    tool: ToolName | None = None
+    approval: Approval | None = None
+
+    @property
+    def tool_name(self) -> str:
+        payload = self.step.payload
+        own_name = payload.get("tool") or (self.tool and self.tool.own_name)
+        return str(own_name or payload.get("name", ""))
+
+    @property
+    def server_name(self) -> str:
+        return str(self.step.payload.get("server") or (self.tool and self.tool.server.name) or "")
+
+    @property
+    def outcome(self) -> str:
+        """Return what became of a call: waiting, running, done, cancelled, denied or failed."""
+        payload = self.step.payload
+        if self.step.state == Step.State.INTENT:
+            return str(self.approval.state) if self.approval else "running"
+        if payload.get("code") in CANCELED_CODES:
+            return "cancelled"
+        is_denied = payload.get("rule") or payload.get("code") in DENIED_CODES
+        return "denied" if is_denied else str(self.step.state)
+
+
+def list_preceding_steps(approval: Approval) -> list[PrecedingStep]:
+    """Return what led to a session's call: from the last message on, oldest first.
+
+    At most four queries: two for the steps, two for the names and approvals of calls.
+    """
+    steps = _load_preceding_steps(approval)
+    calls = [step for step in steps if step.kind == Step.Kind.CALL]
+    names = {step.payload.get("name") for step in calls if not step.payload.get("tool")}
+    tool_names = ToolName.objects.filter(agent_id=approval.agent_id, name__in=names)
+    tools = {row.name: row for row in tool_names.select_related("server")} if names else {}
+    ids = {_get_approval_id(step) for step in calls} - {None}
+    approvals = {str(row.pk): row for row in Approval.objects.filter(pk__in=ids)} if ids else {}
+    return [
+        PrecedingStep(
+            step,
+            tools.get(str(step.payload.get("name"))),
+            approvals.get(str(_get_approval_id(step))),
+        )
+        for step in steps
+    ]
+
+
+def _get_approval_id(step: Step) -> str | None:
+    """Return the ID of the approval that a call waits for, or waited for until now."""
+    approval_id = step.payload.get("approval", {}).get("approval_id")
+    return str(approval_id) if approval_id and step.state == Step.State.INTENT else None
+
+
+def _load_preceding_steps(approval: Approval) -> list[Step]:
     if approval.session_id is None:
         return []
     steps = Step.objects.filter(session_id=approval.session_id)
