@@ -127,8 +127,10 @@ def test_selected_calls_are_answered_in_a_dialog_of_the_inbox(
     expect(dialog).to_have_count(0)
     assert Approval.objects.get(session=waiting_session).state == Approval.State.WAITING
     rita.keyboard.press("Shift+D")
-    dialog.get_by_label("Message to models").fill(REASON)
-    dialog.get_by_role("button", name="Deny call").click()
+    message = dialog.get_by_label("Message to model")
+    expect(message).to_be_focused()
+    message.fill(REASON)
+    rita.keyboard.press("Control+Enter")
     expect(rita.locator(".bb-notice")).to_contain_text("Calls denied: 1.")
     expect(rita).to_have_url(re.compile("/admin/agents/approval/$"))
     expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")

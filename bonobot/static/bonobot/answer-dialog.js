@@ -16,6 +16,12 @@
       event.preventDefault();
       dialog.close();
     });
+    // Ctrl+Enter, or Cmd+Enter, in the message sends it.
+    dialog.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || !event.target.matches("textarea")) return;
+      event.preventDefault();
+      if (!event.repeat) event.target.form.requestSubmit();
+    });
     document.body.append(dialog);
     dialog.showModal();
   }

@@ -45,3 +45,17 @@ def test_calls_that_led_to_it_have_their_servers_names_and_outcomes(
     assert "approval_denied" not in text
     assert "mcp_web_mail" not in text
     assert "cancel" not in text
+
+
+def test_the_message_to_one_model_is_focused_in_the_dialog_that_denies_its_call(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    _session, approval = factories.create_waiting_session(helper)
+    selection = {"action": "deny_chosen", "_selected_action": [str(approval.pk)]}
+    url = admin_client.build_url("agents_approval_changelist")
+    response = reviewer.client.post(url, selection, headers={"Bonobot-Fragment": "1"})
+    fragment = response.content.decode()
+    text = admin_client.get_text(fragment)
+    assert "Message to model " in text
+    assert "The model receives the denial and this message." in text
+    assert "autofocus" in fragment.partition("<textarea")[2].partition(">")[0]
