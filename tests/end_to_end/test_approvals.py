@@ -189,6 +189,22 @@ def check_that_changes_are_kept(page: Page, approve: Locator) -> None:
     expect(approve).not_to_have_attribute("aria-disabled", "true")
 
 
+def test_calls_are_new_until_their_rows_are_in_view(waiting_session: Session, rita: Page) -> None:
+    rita.goto("/admin/agents/approval/")
+    items, new = rita.locator("[data-inbox-item]"), rita.locator("[data-inbox-new]")
+    expect(rita.locator("[data-live-state=on]").first).to_be_attached()
+    factories.create_approval(waiting_session.agent, waiting_session)
+    expect(items).to_have_count(2, timeout=PATIENCE_MS)
+    expect(new).to_be_hidden()
+    for _ in range(30):
+        factories.create_approval(waiting_session.agent, waiting_session)
+    expect(items).to_have_count(32, timeout=PATIENCE_MS)
+    expect(new).to_have_text(re.compile(r"^\d+ new$"))
+    for item in items.all():
+        item.scroll_into_view_if_needed()
+    expect(new).to_be_hidden()
+
+
 def test_a_message_is_directly_above_the_buttons_and_a_key_lists_the_shortcuts(
     waiting_session: Session, rita: Page
 ) -> None:

@@ -180,18 +180,32 @@
       form.append(fragment);
     }
 
+    // A call is new until its row was in view.
+    const unseen = new Set();
+    const viewer = new IntersectionObserver((entries) => {
+      for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+        unseen.delete(target);
+        viewer.unobserve(target);
+      }
+      updateNew();
+    });
+
     function showNew(added) {
+      for (const item of added) {
+        unseen.add(item);
+        viewer.observe(item);
+      }
+    }
+
+    function updateNew() {
       const newLink = inbox.querySelector("[data-inbox-new]");
-      if (!newLink || !added.length) return;
-      const total = Number(newLink.dataset.count ?? 0) + added.length;
-      newLink.dataset.count = total;
-      newLink.textContent = (document.getElementById("live").dataset.newRows ?? "#").replace("#", total);
-      newLink.hidden = false;
+      if (!newLink) return;
+      for (const item of unseen) if (!item.isConnected) unseen.delete(item);
+      newLink.textContent = (document.getElementById("live").dataset.newRows ?? "#").replace("#", unseen.size);
+      newLink.hidden = !unseen.size;
       newLink.onclick = (event) => {
         event.preventDefault();
-        added[0].scrollIntoView({ block: "center" });
-        newLink.hidden = true;
-        newLink.dataset.count = 0;
+        [...unseen][0].scrollIntoView({ block: "center" });
       };
     }
 
