@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models import Count, Max, Q
 from django.utils import timezone
 
@@ -31,6 +32,7 @@ from agents.sessions.partial_output import TEXT_FIELDS
 from bonobot.accounts.principals import Principal
 from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH
 from bonobot.ledger.models import AuditRow
+from mcp_servers.client.mcp_extensions import UI_EXTENSION, list_app_pages
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 from mcp_servers.models import Definition
@@ -70,6 +72,8 @@ class StepRow:
     covering_approval: CoveringApproval | None = None
     # A message that was sent while the agent worked on an earlier one.
     is_interjection: bool = False
+    # The tool has an app (MCP Apps), which only clients show.
+    has_app: bool = False
     # The current definition, if it changed so that the approval no longer applies.
     changed_definition: Definition | None = None
 
@@ -290,10 +294,10 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     """Return a session's steps after `after` with their audit rows (three queries).
 
     Calls that needed approval are loaded with the answers (at most two more), waiting calls with
-    their approvals (three more) and elicitation requests (one more),
-    and calls that weren't made with the names of their tools (one more); if there are more steps
-    than one page, replacements by later messages are loaded, too. If the first step is a message,
-    the step before it is loaded (one more).
+    their approvals (three more) and elicitation requests (one more), calls of servers with
+    the apps of their tools (one more), and calls that weren't made with the names of their tools
+    (one more); if there are more steps than one page, replacements by later messages are loaded,
+    too. If the first step is a message, the step before it is loaded (one more).
     """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
@@ -304,6 +308,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     changed = _find_changed_definitions(approvals)
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
     elicitations = _load_elicitations(session, steps)
+    app_tools = _find_tools_with_apps(audit_rows.values())
     tools = _load_tool_names(
         session,
         [
@@ -331,6 +336,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             elicitation=(elicitation := elicitations.get(shown_step.pk)),
             can_answer_here=_can_answer_here(principal, elicitation),
             tool=tools.get(shown_step.payload.get("name")),
+            has_app=_get_tool_key(audit_rows.get(shown_step.call_id)) in app_tools,
             repeats_error=_repeats_error(session, steps, shown_step),
             covering_approval=_get_covering_approval(shown_step, answers),
             is_interjection=shown_step.seq in interjections,
@@ -410,6 +416,31 @@ def _find_changed_definitions(approvals: Mapping[Any, Approval]) -> dict[Any, De
     changed = find_changed_definitions(approvals.values())
     return {
         step: changed[approval.pk] for step, approval in approvals.items() if approval.pk in changed
+    }
+
+
+def _get_tool_key(row: AuditRow | None) -> tuple[UUID | None, str]:
+    return (row.server_id, row.tool_name) if row else (None, "")
+
+
+def _find_tools_with_apps(rows: Iterable[AuditRow]) -> set[tuple[UUID | None, str]]:
+    """Return which of the called tools name an app page, by server and name (one query, or none).
+
+    None if apps aren't relayed to clients, since then no client shows them.
+    """
+    keys = {_get_tool_key(row) for row in rows if row.server_id}
+    if not keys or UI_EXTENSION not in settings.BONOBOT_EXTENSIONS:
+        return set()
+    definitions = Definition.objects.filter(
+        server_id__in={server_id for server_id, _name in keys},
+        name__in={name for _server_id, name in keys},
+        kind=Definition.Kind.TOOL,
+        payload__has_key="_meta",
+    )
+    return {
+        (definition.server_id, definition.name)
+        for definition in definitions
+        if any(list_app_pages(definition.payload))
     }
 
 

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 from django.utils import timezone
+from pytest_django import Settings
 
 from agents.models import Agent, Session, Step, ToolName
 from bonobot.accounts.models import Organization
@@ -121,3 +122,28 @@ def test_a_call_shows_who_answered_its_approval(
     else:
         assert "Approved with changes by Jonas" in text
         assert "bb-removed" in page
+
+
+def test_a_call_of_a_tool_with_an_app_says_where_the_app_is_shown(
+    acme: Organization, helper: Agent, settings: Settings
+) -> None:
+    session = factories.create_answered_session(helper)
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server, "seats", _meta={"ui": {"resourceUri": "ui://web/seats"}})
+    opening = opening_of(
+        acme.pk,
+        agent_id=helper.pk,
+        session_id=session.pk,
+        server_id=server.pk,
+        server_name=server.name,
+        tool_name="seats",
+    )
+    get_writer().admit_call(Admission(opening)).result(WAIT_S)
+    get_writer().close()
+    add_completed_call(session, opening.call_id, "mcp_web_seats")
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = owner.get("agents_session_change", session.pk)
+    assert "seats has an app, which this chat doesn't show." in admin_client.get_text(page)
+    assert admin_client.build_url("agents_agent_clients", helper.pk) in page
+    settings.BONOBOT_EXTENSIONS = ()
+    assert "has an app" not in owner.get("agents_session_change", session.pk)
