@@ -56,6 +56,7 @@ from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import call_id as call_id_in_logs
 from bonobot.core.text.canonical_json import format_uuid
 from bonobot.ledger.admission import FlowNeedsApproval, Refusal, StaleSnapshot
+from mcp_servers.client.deadlines import measure_answer_wait
 
 __all__ = [
     "ApprovalRequired",
@@ -86,14 +87,18 @@ async def make_call(request: CallRequest) -> CallOutcome:
             await admit_call(context)
             started_at = perf_counter()
             try:
-                await _complete_call(context)
+                with measure_answer_wait() as wait:
+                    await _complete_call(context)
             except Problem as problem:
                 await record_failure(context, problem)
             except asyncio.CancelledError:
                 record_cancellation(context)
                 raise
             finally:  # even if the caller disconnects
-                context.duration_ms = round((perf_counter() - started_at) * 1000)
+                elapsed_s = perf_counter() - started_at
+                # Concurrent requests of one call can wait at the same time.
+                context.answer_wait_ms = round(min(wait.seconds, elapsed_s) * 1000)
+                context.duration_ms = round(elapsed_s * 1000) - context.answer_wait_ms
                 await settle_call(context)
             if context.answered and context.server is not None:
                 await record_contact(context.snapshot, context.server, context.duration_ms)

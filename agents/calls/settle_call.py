@@ -116,6 +116,7 @@ async def settle_call(context: CallContext) -> None:
         duration_ms=context.duration_ms,
         details={
             "execution_time_ms": context.duration_ms,
+            **({"answer_wait_ms": context.answer_wait_ms} if context.answer_wait_ms else {}),
             "sanitized": result_text.build_audit_details(),
             **({"flagged": dict(result_text.flagged)} if result_text.flagged else {}),
             **context.audit_details,

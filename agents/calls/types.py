@@ -286,7 +286,9 @@ class CallContext:
     # Set by `forward_call` before the server, or the built-in tool, can receive the call.
     sent: bool = False
     answered: bool = False
+    # Without the time in which the server waited for an answer of a person or a model.
     duration_ms: int = 0
+    answer_wait_ms: int = 0
     # About how many characters the result has; 0 if it wasn't inspected.
     result_size: int = 0
     # Whether it is known to have no hidden characters.

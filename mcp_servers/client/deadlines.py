@@ -11,6 +11,8 @@ extends a deadline that the caller didn't choose, up to a bound.
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 from types import TracebackType
@@ -119,6 +121,29 @@ class _DeadlineTimer:
 _timers: WeakKeyDictionary[asyncio.AbstractEventLoop, _DeadlineTimer] = WeakKeyDictionary()
 
 
+@dataclass
+class AnswerWait:
+    """How long servers waited for a person or a model during a call, in seconds."""
+
+    seconds: float = 0.0
+
+
+_answer_wait: ContextVar[AnswerWait | None] = ContextVar("answer_wait", default=None)
+
+
+@contextmanager
+def measure_answer_wait() -> Iterator[AnswerWait]:
+    """Measure how long servers wait in the block; it counts for an enclosing block, too."""
+    outer, wait = _answer_wait.get(), AnswerWait()
+    token = _answer_wait.set(wait)
+    try:
+        yield wait
+    finally:
+        _answer_wait.reset(token)
+        if outer is not None:
+            outer.seconds += wait.seconds
+
+
 class RequestDeadline(Deadline):
     """The deadline of a request to a server, as a context manager that raises `UpstreamError`.
 
@@ -140,7 +165,8 @@ class RequestDeadline(Deadline):
         self._extensible = extensible
         self._extendable_s = (PROGRESS_FACTOR - 1) * seconds
         self._pause_count = 0
-        self._remaining_s = 0.0
+        self._paused_at = self._remaining_s = 0.0
+        self._answer_wait = _answer_wait.get()
         request.deadline = self
 
     def __exit__(
@@ -150,6 +176,8 @@ class RequestDeadline(Deadline):
         traceback: TracebackType | None,
     ) -> None:
         """End the deadline; raises `UpstreamError` if it has passed."""
+        if self._pause_count > 0:
+            self._count_pause(asyncio.get_running_loop().time())
         self._pause_count = -1  # pauses that are still open must not move it
         self._request.deadline = None  # no cycle for the garbage collector
         is_timeout = isinstance(error, TimeoutError)
@@ -178,7 +206,8 @@ class RequestDeadline(Deadline):
             return
         now = asyncio.get_running_loop().time
         if self._pause_count == 0:
-            self._remaining_s = max(0.0, self.ends_at - now())
+            self._paused_at = now()
+            self._remaining_s = max(0.0, self.ends_at - self._paused_at)
             self.move(inf)
         self._pause_count += 1
         try:
@@ -187,7 +216,12 @@ class RequestDeadline(Deadline):
             if self._pause_count > 0:
                 self._pause_count -= 1
                 if self._pause_count == 0:
+                    self._count_pause(now())
                     self.move(now() + self._remaining_s)
+
+    def _count_pause(self, ends_at: float) -> None:
+        if self._answer_wait is not None:
+            self._answer_wait.seconds += ends_at - self._paused_at
 
     def _build_error(self) -> UpstreamError:
         endpoint, request, seconds = self._endpoint, self._request, self.seconds

@@ -15,6 +15,7 @@ from agents.models import Agent
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
@@ -87,6 +88,12 @@ def test_two_servers_can_request_input_of_a_modern_client(
     assert "Ben" in call_with_answer(gateway_client, "second_ask", pending["second"], "Ben")
     assert "Ann" in call_with_answer(gateway_client, "first_ask", pending["first"], "Ann")
     assert [len(upstream.client_responses) for upstream in handshake_servers] == [1, 1]
+    rows = list(AuditRow.objects.filter(tool_name="ask", outcome="ok"))
+    assert len(rows) == 2
+    for row in rows:
+        details = json.loads(row.closed)["details"]
+        assert details["answer_wait_ms"] > 0
+        assert details["execution_time_ms"] == row.duration_ms
 
 
 def test_two_calls_of_a_modern_client_get_their_own_responses(

@@ -14,7 +14,7 @@ from mcp_servers.client.answer_server_requests import (
     HostRequestRejected,
     build_declared_capabilities,
 )
-from mcp_servers.client.deadlines import RequestDeadline
+from mcp_servers.client.deadlines import RequestDeadline, measure_answer_wait
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.jsonrpc import McpRequest
@@ -171,3 +171,30 @@ async def test_a_timeout_is_paused_only_while_it_is_held(
     with pytest.raises(UpstreamError):
         await too_slow()
     never.cancel()
+
+
+async def test_the_wait_for_answers_is_the_time_in_which_a_deadline_is_paused(
+    asker: Callable[[str], ServerEndpoint],
+) -> None:
+    loop, endpoint = asyncio.get_running_loop(), asker("handshake")
+    request = McpRequest("tools/call")
+    with measure_answer_wait() as call, measure_answer_wait() as nested_call:
+        with RequestDeadline(endpoint, request, 60) as deadline:
+            started_at = loop.time()
+            with deadline.pause(), deadline.pause():  # at the same time: counted once
+                await wait_until(started_at + 0.01)
+            waited_s = loop.time() - started_at
+            pause = deadline.pause()
+            pause.__enter__()
+            started_at = loop.time()
+            await wait_until(started_at + 0.01)
+        waited_s += loop.time() - started_at  # the request ended while its server waited
+        assert 0.02 <= nested_call.seconds <= waited_s
+    assert call.seconds == nested_call.seconds
+
+
+async def wait_until(moment: float) -> None:
+    """Wait until the time of the event loop."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout_at(moment):
+            await asyncio.Event().wait()
