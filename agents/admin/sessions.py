@@ -43,7 +43,7 @@ from agents.sessions.timeline_bars import (
 )
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_fragment
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, dollars, render_badge
+from bonobot.accounts.templatetags.display import ago, cost, render_badge
 from bonobot.accounts.templatetags.display import tokens as format_tokens
 from bonobot.core.admin.theme import (
     DateTimeRangeFilter,
@@ -110,7 +110,7 @@ class SessionAdmin(TabbedAdmin):
 
     @display(description=_("cost"), ordering="cost_microusd")
     def cost(self, session: Session) -> str:
-        return dollars(session.cost_microusd)
+        return cost(session.cost_microusd, session.input_tokens + session.output_tokens)
 
 
 @SessionAdmin.add_page("image", required_actions=READERS)

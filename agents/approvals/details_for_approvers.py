@@ -144,9 +144,11 @@ def list_preceding_steps(approval: Approval) -> list[PrecedingStep]:
     steps = _load_preceding_steps(approval)
     calls = [step for step in steps if step.kind == Step.Kind.CALL]
     names = {step.payload.get("name") for step in calls if not step.payload.get("tool")}
-    tool_names = ToolName.objects.filter(agent_id=approval.agent_id, name__in=names)
-    tools = {row.name: row for row in tool_names.select_related("server")} if names else {}
-    ids = {_get_approval_id(step) for step in calls} - {None}
+    tools: dict[str, ToolName] = {}
+    if names and approval.agent_id is not None:
+        rows = ToolName.objects.filter(agent_id=approval.agent_id, name__in=names)
+        tools = {row.name: row for row in rows.select_related("server")}
+    ids = {pk for step in calls if (pk := _get_approval_id(step))}
     approvals = {str(row.pk): row for row in Approval.objects.filter(pk__in=ids)} if ids else {}
     return [
         PrecedingStep(

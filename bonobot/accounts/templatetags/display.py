@@ -481,6 +481,12 @@ def dollars(microusd: int | None) -> str:
     return "–" if microusd is None else text
 
 
+@register.filter
+def cost(microusd: int, token_count: int) -> str:
+    """Return a cost; a dash if it is zero because no tokens were counted, so that it is unknown."""
+    return dollars(microusd if microusd or token_count else None)
+
+
 def plain_dollars(microusd: int) -> str:
     """Return micro-dollars as a number of dollars, for an input."""
     return f"{microusd / MICROUSD_PER_USD:.6f}".rstrip("0").rstrip(".")

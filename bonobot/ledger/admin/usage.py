@@ -19,7 +19,7 @@ from bonobot.accounts.admin_base.responses import add_problem_to_form, render_sc
 from bonobot.accounts.admin_base.svg_charts import Chart, ChartColumn, ChartValue
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.templatetags.display import dollars, tokens
+from bonobot.accounts.templatetags.display import cost, dollars, tokens
 from bonobot.core.i18n.localization import format_day, format_number
 from bonobot.core.i18n.time_zones import format_datetime_input
 from bonobot.core.problems import Problem
@@ -178,7 +178,7 @@ def _build_tiles(report: UsageReport) -> list[dict[str, Any]]:
         ),
         (_("Model turns"), format_number(total.turns), "", {"kind": "model"}),
         (_("Tokens"), tokens(total.tokens), "", {"kind": "model"}),
-        (_("Cost"), dollars(total.cost_microusd), "", {"kind": "model"}),
+        (_("Cost"), cost(total.cost_microusd, total.tokens), "", {"kind": "model"}),
     )
     is_own = report.query.by != "organization"
     return [

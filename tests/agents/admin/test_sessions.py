@@ -217,6 +217,18 @@ def test_a_stopped_call_says_what_is_unknown_and_what_to_check(
     assert text.count("outcome_unknown") == 1
 
 
+def test_a_session_whose_model_reported_no_usage_has_an_unknown_cost(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    for page, pk in (
+        ("agents_session_change", session.pk),
+        ("agents_agent_sessions", session.agent_id),
+        ("agents_session_changelist", None),
+    ):
+        text = admin_client.get_text(operator.get(page, *([pk] if pk else [])))
+        assert "$0.00" not in text, page
+
+
 def test_a_stopped_answer_is_shown_as_far_as_it_was_written(
     session: Session, operator: admin_client.AdminClient
 ) -> None:

@@ -10,6 +10,7 @@ from bonobot.accounts.templatetags.display import (
     age,
     ago,
     amount,
+    cost,
     counted,
     dollars,
     maybe_json,
@@ -131,3 +132,9 @@ def test_numbers_have_the_separators_of_the_language() -> None:
         ]
         # Values of inputs stay as they are typed.
         assert (plain_dollars(1_500_000), typed_amount(5372, "calls")) == ("1.5", "5372")
+
+
+def test_a_cost_is_unknown_without_counted_tokens() -> None:
+    assert cost(0, 0) == "–"
+    assert cost(0, 12) == "$0.00"
+    assert cost(20_000, 0) == "$0.0200"  # of calls
