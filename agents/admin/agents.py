@@ -1,7 +1,6 @@
 """Agents in the admin: list, configuration and metrics, and the agents panel of a server."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -27,9 +26,9 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from agents.access_requests import list_recent_requests
+from agents.admin import agent_bulk_actions
 from agents.assignments import list_callable_agents, set_callable_agents
 from agents.budgets.services import (
     DEFAULT_WARN_AT,
@@ -43,7 +42,7 @@ from agents.call_activity import RANGES, CallActivity
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.token_estimates import count_tokens, estimate_tokens
 from agents.model_endpoints.services import build_endpoint, fill_context_window
-from agents.models import Agent, AgentServer, Approval, Budget, ModelEndpoint, Session
+from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session
 from agents.services import (
     AgentSpec,
     attach_server,
@@ -52,7 +51,6 @@ from agents.services import (
     set_agent_members,
     update_agent,
 )
-from agents.sessions.child_sessions import FINISHED_STATUSES
 from agents.sessions.output_schemas import MAX_OUTPUT_SCHEMA_SIZE
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.admin_base import (
@@ -77,14 +75,13 @@ from bonobot.core.admin.theme import (
     Select,
     Textarea,
     TextInput,
+    action,
     display,
     register,
 )
-from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.amounts import MICROUSD_PER_USD, parse_number
-from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Definition, Server
 
 # Members see only their own rows, as `visible_to` of each model defines.
@@ -105,7 +102,6 @@ class AgentAdmin(TabbedAdmin):
 
     needs_to_view = READERS
     needs_to_change = Action.MANAGE_AGENTS
-    has_bulk_actions = False  # an agent's actions are on its pages
     list_display = (
         "agent",
         "model_name",
@@ -121,6 +117,7 @@ class AgentAdmin(TabbedAdmin):
     ordering = ("name",)
     list_select_related = ("model_endpoint",)
     change_list_template = "admin/agents/list.html"
+    actions = ("enable_chosen", "disable_chosen", "remove_chosen")
     add_label = _("Create agent")
     tab_groups = (
         TabGroup(_("Chat"), ("change",)),
@@ -206,6 +203,40 @@ class AgentAdmin(TabbedAdmin):
         """Return the button that opens a chat."""
         return render_to_string("admin/agents/list_chat_link.html", {"agent": agent})
 
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Drop Django's delete action; ours offers to undo it."""
+        actions = super().get_actions(request)
+        actions.pop("delete_selected", None)
+        return actions
+
+    @action(description=_("Enable"), permissions=["change"])
+    def enable_chosen(self, request: HttpRequest, queryset: QuerySet[Agent]) -> None:
+        """Enable the selected agents."""
+        agent_bulk_actions.check_agent_count(agents := list(queryset))
+        agent_bulk_actions.set_agents_enabled(request, agents, enabled=True)
+
+    @action(description=_("Disable…"), permissions=["change"])
+    def disable_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Agent]
+    ) -> HttpResponseBase | None:
+        """Confirm, then disable the selected agents."""
+        agent_bulk_actions.check_agent_count(agents := list(queryset))
+        if "confirmed" not in request.POST:
+            return agent_bulk_actions.confirm_disabling(self, request, agents)
+        agent_bulk_actions.set_agents_enabled(request, agents, enabled=False)
+        return None
+
+    @action(description=_("Delete…"), permissions=["delete"])
+    def remove_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Agent]
+    ) -> HttpResponseBase | None:
+        """Confirm with what else is deleted, then delete the selected agents."""
+        agent_bulk_actions.check_agent_count(agents := list(queryset))
+        if "confirmed" not in request.POST:
+            return agent_bulk_actions.confirm_deletion(self, request, agents)
+        agent_bulk_actions.delete_agents(request, agents)
+        return None
+
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
@@ -246,56 +277,10 @@ class AgentAdmin(TabbedAdmin):
             object=agent,
             opts=self.opts,
             last_change=describe_last_change(request, object_id),
-            deleted=_list_deleted_rows(agent, private_servers),
-            stopped=_describe_stopped_work(agent),
+            deleted=agent_bulk_actions.list_deleted_rows([agent], private_servers),
+            stopped=agent_bulk_actions.describe_stopped_work([agent]),
             restorable=can_restore_later("agent", agent, *private_servers),
         )
-
-
-def _describe_stopped_work(agent: Agent) -> list[str]:
-    """Return sentences about what ends with the deletion, even if it is undone (two queries)."""
-    approvals = Approval.objects.filter(agent=agent).pending().count()
-    sessions = agent.sessions.exclude(status__in=FINISHED_STATUSES).count()
-    texts = (
-        ngettext(
-            "%(n)s pending approval is canceled.",
-            "%(n)s pending approvals are canceled.",
-            approvals,
-        ),
-        ngettext(
-            "%(n)s unfinished session is canceled.",
-            "%(n)s unfinished sessions are canceled.",
-            sessions,
-        ),
-    )
-    counts = zip(texts, (approvals, sessions), strict=True)
-    sentences = [text % {"n": format_number(count)} for text, count in counts if count]
-    return [*sentences, _t("If you undo the deletion, they stay canceled.")] if sentences else []
-
-
-def _list_deleted_rows(
-    agent: Agent, private_servers: Sequence[Server]
-) -> list[tuple[str, int, list[str]]]:
-    """Return what is deleted with an agent: title, count and, of what has names, the first ones."""
-    rows: list[tuple[str, int, list[str]]] = []
-    if private_servers:
-        title = ngettext("private server", "private servers", len(private_servers))
-        names = [make_visible(server.name, 120) for server in private_servers[:MAX_NAMES_SHOWN]]
-        rows.append((title, len(private_servers), names))
-    manager: Any
-    for manager, has_names in (
-        (agent.sessions, False),
-        (agent.workflows, True),
-        (agent.budgets, True),
-        (agent.notes, False),
-        (agent.recordings, False),
-    ):
-        if count := manager.count():
-            options = manager.model._meta
-            title = str(options.verbose_name if count == 1 else options.verbose_name_plural)
-            shown_rows = manager.all()[:MAX_NAMES_SHOWN] if has_names else ()
-            rows.append((title, count, [make_visible(str(row), 120) for row in shown_rows]))
-    return rows
 
 
 class AgentDetailsForm(forms.Form):

@@ -21,9 +21,8 @@ from bonobot.accounts.admin_base import render_fragment
 from bonobot.accounts.admin_base.form_conflicts import describe_last_change
 from bonobot.accounts.admin_base.responses import (
     FRAGMENT_HEADER,
-    add_deleted_message,
-    add_group_deleted_message,
     change_each,
+    delete_each,
     redirect_back,
     render_screen,
 )
@@ -220,24 +219,13 @@ def confirm_removal(
 
 def delete_servers(request: HttpRequest, servers: Sequence[Server]) -> None:
     """Delete a few servers, and offer to undo it for all that can be restored, at once."""
-    principal = resolve_principal(request)
-    deletions: list[Deletion] = []
 
-    def delete_server(server: Server) -> None:
-        name = str(server)
-        deletion = services.delete_server(principal, server)
-        if deletion is None:
-            add_deleted_message(request, name, None)
-        else:
-            deletions.append(deletion)
+    def describe_count(count: int) -> str:
+        text = _n("%(n)s server was deleted.", "%(n)s servers were deleted.", count)
+        return text % {"n": format_number(count)}
 
-    change_each(request, servers, delete_server)
-    if len(deletions) == 1:
-        add_deleted_message(request, deletions[0].name, deletions[0])
-    elif deletions:
-        text = _n("%(n)s server was deleted.", "%(n)s servers were deleted.", len(deletions))
-        text %= {"n": format_number(len(deletions))}
-        add_group_deleted_message(request, text, deletions)
+    delete = partial(services.delete_server, resolve_principal(request))
+    delete_each(request, servers, delete, describe_count)
 
 
 def _describe_rows(model: Any, rows: list[Any], count: int | None = None) -> tuple[str, int, tuple]:

@@ -37,7 +37,8 @@ def list_admins() -> Iterator[ScopedAdmin]:
 ADMINS = {admin.opts.label_lower: admin for admin in list_admins()}
 # Lists with actions; the others change one row at a time.
 LISTS = (
-    *("agents.accessrequest", "agents.approval", "mcp_servers.server", "notices.notification"),
+    *("agents.accessrequest", "agents.agent", "agents.approval", "mcp_servers.server"),
+    "notices.notification",
     *("tenancy.deletion", "tenancy.issuer", "tenancy.membership", "tenancy.provider"),
     "tenancy.token",
 )

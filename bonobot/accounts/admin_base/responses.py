@@ -173,7 +173,7 @@ def add_deleted_message(request: HttpRequest, name: str, deletion: Deletion | No
     messages.success(request, text)
 
 
-def add_group_deleted_message(
+def _add_group_deleted_message(
     request: HttpRequest, text: str, deletions: Sequence[Deletion]
 ) -> None:
     """Say that several objects were deleted, with `text`; offer to undo all of it at once."""
@@ -181,6 +181,30 @@ def add_group_deleted_message(
     chosen = [(ACTION_CHECKBOX_NAME, deletion.pk) for deletion in deletions]
     fields = [("action", "restore_chosen"), *chosen]
     messages.success(request, _add_undo(request, text, url, fields))
+
+
+def delete_each(
+    request: HttpRequest,
+    rows: Iterable[RowT],
+    delete: Callable[[RowT], Deletion | None],
+    describe_count: Callable[[int], str],
+) -> None:
+    """Delete each row, and offer to undo it for all that can be restored, at once."""
+    deletions: list[Deletion] = []
+
+    def delete_row(row: RowT) -> None:
+        name = str(row)
+        deletion = delete(row)
+        if deletion is None:
+            add_deleted_message(request, name, None)
+        else:
+            deletions.append(deletion)
+
+    change_each(request, rows, delete_row)
+    if len(deletions) == 1:
+        add_deleted_message(request, deletions[0].name, deletions[0])
+    elif deletions:
+        _add_group_deleted_message(request, describe_count(len(deletions)), deletions)
 
 
 def _add_undo(

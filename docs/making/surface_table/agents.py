@@ -25,13 +25,13 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "Enable or disable an agent",
-            admin="agent.toggle",
+            admin="agent.toggle agent!enable_chosen agent!disable_chosen",
             rest="update_agent",
             cli="agents enable, agents disable",
         ),
         Feature(
             "Delete an agent",
-            admin="agent.delete",
+            admin="agent.delete agent!remove_chosen",
             rest="delete_agent",
             cli="agents remove, mcp apply",
         ),
