@@ -579,6 +579,8 @@ def show_organization_policy(
         draft=form_data,
         problem=problem,
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
+        may_try=principal.may(Action.VIEW_AUDIT),
+        simulate_url=reverse("admin:organization_simulate"),
         allowed_roles=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
         status=problem.status if problem else 200,
         **_build_section_context(organization, section, stored_policy, draft_policy),
@@ -645,8 +647,9 @@ def show_organization_policy_preview(request: HttpRequest) -> HttpResponseBase:
         request,
         "policies/preview.html",
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
-        may_try=is_simulation,
+        may_try=True,
         is_simulation=is_simulation,
+        simulate_url="" if is_simulation else reverse("admin:organization_simulate"),
         **_build_section_context(organization, section or EVERYTHING, stored_policy, draft_policy),
     )
 

@@ -1,5 +1,7 @@
 """The simulation page: a policy is simulated, runs in shadow mode, is enforced or discarded."""
 
+import re
+
 import pytest
 
 from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec
@@ -87,3 +89,17 @@ def test_the_organizations_policy_is_simulated_drafted_and_enforced(acme, agent)
     owner.send(url, {"mode": "none", "do": "shadow"})
     owner.send(f"{url}?do=discard", {})
     assert find_draft(acme) is None
+
+
+def test_unsaved_rules_of_the_organization_are_simulated_without_entering_them_again(acme):
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    url = admin_client.build_url("organization_simulate")
+    preview = owner.post("organization_policy_preview", mode="all", deny="read_result")
+    for page in (owner.get("organization_policy"), preview):
+        for value in ("simulate", "shadow"):
+            assert re.search(rf'value="{value}"\s+formaction="{url}"', page)
+    page = owner.send(url, {"mode": "all", "deny": "read_result", "do": "simulate"})
+    assert ">read_result</textarea>" in page
+    assert "formaction" not in page
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    assert "formaction" not in auditor.get("organization_policy")
