@@ -14,10 +14,10 @@ register = template.Library()
 
 
 @register.inclusion_tag("admin/parts/problem_text.html")
-def problem_text(text: Any) -> dict[str, Any]:
+def problem_text(text: Any, *, is_strong: bool = True) -> dict[str, Any]:
     """Show one of Bonobot's messages; the output that a long one quotes is collapsed."""
     message = localize_text(text)[:MAX_SHOWN]
-    return {"text": message, "long": split_long_message(message)}
+    return {"text": message, "long": split_long_message(message), "is_strong": is_strong}
 
 
 @register.filter

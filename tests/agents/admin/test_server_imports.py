@@ -465,6 +465,24 @@ def test_crashed_servers_are_one_row_only_with_the_same_error(
     assert "exited: no repository." in text
 
 
+def test_servers_that_couldnt_be_installed_show_the_real_reason(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    config = {f"web{n}": {"url": f"https://web{n}.example.com/mcp"} for n in range(2)}
+    fields = {"text": json.dumps({"mcpServers": config}), "do": "add"}
+    url = admin_client.build_url("mcp_servers_server_paste")
+    result_url = seat.client.post(url, fields).headers["Location"]
+    for name in config:
+        detail = f"`{name}` couldn't be installed: a connection was denied: Not on the allowlist."
+        row = {"status_code": "installation_failed", "status_detail": detail}
+        Server.objects.filter(name=name).update(status="error", **row)
+    page = seat.open(result_url)
+    text = admin_client.get_text(page.partition("<details>")[0])
+    assert "2 servers web0, web1 cancel Failed Their packages couldn't be installed." in text
+    assert "a connection was denied: Not on the allowlist." in text
+    assert "Check the package names" not in page
+
+
 def test_a_missing_variable_is_reported(seat: admin_client.AdminClient) -> None:
     config = {"weather": {"url": "https://mcp.example.com/${PLACE}"}}
     page = paste(seat, config, do="add", seen="1", add=["weather"])
