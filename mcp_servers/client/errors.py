@@ -347,11 +347,11 @@ def build_crash_error(endpoint: ServerEndpoint, crash_reason: str, stderr: str) 
     quoted_output = quote_text(endpoint, _get_last_lines(stderr.strip()))
     hidden_path = _find_hidden_path(endpoint, stderr)
     summary = format_message(
-        "`{endpoint}` exited: {how}.", endpoint=endpoint.name, how=crash_reason
+        "`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=crash_reason
     )
     detail = (
         format_message(
-            "`{endpoint}` exited: {how}. Last error output: “{output}”.",
+            "`{endpoint}` ended: {how}. Last error output: “{output}”.",
             endpoint=endpoint.name,
             how=crash_reason,
             output=quoted_output,

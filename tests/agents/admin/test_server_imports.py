@@ -457,12 +457,14 @@ def test_crashed_servers_are_one_row_only_with_the_same_error(
     url = admin_client.build_url("mcp_servers_server_paste")
     result_url = seat.client.post(url, fields).headers["Location"]
     for name, reason in (("web0", "no module"), ("web1", "no module"), ("web2", "no repository")):
-        detail = f"`{name}` exited: {reason}."
+        detail = f"`{name}` ended: {reason}."
         row = {"status": "error", "status_code": "server_crashed", "status_detail": detail}
         Server.objects.filter(name=name).update(**row)
-    text = admin_client.get_text(seat.open(result_url))
+    page = seat.open(result_url)
+    text = admin_client.get_text(page)
     assert "2 servers web0, web1 cancel Failed They report the same error." in text
-    assert "exited: no repository." in text
+    assert "ended: no repository." in text
+    assert not re.search('class="bb-strong">[^<]*no repository', page)
 
 
 def test_servers_that_couldnt_be_installed_show_the_real_reason(

@@ -51,7 +51,7 @@ async def reset_connection(request: raw_http_server.RecordedRequest) -> Any:
 def test_a_call_whose_process_dies_may_have_run(workshop, call):
     call("mcp_workshop_echo", {"text": "x"})
     outcome = call("mcp_workshop_crash")
-    cause = "`workshop` exited: it exited with status 3."
+    cause = "`workshop` ended: it exited with status 3."
     assert (outcome.outcome, outcome.code) == ("unknown", "outcome_unknown")
     assert (outcome.text, outcome.remedy) == (UNKNOWN_TEXT.format(cause), OUTCOME_UNKNOWN_REMEDY)
     row = get_last_call()

@@ -13,7 +13,7 @@ from tests import factories
 pytestmark = pytest.mark.django_db(transaction=True)
 
 COUNT_AND_CRASH = '/mcp_workshop_count {"what": "once"}\n/mcp_workshop_crash'
-CAUSE = "`workshop` exited: it exited with status 3."
+CAUSE = "`workshop` ended: it exited with status 3."
 
 
 def get_crash_step(session: Session) -> Step:
