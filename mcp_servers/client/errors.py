@@ -346,9 +346,7 @@ def build_crash_error(endpoint: ServerEndpoint, crash_reason: str, stderr: str) 
     """Return the error of a child process that ended; `stderr` is its last output."""
     quoted_output = quote_text(endpoint, _get_last_lines(stderr.strip()))
     hidden_path = _find_hidden_path(endpoint, stderr)
-    summary = format_message(
-        "`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=crash_reason
-    )
+    summary = format_message("`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=crash_reason)
     detail = (
         format_message(
             "`{endpoint}` ended: {how}. Last error output: “{output}”.",

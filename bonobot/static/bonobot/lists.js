@@ -11,7 +11,11 @@ const bonobotLists = (() => {
     const scope = checkbox.closest("form") ?? document;
     const items = listShownItems(checkbox, scope);
     const isSelection = items.some((item) => !item.checked);
-    for (const item of items) item.checked = isSelection;
+    for (const item of items) {
+      item.checked = isSelection;
+      // What is selected can be seen.
+      if (isSelection) item.closest("details")?.setAttribute("open", "");
+    }
     updateCounts(scope);
   }
 

@@ -180,3 +180,16 @@ def test_the_result_of_the_first_connection_has_the_review(
     page = seat.post("mcp_servers_server_definitions", server.pk, **fields)
     assert list_approved_names() == ["docs.add"]
     assert "data-connect" not in page
+
+
+def test_what_is_preselected_can_be_seen_and_all_without_findings_can_be_selected(
+    acme: Organization, owner: admin_client.AdminClient, servers: list[Server]
+) -> None:
+    others = [admin_client.create_web_server(acme, f"other{n}") for n in range(4)]
+    for server in others:
+        admin_client.declare_tool(server, "write")
+    Server.objects.update(discovered_at=timezone.now())
+    page = owner.open(address([*servers, *others]))
+    folds = re.findall(r"<details (open)?>", page)
+    assert folds == ["open"] * len(servers) + [""] * len(others)
+    assert re.search(r'data-tick-all="seen">\s*Select all without findings', page)
