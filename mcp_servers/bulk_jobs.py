@@ -25,6 +25,7 @@ from bonobot.core.celery_tasks import enqueue_task_on_commit
 from bonobot.core.concurrency_limits import get_concurrency_limit
 from bonobot.core.db import object_version
 from bonobot.core.db.object_version import VersionConflict
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InternalError, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.search import query_object_changes
@@ -190,7 +191,7 @@ async def _process_item(job: BulkJob, item: BulkJobItem) -> None:
         if not await aside(_start_item, item):
             return
         try:
-            await _perform_action(job, item)
+            detail = await _perform_action(job, item)
         except Problem as problem:
             detail = f"{problem} {problem.remedy}".strip()
             await aside(_settle_item, item, BulkJobItem.State.FAILED, problem.code, detail)
@@ -205,10 +206,11 @@ async def _process_item(job: BulkJob, item: BulkJobItem) -> None:
                 "An internal error occurred. It was logged.",
             )
         else:
-            await aside(_settle_item, item, BulkJobItem.State.DONE)
+            await aside(_settle_item, item, BulkJobItem.State.DONE, "", detail)
 
 
-async def _perform_action(job: BulkJob, item: BulkJobItem) -> None:
+async def _perform_action(job: BulkJob, item: BulkJobItem) -> str:
+    """Perform the action on one server; return what its result is, blank if that is evident."""
     aside = get_runtime().run_background_orm
     principal, server = await aside(_load_principal_and_server, job, item)
     if job.kind in CHECKS:
@@ -217,12 +219,13 @@ async def _perform_action(job: BulkJob, item: BulkJobItem) -> None:
         await run_discovery(server.pk, actor=principal.actor, kind=kind)
     elif job.kind == BulkJob.Kind.APPROVE:
         shown_digests = {UUID(pk): digest for pk, digest in item.confirmed.items()}
-        await aside(_approve_shown_definitions, principal, server, shown_digests)
+        return await aside(_approve_shown_definitions, principal, server, shown_digests)
     elif job.kind == BulkJob.Kind.REMOVE:
         await aside(_delete_unchanged_server, job, principal, server)
     else:
         enabled = job.kind == BulkJob.Kind.ENABLE
         await aside(services.set_server_enabled, principal, server, enabled=enabled)
+    return ""
 
 
 def _load_principal_and_server(job: BulkJob, item: BulkJobItem) -> tuple[Principal, Server]:
@@ -254,10 +257,18 @@ def _check_unchanged(job: BulkJob, server: Server) -> None:
 
 def _approve_shown_definitions(
     principal: Principal, server: Server, shown_digests: Mapping[UUID, str]
-) -> None:
-    """Approve exactly the definitions that were shown at confirmation."""
+) -> str:
+    """Approve exactly the definitions that were shown at confirmation; return how many."""
+    approved: tuple[str, ...] = ()
     if shown_digests:
-        approve_definitions(principal, server, dict(shown_digests))
+        approved = approve_definitions(principal, server, dict(shown_digests)).approved
+    if pending_count := server.definitions.awaiting_review().count():
+        return format_message(
+            "{approved} approved, {pending} still pending review.",
+            approved=len(approved),
+            pending=pending_count,
+        )
+    return format_message("{approved} approved.", approved=len(approved))
 
 
 def _start_item(item: BulkJobItem) -> bool:

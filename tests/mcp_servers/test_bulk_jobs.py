@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from bonobot.accounts.models import Membership, Organization, User
+from bonobot.accounts.models import Deletion, Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden
@@ -71,8 +71,20 @@ def test_exactly_the_shown_definitions_are_approved(ann: Principal, servers: lis
         admin_client.declare_tool(servers[1], "sub"),
     )
     digests = {servers[0].pk: {str(row.pk): row.digest}, servers[1].pk: {str(other.pk): "0" * 64}}
-    run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.APPROVE, servers, digests))
+    job = run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.APPROVE, servers, digests))
     assert [definition.name for definition in Definition.objects.callable()] == ["add"]
+    changed, *details = [item.detail for item in job.items.order_by("-code", "server_name")]
+    assert "None of these definitions could be approved" in changed
+    assert details == ["1 approved.", *["0 approved."] * (len(servers) - 2)]
+
+
+def test_a_bulk_approval_says_how_many_definitions_are_still_pending(
+    ann: Principal, servers: list[Server]
+) -> None:
+    row, _other = (admin_client.declare_tool(servers[0], name) for name in ("add", "sub"))
+    digests = {servers[0].pk: {str(row.pk): row.digest}}
+    job = run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.APPROVE, servers[:1], digests))
+    assert job.items.get().detail == "1 approved, 1 still pending review."
 
 
 def test_deleted_servers_are_listed_by_name(ann: Principal, servers: list[Server]) -> None:
@@ -189,7 +201,7 @@ def test_a_finished_deletion_offers_to_restore_all_its_servers(
     assert "Restore 5 servers" not in admin_client.get_text(page)
 
 
-def test_each_server_that_is_deleted_within_the_request_can_be_restored(
+def test_servers_that_are_deleted_within_the_request_are_restored_at_once(
     acme: Organization, ann: Principal, servers: list[Server]
 ) -> None:
     owner = admin_client.AdminClient(User.objects.get(username="ann"))
@@ -199,8 +211,13 @@ def test_each_server_that_is_deleted_within_the_request_can_be_restored(
         "_selected_action": [str(server.pk) for server in servers[:2]],
     }
     page = owner.post("mcp_servers_server_changelist", **fields)
-    assert page.count("/restore/") == 2
+    assert "2 servers were deleted. Undo" in admin_client.get_text(page)
     assert Server.objects.count() == 3
+    deletions = [str(deletion.pk) for deletion in Deletion.objects.all()]
+    assert all(f'value="{pk}"' in page for pk in deletions)
+    fields = {"action": "restore_chosen", "_selected_action": deletions}
+    owner.post("tenancy_deletion_changelist", **fields)
+    assert Server.objects.count() == 5
 
 
 def test_only_failed_servers_are_retried(ann: Principal, servers: list[Server]) -> None:
