@@ -10,7 +10,11 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.effective_labels import get_effective_labels
 from mcp_servers.flow_labels.suggested_labels import LabelContext
-from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
+from mcp_servers.flow_labels.tool_risk import (
+    ToolRisk,
+    find_tool_risk,
+    is_declared_read_only,
+)
 from mcp_servers.models import Definition
 
 # Risk, icon, tone and title of the groups of tools.
@@ -28,7 +32,8 @@ OTHER_HEADING = (OTHER_GROUP, "description", "plain", _("Resources and prompts")
 class RiskGroup:
     """The names of the definitions with one risk.
 
-    `external_names` are the destructive ones that have an external effect, too.
+    `external_names` are the destructive ones that have an external effect, too; `read_only_names`
+    those with an external effect whose server says that they are read-only.
     """
 
     key: str
@@ -37,6 +42,7 @@ class RiskGroup:
     title: Any
     names: list[str] = field(default_factory=list)
     external_names: list[str] = field(default_factory=list)
+    read_only_names: list[str] = field(default_factory=list)
 
 
 def find_risk_group(row: Definition, label_context: LabelContext) -> str:
@@ -56,4 +62,6 @@ def group_by_risk(rows: Iterable[Definition], label_context: LabelContext) -> li
         labels = get_effective_labels(row, label_context)
         if group.key == ToolRisk.DESTRUCTIVE and FlowLabel.SENDS_OUT in labels:
             group.external_names.append(name)
+        if group.key == ToolRisk.EXTERNAL and is_declared_read_only(row.payload):
+            group.read_only_names.append(name)
     return [group for group in groups.values() if group.names]
