@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
@@ -19,9 +20,10 @@ from mcp_servers.admin import servers as listing
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult
 from mcp_servers.health.server_status import record_contact, record_failure
 from mcp_servers.health.uptime import UptimeSegment
-from mcp_servers.models import Definition, Server
+from mcp_servers.models import ChangeSubscription, Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
+from mcp_servers.subscriptions import leases
 from tests import admin_client, factories
 from tests.agents.admin.test_audit import create_call
 
@@ -393,6 +395,27 @@ def test_the_overview_shows_the_connection_without_secrets(
         page = browser.get(f"mcp_servers_server_{name}", server.pk)
         assert "X-Team" in page
         assert "geheim" not in page
+
+
+def test_the_overview_says_once_that_a_server_has_no_change_notifications(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme)
+    holder = uuid4()
+    leases.store_change_topics(server, {"tools": {"listChanged": True}})
+    leases.claim_servers(holder, 1)
+    problem = Problem("No stream.", code="not_offered", remedy="Refreshed periodically.")
+    leases.mark_stream_refused(holder, server.pk, problem)
+    page = browser.get("mcp_servers_server_change", server.pk)
+    row = page.split("Change notifications</dt>")[1].split("</dd>")[0]
+    text = "The server has no stream of change notifications."
+    assert admin_client.get_text(row).strip().startswith(text)
+    assert "not_offered" not in row
+    assert "Refreshed periodically" not in row
+    ChangeSubscription.objects.update(refused_at=None, holder=holder, heartbeat_at=timezone.now())
+    row = browser.get("mcp_servers_server_change", server.pk)
+    row = row.split("Change notifications</dt>")[1].split("</dd>")[0]
+    assert admin_client.get_text(row).split()[-1] == "not_offered"  # after the sentence
 
 
 def test_the_overview_counts_the_calls_of_the_last_day_and_only_kinds_that_the_server_has(
