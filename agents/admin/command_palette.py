@@ -1,12 +1,13 @@
 """Search of screens, actions, objects and the documentation for the command palette.
 
-Finds only what the person may open, in at most 7 queries.
+Finds only what the person may open, in at most 8 queries.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
 from django.urls import reverse
@@ -14,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.navigation import APPROVALS, Navigation, NavigationItem
 from agents.models import Agent, Session, Skill, Workflow
+from bonobot.accounts.models import Membership
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.documentation.pages import search_pages
@@ -120,6 +122,7 @@ def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteE
         servers = Server.objects.for_organization(organization_id)
         yield from _search_rows(servers, words, "dns", "mcp_servers_server_change", _("server"))
         yield from _search_tools(servers, words)
+        yield from _search_members(organization_id, words)
     yield from _search_agents(principal, words)
     skills = Skill.objects.visible_to(principal)
     yield from _search_rows(skills, words, "school", "agents_skill_change", _("skill"))
@@ -156,6 +159,24 @@ def _search_tools(servers: QuerySet[Server], words: list[str]) -> Iterator[Palet
         yield PaletteEntry(
             make_visible(name, 80), str(kind), "build", f"{url}?{urlencode({'q': name})}"
         )
+
+
+def _search_members(organization_id: UUID, words: list[str]) -> Iterator[PaletteEntry]:
+    """Yield the members whose username, name, or email address has the words."""
+    condition = Q()
+    for word in words:
+        condition &= (
+            Q(user__username__icontains=word)
+            | Q(user__first_name__icontains=word)
+            | Q(user__last_name__icontains=word)
+            | Q(user__email__icontains=word)
+        )
+    members = Membership.objects.filter(condition, organization_id=organization_id)
+    rows = members.select_related("user").order_by("user__username")
+    for member in rows[:MAX_RESULTS_PER_TYPE]:
+        url = reverse("admin:tenancy_membership_change", args=[member.pk])
+        name = make_visible(member.user.get_username(), 80)
+        yield PaletteEntry(name, str(_("member")), "person", url)
 
 
 def _search_rows(

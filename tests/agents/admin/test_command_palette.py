@@ -4,7 +4,7 @@ import pytest
 
 from agents.models import Session
 from agents.sessions.services import start_session
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from tests import admin_client, factories
 
@@ -99,6 +99,27 @@ def test_tools_are_found_by_their_name_with_a_link_to_their_review(acme: Organiz
     assert "other_tool" not in owner.get("palette", q="clock")
     assert tools_url in owner.get("palette", q="clock other")
     assert tools_url not in admin_client.sign_in(acme, Role.MEMBER).get("palette", q="get_current")
+
+
+def test_members_are_found_by_username_name_and_email_by_those_who_may_view_members(
+    acme: Organization,
+) -> None:
+    user = User.objects.create_user(
+        "person0421", "mia@example.com", first_name="Mia", last_name="Miller"
+    )
+    member = Membership.objects.create(organization=acme, user=user, role=Role.REVIEWER)
+    url = admin_client.build_url("tenancy_membership_change", member.pk)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    for query in ("person0421", "mia miller", "mia@example"):
+        page = auditor.get("palette", q=query)
+        assert f'data-goes="{url}"' in page
+        assert "person0421 member" in admin_client.get_text(page)
+    other_organization = factories.create_organization("other")
+    for browser in (
+        admin_client.sign_in(acme, Role.MEMBER),
+        admin_client.sign_in(other_organization, Role.OWNER),
+    ):
+        assert url not in browser.get("palette", q="person0421")
 
 
 def test_results_of_the_documentation_are_results(acme: Organization) -> None:
