@@ -403,6 +403,9 @@ def _render_matrix(
 ) -> HttpResponseBase:
     agent: Agent = visit.object
     query = visit.request.GET
+    conflict = getattr(visit.request, "form_conflict", None)
+    if conflict is not None:
+        conflict.is_shown = True  # in the bar at the bottom
     tools = list_sorted_tools(snapshot)
     search_text = query.get("q", "").strip()
     found_tools = search_tools(tools, search_text)
@@ -426,7 +429,7 @@ def _render_matrix(
         attachable=_list_attachable_servers(agent),
         disabled=list_disabled_servers(agent),
         running=agent.sessions.unfinished().count(),
-        conflict=getattr(visit.request, "form_conflict", None),
+        conflict=conflict,
         problem=None if isinstance(problem, VersionConflict) else problem,
         unsaved=bool(changes) or problem is not None,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),

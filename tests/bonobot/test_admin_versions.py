@@ -15,7 +15,8 @@ from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.skills import SkillSpec, save_skill
 from bonobot.accounts.admin_base.form_conflicts import (
     Difference,
-    describe_differences,
+    FormConflict,
+    describe_conflict,
     render_field_conflicts,
 )
 from bonobot.accounts.admin_base.form_versions import (
@@ -156,7 +157,8 @@ def test_a_note_about_a_secret_has_neither_its_values_nor_a_button() -> None:
     assert MASK in html
     assert not re.search("hunter|data-saved-text|<button", html)
     assert 'data-saved="" data-own=""' in " ".join(html.split())
-    assert "hunter" not in describe_differences("Anna", [difference], keeps_changes=True)
+    conflict = FormConflict("Anna", [difference])
+    assert "hunter" not in describe_conflict(conflict, keeps_changes=True)
 
 
 def test_a_denial_in_one_tab_survives_a_save_in_the_other(

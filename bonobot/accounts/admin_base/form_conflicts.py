@@ -33,14 +33,6 @@ MAX_NOTE_LENGTH = 300
 
 
 @dataclass
-class FormConflict:
-    """What a page can show about a refused save: who changed which controls in the meantime."""
-
-    editor: str
-    names: frozenset[str]
-
-
-@dataclass
 class Difference:
     """A control whose value differs from the one read; `user_values` are set if they changed it.
 
@@ -63,6 +55,28 @@ class Difference:
         """The label of the control."""
         name = _t("last change") if self.name == LAST_CHANGE_FIELD else self.name
         return make_visible(self.control.label or name, MAX_VALUE_LENGTH)
+
+
+@dataclass
+class FormConflict:
+    """What a page can show about a refused save: who changed which controls in the meantime.
+
+    A page that shows it sets `is_shown`; on others it is a message.
+    """
+
+    editor: str
+    differences: Sequence[Difference]
+    is_shown: bool = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(difference.name for difference in self.differences)
+
+    @property
+    def changes(self) -> str:
+        """The values that were saved, and those that the user entered."""
+        shown_differences = self.differences[:MAX_CHANGES_SHOWN]
+        return "; ".join(_describe_difference(difference) for difference in shown_differences)
 
 
 def render_field_conflicts(editor: str, differences: Sequence[Difference]) -> SafeString:
@@ -96,13 +110,9 @@ def render_field_conflicts(editor: str, differences: Sequence[Difference]) -> Sa
     return render_to_string("admin/parts/form_conflicts.html", context) if notes else SafeString()
 
 
-def describe_differences(
-    editor: str, differences: Sequence[Difference], keeps_changes: bool
-) -> SafeString:
+def describe_conflict(conflict: FormConflict, keeps_changes: bool) -> SafeString:
     """Return a message about a refused save, with a small link to the code's documentation."""
-    changes = "; ".join(
-        _describe_difference(difference) for difference in differences[:MAX_CHANGES_SHOWN]
-    ) or _t("the page")
+    editor, changes = conflict.editor, conflict.changes or _t("the page")
     if editor:
         text = _t(
             "Not saved. %(who)s changed this page in the meantime. Current values: %(changes)s."

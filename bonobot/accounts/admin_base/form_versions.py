@@ -32,7 +32,7 @@ from bonobot.accounts.admin_base.form_conflicts import (
     LAST_CHANGE_FIELD,
     Difference,
     FormConflict,
-    describe_differences,
+    describe_conflict,
     find_last_editor,
     render_field_conflicts,
 )
@@ -348,10 +348,8 @@ def _render_conflict(
     # The view hasn't loaded the object yet if the difference was found before it was called.
     shown_object = _load_page(request, read_forms[0].page).shown_object
     request.shown_object = shown_object  # type: ignore[attr-defined]
-    editor = find_last_editor(request)
-    request.form_conflict = FormConflict(  # type: ignore[attr-defined]
-        editor, frozenset(difference.name for difference in differences)
-    )
+    conflict = FormConflict(find_last_editor(request), differences)
+    request.form_conflict = conflict  # type: ignore[attr-defined]
     posted: Any = request.POST
     merged_data = _merge_changes(posted, request, read_forms)
     request.POST = merged_data  # type: ignore[assignment]  # it has a setter
@@ -371,12 +369,15 @@ def _render_conflict(
         page_request._messages = original_messages
     keeps_changes = is_form_shown and _has_unsaved_changes(request, merged_data, read_forms)
     request._messages = original_messages  # type: ignore[attr-defined]
-    messages.error(request, describe_differences(editor, differences, keeps_changes))
+    if not (is_form_shown and conflict.is_shown):
+        messages.error(request, describe_conflict(conflict, keeps_changes))
     response.status_code = VersionConflict.status
     if not is_form_shown:
         return response
     notes = {
-        key: render_field_conflicts(editor, [item for item in differences if item.form_key == key])
+        key: render_field_conflicts(
+            conflict.editor, [item for item in differences if item.form_key == key]
+        )
         for key in {difference.form_key for difference in differences}
     }
     return _refresh_versions(request, response, notes)
