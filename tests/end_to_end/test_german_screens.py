@@ -2,7 +2,7 @@
 
 import pytest
 from django.urls import reverse
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from bonobot.accounts.models import Organization
 from mcp_servers.models import Server
@@ -118,10 +118,21 @@ def test_the_audit_log_has_all_quick_filters_and_one_line_of_ranges_on_a_desktop
     assert has_whole_placeholder(german.locator("[data-search]"))
 
 
-def test_the_search_of_the_matrix_is_whole_on_a_desktop(acme: Organization, german: Page) -> None:
+def test_the_search_and_the_settings_of_the_matrix_are_whole_and_selected_rows_move_nothing(
+    acme: Organization, german: Page
+) -> None:
     agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
     large_organization.declare_tools([server], 306)
     factories.attach_server(factories.build_administrator(acme), agent, server)
     german.set_viewport_size({"width": 1440, "height": 900})
     german.goto(reverse("admin:agents_agent_servers", args=[agent.pk]))
+    # Selected rows don't move the menu, and what is set isn't over its source.
+    menu, tool = german.locator(".bb-attach-menu"), german.locator("[data-pick]").first
+    expect(tool).to_be_visible()
+    boxes = (menu.bounding_box(), tool.bounding_box())
+    tool.check()
+    expect(german.locator("[data-bulk]")).to_be_visible()
+    assert (menu.bounding_box(), tool.bounding_box()) == boxes
+    setting = german.locator(".bb-mx-setting").first
+    assert setting.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
     assert has_whole_placeholder(german.locator("input[type=search][name=q]"))

@@ -363,6 +363,6 @@ def test_the_matrix_uses_the_same_queries_for_any_number_of_tools(
             admin_client.declare_tool(more, f"tool{tool}")
         attach_server(administrator, helper, more)
     operator.get("agents_agent_servers", helper.pk)
-    with django_assert_max_num_queries(27):
+    with django_assert_max_num_queries(28):
         page = operator.get("agents_agent_servers", helper.pk)
     assert "mcp_more2_tool19" in page
