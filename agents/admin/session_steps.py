@@ -309,16 +309,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
     elicitations = _load_elicitations(session, steps)
     app_tools = _find_tools_with_apps(audit_rows.values())
-    tools = _load_tool_names(
-        session,
-        [
-            step.payload["name"]
-            for step in steps
-            if step.kind == Step.Kind.CALL
-            and not step.payload.get("tool")
-            and step.call_id not in audit_rows
-        ],
-    )
+    tools = _load_tool_names(session, _list_unnamed_tools(steps, audit_rows))
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, processed_at=None)
     replacements = _list_replacements(session, steps)
     versions = _group_versions(replacements)
@@ -351,6 +342,19 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
         after=_find_last_settled(steps, after),
         earlier_after=max(0, after - STEPS_SHOWN) if after else None,
     )
+
+
+def _list_unnamed_tools(
+    steps: Iterable[Step], audit_rows: Mapping[UUID | None, AuditRow]
+) -> list[str]:
+    """Return the agent's names of tools whose calls don't have the server's own name."""
+    return [
+        step.payload["name"]
+        for step in steps
+        if step.kind == Step.Kind.CALL
+        and not step.payload.get("tool")
+        and step.call_id not in audit_rows
+    ]
 
 
 def _load_tool_names(session: Session, names: Sequence[str]) -> dict[str, ToolName]:
