@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from functools import partial
 from typing import Any
@@ -32,6 +31,7 @@ from agents.saved_filters import (
     normalize_query,
     save_filter,
 )
+from bonobot.accounts.admin_base.filter_chips import FilterChip
 from bonobot.accounts.admin_base.responses import add_problem_message
 from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
 from bonobot.accounts.principals import Principal
@@ -208,15 +208,6 @@ class ScannedPaginator(BoundedPaginator):
         rows = AuditRow.objects.filter(pk__in=keys).defer("opened", "closed")
         all_rows: Any = self.object_list
         return rows.order_by(*all_rows.query.order_by)
-
-
-@dataclass(frozen=True)
-class FilterChip:
-    """An active filter, with the query of the list without it."""
-
-    title: Any
-    value: str
-    query: str
 
 
 def list_chips(query: QueryDict, names: Mapping[str, str]) -> list[FilterChip]:
