@@ -374,9 +374,12 @@ class CallActivity:
             "duration": self.build_audit_url(outcome__in="ok"),
             "cost": self.build_audit_url(kind="model"),
         }
-        # The current step would always end the sparklines with a fall.
+        # The current step would always end the sparklines with a fall, but the first calls of an
+        # organization are in no other one.
+        all_lines = [step.line for step in self.steps]
         lines = [step.line for step in self.steps if step.ends <= self.now]
-        return build_tiles(lines, self.total, self.previous_total, urls)
+        has_calls = any(line.calls for line in lines)
+        return build_tiles(lines if has_calls else all_lines, self.total, self.previous_total, urls)
 
     @property
     def chart(self) -> Chart:

@@ -39,6 +39,19 @@ def create_rollup(
 
 
 @pytest.mark.django_db
+def test_the_first_calls_of_an_organization_have_a_sparkline() -> None:
+    acme = factories.create_organization()
+    create_rollup(acme, NOW.replace(minute=0), 12)
+    [calls, *_others] = CallActivity(acme.pk, "24h", NOW).tiles
+    assert calls.spark is not None
+    assert calls.spark.line.endswith("100.0,2.0")
+    create_rollup(acme, NOW.replace(minute=0) - timedelta(hours=2), 3)
+    [calls, *_others] = CallActivity(acme.pk, "24h", NOW).tiles
+    assert calls.spark is not None
+    assert calls.spark.line.endswith("100.0,26.0"), "the current hour isn't complete"
+
+
+@pytest.mark.django_db
 def test_the_ranges_have_whole_steps_that_end_now() -> None:
     acme = factories.create_organization()
     begins = NOW.replace(minute=0)
