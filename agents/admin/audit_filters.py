@@ -31,9 +31,9 @@ from agents.saved_filters import (
     normalize_query,
     save_filter,
 )
-from bonobot.accounts.admin_base.filter_chips import FilterChip
 from bonobot.accounts.admin_base.responses import add_problem_message
 from bonobot.accounts.admin_base.scoped_admin import BoundedPaginator
+from bonobot.accounts.filter_chips import FilterChip
 from bonobot.accounts.principals import Principal
 from bonobot.core.admin.theme import (
     ChoicesDropdownFilter,

@@ -2,7 +2,7 @@
 
 from django import template
 
-from bonobot.accounts.admin_base.filter_chips import list_filter_chips
+from bonobot.accounts.filter_chips import list_filter_chips
 
 register = template.Library()
 register.simple_tag(list_filter_chips, name="filter_chips")
