@@ -47,20 +47,29 @@
     showCount();
   }
 
-  // While something is typed, the select is a list of the matching options.
+  // The field shows what is selected. While it is in use, the select is a list of the matching options below it.
   const MAX_VISIBLE = 8;
 
   function setUpSelect(select) {
     const options = [...select.options];
     if (options.length < MIN_OPTIONS || select.disabled) return;
     const items = [...select.children];
-    let chosenValue = select.value;
     const { searchOptions } = document.getElementById("page").dataset;
+    const label = select.labels[0];
+    const box = select.closest(".relative:has(> select)") ?? select; // of the theme, with an arrow
     const field = document.createElement("input");
+    let chosenValue = select.value;
+    let isSearching = false;
     field.type = "search";
-    field.className = "bb-input bb-slim bb-option-search";
+    field.className = "bb-input bb-option-search";
+    field.autocomplete = "off";
+    field.required = select.required;
+    select.required = false; // browsers can't show a message at a hidden field
     field.placeholder = searchOptions;
-    field.setAttribute("aria-label", `${searchOptions}: ${select.labels[0]?.textContent.trim() ?? ""}`);
+    field.setAttribute("aria-label", `${searchOptions}: ${label?.textContent.trim() ?? ""}`);
+    field.id = select.id;
+    select.id = `${field.id}-options`;
+    select.setAttribute("aria-label", label?.textContent.trim() ?? searchOptions);
 
     const isInGroup = (option, group) => option.dataset.group === group.label;
 
@@ -75,44 +84,79 @@
       select.replaceChildren(...shownItems);
       select.value = chosenValue;
       const lineCount = select.options.length + select.querySelectorAll("optgroup").length;
-      select.size = words.length ? Math.max(2, Math.min(MAX_VISIBLE, lineCount)) : 0;
+      select.size = isSearching ? Math.max(2, Math.min(MAX_VISIBLE, lineCount)) : 0;
+      box.hidden = !isSearching;
+    }
+
+    function showChoice() {
+      field.value = chosenValue && options.find((option) => option.value === chosenValue)?.text;
+    }
+
+    function search(text) {
+      isSearching = true;
+      show(text.trim().toLowerCase().split(/\s+/).filter(Boolean));
     }
 
     // Ends the search with what is selected, or with the earlier choice.
     function endSearch() {
-      if (!field.value) return;
+      if (!isSearching) return;
       const isChanged = select.selectedIndex >= 0 && select.value !== chosenValue;
       if (isChanged) chosenValue = select.value;
-      field.value = "";
+      isSearching = false;
       show([]);
+      showChoice();
       if (!isChanged) return;
       for (const name of ["input", "change"]) select.dispatchEvent(new Event(name, { bubbles: true }));
     }
 
     function handleKey(event) {
-      if (event.key === "ArrowDown" && field.value) select.focus();
+      if (event.key === "Escape") endSearch();
+      if (event.key === "ArrowDown") {
+        if (!isSearching) search("");
+        select.focus();
+      }
       if (event.key !== "Enter") return;
       event.preventDefault(); // instead of submitting the form
-      if (!field.value || !select.options.length) return;
-      select.selectedIndex = 0;
+      if (!isSearching) return;
+      if (field.value && select.options.length) select.selectedIndex = 0;
       endSearch();
-      select.focus();
+    }
+
+    function leave(event) {
+      if (![field, select].includes(event.relatedTarget)) endSearch();
     }
 
     for (const option of options) option.dataset.group = option.parentElement.label ?? "";
-    field.addEventListener("input", (event) => {
-      event.stopPropagation(); // it changes nothing in the form
-      show(field.value.trim().toLowerCase().split(/\s+/).filter(Boolean));
-    });
+    for (const name of ["input", "change"]) {
+      // They change nothing in the form.
+      field.addEventListener(name, (event) => event.stopPropagation());
+      select.addEventListener(name, () => {
+        if (isSearching) return;
+        chosenValue = select.value;
+        showChoice();
+      });
+    }
+    field.addEventListener("input", () => search(field.value));
     field.addEventListener("keydown", handleKey);
-    select.addEventListener("click", endSearch);
-    select.addEventListener("keydown", (event) => event.key === "Enter" && endSearch());
-    select.addEventListener("blur", endSearch);
-    select.addEventListener("change", () => {
-      if (!field.value) chosenValue = select.value;
+    field.addEventListener("click", () => {
+      if (isSearching) return;
+      field.select();
+      search("");
     });
-    // The theme's box has an arrow at the middle of its height.
-    (select.closest(".relative:has(> select)") ?? select).before(field);
+    select.addEventListener("click", () => {
+      endSearch();
+      field.focus();
+    });
+    select.addEventListener("keydown", (event) => {
+      if (!["Enter", "Escape"].includes(event.key)) return;
+      event.preventDefault();
+      endSearch();
+      field.focus();
+    });
+    for (const part of [field, select]) part.addEventListener("blur", leave);
+    box.before(field);
+    box.hidden = true;
+    showChoice();
   }
 
   document.addEventListener("DOMContentLoaded", () => {
