@@ -152,7 +152,7 @@ class PendingReviewFilter(DropdownFilter):
     parameter_name = "waiting"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("yes", _("definitions pending review")), ("no", _("no pending definitions"))]
+        return [("yes", _("pending review")), ("no", _("none pending"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
         """Filter by the chosen state."""

@@ -21,7 +21,7 @@ def test_each_active_filter_of_a_list_is_shown_and_can_be_removed() -> None:
     chips = {admin_client.get_text(text).strip(): query for text, query in CHIP.findall(page)}
     assert chips == {
         "Status Failed": "q=web&amp;waiting=yes",
-        "Definitions Definitions pending review": "q=web&amp;status__exact=error",
+        "Definitions Pending review": "q=web&amp;status__exact=error",
     }
     page = owner.get("agents_agent_changelist", enabled__exact="1")
     assert "Enabled <b" in " ".join(CHIP.findall(page)[0][0].split())
