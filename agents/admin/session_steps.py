@@ -300,9 +300,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     too. If the first step is a message, the step before it is loaded (one more).
     """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
-    ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
-    rows = AuditRow.objects.filter(pk__in=ids) if ids else ()
-    audit_rows: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
+    audit_rows = _load_audit_rows(steps)
     answers = load_approvals(session.organization_id, audit_rows.values())
     approvals = _load_pending_approvals(session, steps)
     changed = _find_changed_definitions(approvals)
@@ -310,7 +308,6 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     elicitations = _load_elicitations(session, steps)
     app_tools = _find_tools_with_apps(audit_rows.values())
     tools = _load_tool_names(session, _list_unnamed_tools(steps, audit_rows))
-    pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, processed_at=None)
     replacements = _list_replacements(session, steps)
     versions = _group_versions(replacements)
     interjections = _find_interjections(session, steps)
@@ -338,10 +335,15 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     return SessionSteps(
         session=session,
         lines=lines,
-        pending=tuple(pending),
+        pending=tuple(session.inbox.filter(kind=Inbox.Kind.MESSAGE, processed_at=None)),
         after=_find_last_settled(steps, after),
         earlier_after=max(0, after - STEPS_SHOWN) if after else None,
     )
+
+
+def _load_audit_rows(steps: Iterable[Step]) -> dict[UUID | None, AuditRow]:
+    ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
+    return {row.pk: row for row in AuditRow.objects.filter(pk__in=ids)} if ids else {}
 
 
 def _list_unnamed_tools(
