@@ -365,11 +365,12 @@ def _render_conflict(
     if not is_form_shown:  # the saved values replace the user's
         page_request = build_page_request(request, request.get_full_path())
         page_request.reads_versions = False
+        page_request.form_conflict = None  # a message says it
         response = _get_response(page_request)
         page_request._messages = original_messages
     keeps_changes = is_form_shown and _has_unsaved_changes(request, merged_data, read_forms)
     request._messages = original_messages  # type: ignore[attr-defined]
-    if not (is_form_shown and conflict.is_shown):
+    if not is_form_shown or not conflict.is_shown:
         messages.error(request, describe_conflict(conflict, keeps_changes))
     response.status_code = VersionConflict.status
     if not is_form_shown:

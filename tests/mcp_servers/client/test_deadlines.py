@@ -36,18 +36,18 @@ async def test_deadlines_that_pass_while_the_loop_is_busy_end_the_earliest_block
     ended = list[float]()
 
     async def wait(seconds: float) -> None:
-        with pytest.raises(TimeoutError), Deadline(seconds):
+        with pytest.raises(TimeoutError), Deadline(seconds) as deadline:
             await asyncio.Event().wait()
-        ended.append(seconds)
+        ended.append(deadline.ends_at)
 
-    seconds = [number / 10_000 for number in range(20, 0, -1)]
-    blocks = asyncio.gather(*map(wait, seconds))
+    blocks = asyncio.gather(*(wait(number / 10_000) for number in range(20, 0, -1)))
     await asyncio.sleep(0)
     busy_until = asyncio.get_running_loop().time() + 0.01
     while asyncio.get_running_loop().time() < busy_until:
         pass
     await blocks
-    assert ended == sorted(seconds)
+    assert ended == sorted(ended)
+    assert len(ended) == 20
 
 
 async def test_a_block_that_ends_in_time_isn_t_canceled() -> None:
