@@ -42,35 +42,40 @@ def confirm_disabling(
     admin: Any, request: HttpRequest, agents: Sequence[Agent]
 ) -> HttpResponseBase:
     """Render the page that confirms the action *Disable*."""
-    return render_screen(
-        request,
-        "agents/confirm_bulk_action.html",
-        title=_t("Disable these agents?"),
-        agents=agents,
-        opts=admin.opts,
-        list_action="disable_chosen",
-        stopped=describe_stopped_work(agents),
+    return _render_confirmation(
+        admin, request, agents, title=_t("Disable these agents?"), list_action="disable_chosen"
     )
 
 
 def confirm_deletion(admin: Any, request: HttpRequest, agents: Sequence[Agent]) -> HttpResponseBase:
     """Render the page that confirms the action *Delete*."""
     private_servers = list(Server.objects.filter(scope_id__in=[agent.pk for agent in agents]))
-    return render_screen(
+    return _render_confirmation(
+        admin,
         request,
-        "agents/confirm_bulk_action.html",
+        agents,
         title=_t("Delete these agents?"),
-        agents=agents,
-        opts=admin.opts,
         list_action="remove_chosen",
         deleted=list_deleted_rows(agents, private_servers),
-        stopped=describe_stopped_work(agents),
         restorable=all(
             can_restore_later(
                 "agent", agent, *(row for row in private_servers if row.scope_id == agent.pk)
             )
             for agent in agents
         ),
+    )
+
+
+def _render_confirmation(
+    admin: Any, request: HttpRequest, agents: Sequence[Agent], **context: Any
+) -> HttpResponseBase:
+    return render_screen(
+        request,
+        "agents/confirm_bulk_action.html",
+        agents=agents,
+        opts=admin.opts,
+        stopped=describe_stopped_work(agents),
+        **context,
     )
 
 

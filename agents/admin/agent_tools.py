@@ -295,7 +295,7 @@ def _find_override(tool: SnapshotTool, after: EffectivePolicy, setting: Setting)
     return Override(rule.effect, rule.pattern, of_organization=rule in after.organization.rules)
 
 
-def _find_reason(key: ToolKey, after: EffectivePolicy) -> InheritedSource:
+def _find_source(key: ToolKey, after: EffectivePolicy) -> InheritedSource:
     rule = find_inherited_rule(key, after.policy)
     if rule is None:
         return InheritedSource("mode", after.policy.mode)
@@ -312,7 +312,7 @@ def _build_row(
         setting=setting,
         stored=read_tool_setting(key, stored),
         inherited=inherited,
-        source=_find_reason(key, after),
+        source=_find_source(key, after),
         cell=cell,
         override=_find_override(tool, after, setting or inherited),
     )

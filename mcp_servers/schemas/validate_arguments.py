@@ -60,7 +60,10 @@ def build_fast_test(schema: Any) -> ValueTest | None:
     """Return the validity test of jsonschema-rs, or None if it may not agree with `jsonschema`."""
     name = schema.get("$schema") if isinstance(schema, dict) else ""
     dialect = _FAST_DIALECTS.get(name) if name is None or isinstance(name, str) else None
-    if dialect is None or any(text in json.dumps(schema) for text in _DIFFERENT_TEXTS):
+    if dialect is None:
+        return None
+    schema_text = json.dumps(schema)
+    if any(text in schema_text for text in _DIFFERENT_TEXTS):
         return None
     try:
         validator = dialect(
