@@ -2,8 +2,11 @@
 
 import argparse
 import time
+from collections.abc import Iterable
 from math import inf
 from typing import Any
+
+from django.utils import timezone
 
 from agents.cli import elicitations
 from agents.models import Approval, ElicitationRequest, Session
@@ -19,7 +22,15 @@ POLL_INTERVAL_S = 1.0
 SHOWN_FIELDS = ("id", "state", "name", "server", "agent", "requested_by", "expires_at")
 
 
-def serialize_approval(approval: Approval) -> dict[str, Any]:
+def serialize_approvals(approvals: Iterable[Approval]) -> list[dict[str, Any]]:
+    from agents.approvals.changed_definitions import find_outdated_approvals
+
+    rows = list(approvals)
+    outdated = find_outdated_approvals(rows, timezone.now())
+    return [_serialize_approval(row, definition_changed=row.pk in outdated) for row in rows]
+
+
+def _serialize_approval(approval: Approval, *, definition_changed: bool) -> dict[str, Any]:
     from agents.approvals.services import build_page_url
 
     return {
@@ -33,6 +44,7 @@ def serialize_approval(approval: Approval) -> dict[str, Any]:
         "requested_by": approval.requested_by,
         "arguments": approval.arguments,
         "arguments_digest": approval.arguments_digest,
+        "definition_changed": definition_changed,
         "rule": approval.rule,
         "reason": approval.reason,
         "flow_labels": approval.flow_labels,
@@ -143,15 +155,25 @@ def _get_approval(cli: CommandContext, pk: str) -> Approval:
 def _list_approvals(cli: CommandContext, options: argparse.Namespace) -> None:
     def render_approvals(approvals: list[dict[str, Any]]) -> Any:
         columns = ("ID", "STATE", "CALL", "SERVER", "AGENT", "REQUESTED BY", "EXPIRES")
-        rows = [elicitations.build_row(approval, *SHOWN_FIELDS[:-1]) for approval in approvals]
+        rows = [
+            elicitations.build_row(
+                approval | {"state": _format_state(approval)}, *SHOWN_FIELDS[:-1]
+            )
+            for approval in approvals
+        ]
         return build_table(*columns, rows=rows, empty="No pending approvals.")
 
-    elicitations.list_requests(cli, options, Approval, serialize_approval, render_approvals)
+    elicitations.list_requests(cli, options, Approval, serialize_approvals, render_approvals)
+
+
+def _format_state(serialized: dict[str, Any]) -> str:
+    suffix = " (definition changed)" if serialized["definition_changed"] else ""
+    return f"{serialized['state']}{suffix}"
 
 
 def _show_approval(cli: CommandContext, options: argparse.Namespace) -> None:
     approval = _get_approval(cli, options.id)
-    cli.emit(serialize_approval(approval))
+    cli.emit(*serialize_approvals([approval]))
     if not cli.as_json:
         _print_approval(cli, approval)
 
@@ -160,7 +182,8 @@ def _print_approval(cli: CommandContext, approval: Approval) -> None:
     from rich.json import JSON
     from rich.padding import Padding
 
-    serialized = serialize_approval(approval)
+    [serialized] = serialize_approvals([approval])
+    serialized["state"] = _format_state(serialized)
     rows = [
         (name, serialized[name]) for name in (*SHOWN_FIELDS, "rule", "reason", "decided_by", "url")
     ]
@@ -185,7 +208,7 @@ def _decide_call(cli: CommandContext, pk: str, decision: str, message: str = "")
     from agents.approvals.services import resolve_approval
 
     approval = resolve_approval(cli.principal, _get_approval(cli, pk), decision, message)
-    cli.emit(serialize_approval(approval))
+    cli.emit(*serialize_approvals([approval]))
     cli.print_message(f"{make_visible(approval.label, 120)}: {approval.state}")
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agents.models import ElicitationRequest, Session
@@ -44,7 +44,7 @@ def list_requests(
     cli: CommandContext,
     options: argparse.Namespace,
     model: Any,
-    serialize: Callable[[Any], SerializedRow],
+    serialize: Callable[[Iterable[Any]], list[SerializedRow]],
     render: Callable[[list[SerializedRow]], Any],
 ) -> None:
     """Show the latest rows of `model` in the state that the options name."""
@@ -53,7 +53,7 @@ def list_requests(
         rows = model.objects.for_organization(cli.principal.organization_id)
         if options.state != "all":
             rows = rows.filter(state=options.state)
-        return [serialize(row) for row in rows.select_related("agent")[:MAX_LISTED]]
+        return serialize(rows.select_related("agent")[:MAX_LISTED])
 
     watch_rows.show_rows(cli, options, load_rows, render)
 
@@ -65,6 +65,10 @@ def build_row(request: Mapping[str, Any], *names: str) -> list[Any]:
 
 SHOWN_FIELDS = ("id", "state", "server", "agent", "requested_by", "expires_at")
 YES_ANSWERS = frozenset({"y", "yes", "true", "1", "on"})
+
+
+def _serialize_requests(questions: Iterable[ElicitationRequest]) -> list[SerializedRow]:
+    return [serialize_elicitation_request(question) for question in questions]
 
 
 def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any]:
@@ -171,7 +175,7 @@ def _list_elicitation_requests(cli: CommandContext, options: argparse.Namespace)
         columns = ("ID", "STATE", "SERVER", "AGENT", "REQUESTED FROM", "EXPIRES", "MESSAGE")
         return build_table(*columns, rows=rows, empty="No elicitation requests.")
 
-    list_requests(cli, options, ElicitationRequest, serialize_elicitation_request, render_requests)
+    list_requests(cli, options, ElicitationRequest, _serialize_requests, render_requests)
 
 
 def _show_elicitation_request(cli: CommandContext, options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from agents.models import Agent, Approval, SessionApproval
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext
-from tests import factories
+from tests import admin_client, factories
 from tests.command_line import Bonobot
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,6 +43,28 @@ def test_pending_approvals_are_listed_shown_and_answered(
     second_result = bonobot("approvals", "approve", str(second.pk), "--json")
     assert (second_result.status, second_result.error["code"]) == (1, "already_answered")
     assert "No pending approvals." in bonobot("approvals", "list").out
+
+
+def test_an_approval_whose_definition_changed_is_marked(
+    bonobot: Bonobot, acme: Organization
+) -> None:
+    server = admin_client.create_web_server(acme)
+    definition = admin_client.declare_tool(server, description="Adds numbers.")
+    outdated, other = (
+        factories.create_approval(
+            factories.create_agent(acme, name), server_id=server.pk, definition_digest=digest
+        )
+        for name, digest in (("first", "0" * 64), ("second", definition.digest))
+    )
+    rows = {row["id"]: row for row in bonobot("approvals", "list", "--json").json}
+    assert rows[str(outdated.pk)]["definition_changed"] is True
+    assert rows[str(outdated.pk)]["state"] == "waiting"
+    assert rows[str(other.pk)]["definition_changed"] is False
+    shown = bonobot("approvals", "show", str(outdated.pk), "--json").json
+    assert (shown["state"], shown["definition_changed"]) == ("waiting", True)
+    assert bonobot("approvals", "list").out.count("waiting (definition changed)") == 1
+    assert "definition changed" in bonobot("approvals", "show", str(outdated.pk)).out
+    assert "definition changed" not in bonobot("approvals", "show", str(other.pk)).out
 
 
 def test_a_waiting_run_prints_how_to_answer(bonobot: Bonobot, agent: Agent) -> None:
