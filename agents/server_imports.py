@@ -89,7 +89,12 @@ def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> Pl
             attached_server = agent.agent_servers.filter(server=server).first()
             allowed_tools, denied_tools = _get_wanted_lists(attachment.share, attached_server)
             attach_server(
-                principal, agent, server, allowed_tools=allowed_tools, denied_tools=denied_tools
+                principal,
+                agent,
+                server,
+                allowed_tools=allowed_tools,
+                denied_tools=denied_tools,
+                allows_disabled=True,
             )
     except Problem as problem:
         return replace(attachment, action="invalid", problem=problem)

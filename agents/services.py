@@ -23,6 +23,7 @@ from agents.models import (
     Session,
     ToolPolicy,
 )
+from agents.policies.decision_texts import explain_disabled_server
 from agents.sessions.output_schemas import check_output_schema
 from agents.sessions.services import cancel_sessions
 from bonobot.accounts.deletions import keep_deleted_rows
@@ -220,11 +221,14 @@ def attach_server(
     denied_tools: Sequence[str] = (),
     allowed_resources: Sequence[str] | None = None,
     allowed_prompts: Sequence[str] | None = None,
+    allows_disabled: bool = False,
 ) -> AgentServer:
     """Attach a server to an agent, or update what the agent gets of it; idempotent.
 
-    Allowed resources and prompts stay unchanged if they are None.
-    Raises `NotFound` for another organization's server, `InvalidInput` for invalid lists.
+    Allowed resources and prompts stay unchanged if they are None. `allows_disabled` is for files
+    that declare both the server's state and its agents.
+    Raises `NotFound` for another organization's server, `Conflict` (`server_disabled`) for a
+    disabled one that isn't attached yet, `InvalidInput` for invalid lists.
     """
     principal.require(Action.MANAGE_AGENTS)
     if server.organization_id != agent.organization_id:
@@ -232,9 +236,13 @@ def attach_server(
             format_message("The server {name!r} doesn't exist.", name=str(server.pk)),
             field="server_id",
         )
-    attached_server = agent.agent_servers.filter(server=server).first() or AgentServer(
-        organization_id=agent.organization_id, agent=agent, server=server
-    )
+    attached_server = agent.agent_servers.filter(server=server).first()
+    if attached_server is None:
+        if not allows_disabled:
+            require_attachable(server)
+        attached_server = AgentServer(
+            organization_id=agent.organization_id, agent=agent, server=server
+        )
     attached_server.enabled = enabled
     attached_server.allowed_tools = list(allowed_tools)
     attached_server.denied_tools = list(denied_tools)
@@ -255,6 +263,20 @@ def attach_server(
     ):
         attached_server.save()
     return attached_server
+
+
+def require_attachable(server: Server) -> None:
+    """Raise `Conflict` for a disabled pool server: its tools would appear when it is enabled.
+
+    A private server can be created disabled, which attaches it.
+    """
+    if not server.enabled and not server.private_to_agent:
+        raise Conflict(
+            explain_disabled_server(server.name).reason,
+            code="server_disabled",
+            field="server_id",
+            remedy="Disabled servers can't be attached. Enable it first.",
+        )
 
 
 def set_attachment_enabled(

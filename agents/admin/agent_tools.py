@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
+from django.db import transaction
 from django.db.models import BooleanField, ExpressionWrapper, Q
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
@@ -460,15 +461,17 @@ def attach_selected_servers(visit: ObjectRequest) -> HttpResponseBase:
     ids = list(dict.fromkeys(visit.request.POST.getlist("server")))
     if not ids:
         raise InvalidInput("Nothing is selected.", field="server", remedy="Select a server.")
-    servers = list(list_unattached_servers(agent).enabled().filter(pk__in=_parse_ids(ids)))
+    servers = list(list_unattached_servers(agent).filter(pk__in=_parse_ids(ids)))
     if len(servers) != len(ids):
         raise NotFound(
-            "A selected server doesn't exist, is disabled, or is attached already.",
+            "A selected server doesn't exist or is attached already.",
             field="server",
             remedy="Reload the page, and select again.",
         )
+    with transaction.atomic():
+        for server in servers:
+            attach_server(visit.principal, agent, server)
     for server in servers:
-        attach_server(visit.principal, agent, server)
         text = _t("%(server)s was attached to %(agent)s.")
         messages.success(visit.request, text % {"server": server.name, "agent": agent})
     return redirect_to_page(visit, "servers", f"?open={servers[0].pk}")

@@ -28,7 +28,7 @@ from agents.policies.rules import (
     escape_glob,
     is_name_allowed,
 )
-from agents.services import attach_server
+from agents.services import attach_server, require_attachable
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
@@ -387,10 +387,13 @@ def _save_selection(visit: ObjectRequest, selection: ServerSelection) -> int | N
 def _load_selections(
     visit: ObjectRequest, ids: Iterable[str], posted: QueryDict | None = None
 ) -> list[ServerSelection]:
-    """Return the selections of these servers; raises `NotFound` for unavailable ones."""
+    """Return the selections of these servers.
+
+    Raises `NotFound` for unavailable ones, `Conflict` for disabled ones that aren't attached.
+    """
     agent: Agent = visit.object
     is_attached = Q(pk__in=agent.agent_servers.values("server"))
-    is_available = Q(scope_id=agent.organization_id, enabled=True) | Q(scope_id=agent.pk)
+    is_available = Q(scope_id=agent.organization_id) | Q(scope_id=agent.pk)
     unique_ids = list(dict.fromkeys(ids))
     try:
         server_ids = [UUID(text) for text in unique_ids]
@@ -404,6 +407,9 @@ def _load_selections(
     attached_by_server = {
         row.server_id: row for row in agent.agent_servers.filter(server__in=found_servers)
     }
+    for server in found_servers:
+        if server.pk not in attached_by_server:
+            require_attachable(server)
     definitions = Definition.objects.filter(
         server__in=found_servers, kind__in=ALL_KINDS, present=True
     )
@@ -421,7 +427,7 @@ def _build_not_found(ids: list[str]) -> NotFound:
     return NotFound(
         format_message("The server {shown} doesn't exist.", shown=listed_ids),
         field="server",
-        remedy="Choose enabled shared servers of the organization.",
+        remedy="Choose shared servers of the organization.",
     )
 
 

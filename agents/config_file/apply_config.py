@@ -188,6 +188,7 @@ def _apply_agent_server(principal: Principal, step: ConfigPlanStep) -> None:
         denied_tools=agent_server.denied_tools,
         allowed_resources=agent_server.allowed_resources,
         allowed_prompts=agent_server.allowed_prompts,
+        allows_disabled=True,
     )
 
 

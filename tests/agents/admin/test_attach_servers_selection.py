@@ -248,8 +248,13 @@ def test_a_disabled_server_is_named_but_cant_be_attached(
         text = admin_client.get_text(page)
         assert "Disabled servers can't be attached. Enable them first: fetch" in text
         assert f'value="{fetch.pk}"' not in page
-    operator.post("agents_agent_attach_selected", helper.pk, status=404, server=str(fetch.pk))
-    attach_selected(operator, helper, fetch, status=404, mode="all")
+    for refusal in (
+        operator.post("agents_agent_attach_selected", helper.pk, server=str(fetch.pk)),
+        operator.get("agents_agent_attach_servers", helper.pk, status=409, server=str(fetch.pk)),
+        attach_selected(operator, helper, fetch, mode="all"),
+    ):
+        assert "server_disabled" in refusal
+        assert "Disabled servers can&#x27;t be attached. Enable it first." in refusal
     assert not helper.agent_servers.exists()
-    attach_server(factories.build_administrator(acme), helper, fetch)
+    attach_server(factories.build_administrator(acme), helper, fetch, allows_disabled=True)
     assert attach_selected(operator, helper, fetch, mode="all")

@@ -131,6 +131,28 @@ def test_a_pool_server_is_attached_by_its_id(operator, helper, path, pool_server
     assert helper.agent_servers.get().allowed_tools == ["list_*"]
 
 
+def test_a_disabled_server_is_attached_only_after_it_is_enabled(
+    operator, helper, path, pool_server
+):
+    Server.objects.filter(pk=pool_server.pk).update(enabled=False)
+    body = {"server_id": str(pool_server.pk)}
+    response = operator.post(path, body)
+    assert (response.status, response.code) == (409, "server_disabled")
+    assert response.json["detail"] == "The server `pooled` is disabled."
+    assert response.json["remedy"] == "Disabled servers can't be attached. Enable it first."
+    assert not helper.agent_servers.exists()
+    Server.objects.filter(pk=pool_server.pk).update(enabled=True)
+    assert operator.post(path, body).status == 201
+    Server.objects.filter(pk=pool_server.pk).update(enabled=False)
+    response = operator.post(path, body | {"allowed_tools": ["list_*"]})
+    assert (response.status, response.json["allowed_tools"]) == (200, ["list_*"])
+
+
+def test_a_private_server_can_be_created_disabled(operator, helper, path):
+    assert operator.post(path, HTTP_BODY | {"enabled": False}).status == 201
+    assert helper.agent_servers.count() == 1
+
+
 def test_attaching_again_changes_only_the_given_fields(operator, helper, path, pool_server):
     operator.post(path, {"server_id": str(pool_server.pk), "allowed_tools": ["list_*"]})
     response = operator.post(path, {"server_id": str(pool_server.pk), "enabled": False})

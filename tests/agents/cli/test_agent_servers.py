@@ -81,6 +81,15 @@ def test_disconnecting_and_connecting_apply_to_the_next_call(bonobot, workshop):
     assert bonobot(*call).json["text"] == "x"
 
 
+def test_a_disabled_server_isnt_connected_to_an_agent(bonobot, workshop, acme):
+    agent = factories.create_agent(acme)
+    bonobot("mcp", "disable", "workshop")
+    result = bonobot("mcp", "connect", "workshop", "--agent", agent.slug, "--json")
+    assert (result.status, result.error["code"]) == (1, "server_disabled")
+    assert result.error["remedy"] == "Disabled servers can't be attached. Enable it first."
+    assert not agent.agent_servers.exists()
+
+
 def test_connecting_an_unavailable_server_fails_with_its_code(bonobot):
     bonobot("mcp", "add", "away", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
     result = bonobot("mcp", "connect", "away", "--json")
