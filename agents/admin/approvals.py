@@ -65,7 +65,7 @@ from bonobot.core.text.syntax_highlighting import (
     highlight_json_lines,
 )
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.api.audit_filter import parse_uuid
+from bonobot.core.text.uuids import parse_uuid
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark, list_label_marks
 from mcp_servers.models import Definition
 

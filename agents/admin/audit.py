@@ -54,8 +54,8 @@ from bonobot.core.i18n.localization import format_day
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.i18n.time_zones import get_reader_time_zone
 from bonobot.core.problems import NotFound
+from bonobot.core.text.uuids import parse_uuid
 from bonobot.ledger.api.audit import build_download
-from bonobot.ledger.api.audit_filter import parse_uuid
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.call_histogram import OUTCOMES, ROLLUP_COLUMNS, ActivityBar, load_activity

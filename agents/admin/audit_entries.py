@@ -23,8 +23,8 @@ from agents.policies.rule_texts import name_rule
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.core.text.uuids import parse_uuid
 from bonobot.ledger.actor_names import get_actor_name
-from bonobot.ledger.api.audit_filter import parse_uuid
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.renamed_codes import RENAMED_ACTIONS
 from bonobot.ledger.models import AuditRow

@@ -49,8 +49,8 @@ from bonobot.core.i18n.time_zones import (
 )
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
+from bonobot.core.text.uuids import parse_uuid
 from bonobot.ledger.admin.usage import build_time_filters
-from bonobot.ledger.api.audit_filter import parse_uuid
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.models import ApprovalCell, AuditRow
 from bonobot.ledger.types import APPROVAL_REQUIRED_CODE

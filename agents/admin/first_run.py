@@ -47,7 +47,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, TextInput
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
-from bonobot.ledger.api.audit_filter import parse_uuid
+from bonobot.core.text.uuids import parse_uuid
 from bonobot.ledger.models import AuditRow
 from mcp_servers.admin import add_servers, declared_operations, openapi, preset_gallery
 from mcp_servers.admin.add_by_url import add_by_url

@@ -32,7 +32,7 @@ from bonobot.accounts.models import Deletion
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.api.audit_filter import parse_uuid
+from bonobot.core.text.uuids import parse_uuid
 from mcp_servers import services
 from mcp_servers.admin.risk_groups import RiskGroup, group_by_risk
 from mcp_servers.bulk_jobs import (

@@ -25,7 +25,8 @@ from bonobot.core.api.pagination import ORDERING_PARAMETER, StableCursorPaginati
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.ledger.api.audit_filter import AuditFilter, parse_uuid
+from bonobot.core.text.uuids import parse_uuid
+from bonobot.ledger.api.audit_filter import AuditFilter
 from bonobot.ledger.audit.export import MEDIA_TYPES, ExportedAuditLog, ExportFormat, export_pages
 from bonobot.ledger.audit.search import (
     MAX_ROWS_SCANNED,

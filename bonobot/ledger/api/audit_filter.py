@@ -8,6 +8,7 @@ import django_filters
 from django.db.models import Q
 
 from bonobot.core.api.filters import StrictFilterSet
+from bonobot.core.text.uuids import parse_uuid
 from bonobot.ledger.audit.renamed_codes import list_action_names, list_code_names
 from bonobot.ledger.audit.search import (
     FLOW_LABELS,
@@ -103,11 +104,3 @@ class AuditFilter(StrictFilterSet):
 def _match_id_or_name(field: str, value: str) -> Q:
     pk = parse_uuid(value)
     return Q(**{f"{field}_id": pk}) if pk else Q(**{f"{field}_name": value})
-
-
-def parse_uuid(text: str) -> UUID | None:
-    """Return a UUID, or None for other text."""
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -19,6 +19,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.uuids import parse_uuid
 from bonobot.ledger.audit.export import escape_formula, format_csv
 from bonobot.ledger.usage import query_rollups
 from bonobot.ledger.usage.aggregation import COUNT_FIELDS, Grain, UsageLine, truncate_time
@@ -191,7 +192,7 @@ def build_filters(query: UsageQuery) -> dict[str, Any]:
     filters: dict[str, Any] = {}
     for name, id_or_name in (("agent", query.agent), ("server", query.server)):
         if id_or_name:
-            pk = _parse_uuid(id_or_name)
+            pk = parse_uuid(id_or_name)
             filters |= {f"{name}_id": pk} if pk else {f"{name}_name": id_or_name}
     text_filters = {"tool_name": query.tool, "model": query.model}
     return filters | {name: value for name, value in text_filters.items() if value}
@@ -222,13 +223,6 @@ def _build_entries(
 
 def _to_whole_milliseconds(milliseconds: float | None) -> int | None:
     return None if milliseconds is None else round(milliseconds)
-
-
-def _parse_uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 def load_usage_report(
