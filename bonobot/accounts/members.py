@@ -4,6 +4,7 @@ Users belong to the whole platform, so only platform administrators create them 
 invite people to their organization (`invitations`).
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -94,9 +95,10 @@ def save_user(principal: Principal, user: User, changed_names: list[str], *, add
             announce_email_change(user, old_email)
 
 
-def has_other_owner(member: Membership) -> bool:
-    owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
-    return bool(owners.exclude(pk=member.pk).exists())
+def has_owner_besides(members: Sequence[Membership]) -> bool:
+    """Return whether the organization of these members has an owner who isn't one of them."""
+    owners = Membership.objects.filter(organization=members[0].organization_id, role=Role.OWNER)
+    return bool(owners.exclude(pk__in=[member.pk for member in members]).exists())
 
 
 def _require_remaining_owner(member: Membership) -> None:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from bonobot.accounts import members, organizations
+from bonobot.accounts.admin.change_roles import confirm_or_change_roles
 from bonobot.accounts.admin.invitations import query_open_invitations, render_state_badge
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
@@ -185,10 +186,9 @@ class MembershipAdmin(ServiceFormAdmin):
     form = MembershipForm
     fields = ("username", "role")
     list_display = ("person", "full_name", "role", "has_factor", "created")
-    actions = ("offer_chosen", "reset_chosen")
+    actions = ("change_role_chosen", "offer_chosen", "reset_chosen")
     list_filter = ("role",)
     ordering = ("user__username",)
-    list_select_related = ("user",)
     search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
     change_list_template = "admin/members/list.html"
 
@@ -221,12 +221,20 @@ class MembershipAdmin(ServiceFormAdmin):
         """Return the IDs of the membership and of the user."""
         return (str(row.pk), str(row.user_id))
 
+    @action(description=_("Change role…"), permissions=["change"])
+    def change_role_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Membership]
+    ) -> HttpResponseBase | None:
+        """Confirm who gets which role, then change the roles of the selected members."""
+        members = list(queryset.select_related("organization"))
+        return confirm_or_change_roles(self, request, members)
+
     @action(description=_("Reset second factor"), permissions=["change"])
     def reset_chosen(
         self, request: HttpRequest, queryset: QuerySet[Membership]
     ) -> HttpResponseRedirect:
         """Reset the second factors of the selected members and end their sessions."""
-        members = list(queryset.select_related("user"))
+        members = list(queryset)
         for member in members:
             reset_second_factor(self.get_principal(request), member.user)
         text = ngettext(
@@ -242,7 +250,7 @@ class MembershipAdmin(ServiceFormAdmin):
         self, request: HttpRequest, queryset: QuerySet[Membership]
     ) -> HttpResponseBase:
         """Mail reset links; show those that can't be mailed to platform administrators."""
-        users = [member.user for member in queryset.select_related("user")]
+        users = [member.user for member in queryset]
         links = [(user, send_reset_link(self.get_principal(request), user)) for user in users]
         if unmailed := [(user, link) for user, link in links if link]:
             return render_screen(
@@ -264,7 +272,8 @@ class MembershipAdmin(ServiceFormAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
         """Return the members with whether they have a second factor."""
         factors = Authenticator.objects.filter(user=OuterRef("user"), type__in=STRONG_TYPES)
-        return super().get_queryset(request).annotate(has_factor=Exists(factors))
+        rows = super().get_queryset(request).select_related("user")
+        return rows.annotate(has_factor=Exists(factors))
 
     @display(description=_("name"), ordering="user__last_name")
     def full_name(self, member: Membership) -> str:
@@ -285,5 +294,5 @@ class MembershipAdmin(ServiceFormAdmin):
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
         """Remove each member with the service."""
-        for member in queryset.select_related("user"):
+        for member in queryset:
             members.remove_member(self.get_principal(request), member)

@@ -280,7 +280,7 @@ def _update_role(sign_in: _ProviderSignIn, user: User) -> None:
     with transaction.atomic():
         lock_row(member.organization)
         member.refresh_from_db(fields=["role"])  # perhaps the last owner since it was read
-        if member.role == Role.OWNER and not members.has_other_owner(member):
+        if member.role == Role.OWNER and not members.has_owner_besides([member]):
             return
         with _record_change(sign_in, user, "member_updated", role=role):
             member.role = role

@@ -55,7 +55,10 @@ ORGANIZATION_AREA = Area(
         ),
         Feature(
             "Manage members",
-            admin="membership.list membership.change membership.delete",
+            admin=(
+                "membership.list membership.change membership.delete "
+                "membership!change_role_chosen"
+            ),
             rest="list_members get_member update_member remove_member",
             cli="members list, members set-role, members remove",
         ),
