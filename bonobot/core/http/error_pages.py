@@ -9,6 +9,7 @@ in this process and text that looks like credentials.
 
 from urllib.parse import urlsplit
 
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
@@ -83,10 +84,16 @@ def show_server_error(request: HttpRequest) -> HttpResponseBase:
     """Respond 500."""
     if _is_for_programs(request):
         return defaults.server_error(request)
+    is_form = request.method == "POST"
     return _render_page(
         500,
         _("Something went wrong"),
-        _("The error was logged. Try again; if it happens again, contact your administrator."),
+        _("An unexpected error occurred and was logged. What you entered may not have been saved.")
+        if is_form
+        else _("The page couldn't be shown because of an unexpected error, which was logged."),
+        _("Try again. If it happens again, send the request ID to your administrator."),
+        form_page=find_form_page(request, default="") if is_form else "",
+        retry_page="" if is_form else request.get_full_path(),
     )
 
 
@@ -106,12 +113,22 @@ def _is_for_programs(request: HttpRequest) -> bool:
     return request.path.startswith(PROGRAM_PREFIXES)
 
 
-def _render_page(status: int, title: str, detail: str, form_page: str = "") -> HttpResponse:
+def _render_page(
+    status: int,
+    title: str,
+    detail: str,
+    remedy: str = "",
+    *,
+    form_page: str = "",
+    retry_page: str = "",
+) -> HttpResponse:
     context = {
         "status": status,
         "title": title,
         "detail": detail,
+        "remedy": remedy,
         "form_page": form_page,
+        "retry_page": retry_page,
         "request_id": request_id.get(),
     }
     return HttpResponse(render_to_string("errors/page.html", context), status=status)
@@ -123,7 +140,11 @@ def find_form_page(request: HttpRequest, default: str) -> str:
     The address of the POST itself often answers POST only. `default` if the browser didn't say.
     """
     referrer = request.headers.get("Referer", "")
-    is_own = url_has_allowed_host_and_scheme(referrer, {request.get_host()}, request.is_secure())
+    try:
+        hosts = {request.get_host()}
+    except DisallowedHost:  # also the reason of an error page
+        return default
+    is_own = url_has_allowed_host_and_scheme(referrer, hosts, request.is_secure())
     parts = urlsplit(referrer)
     # Browsers read a path that begins with two slashes as another host.
     if not is_own or not parts.path.startswith("/") or parts.path[1:2] in ("/", "\\"):

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from django.test import Client, RequestFactory
@@ -40,6 +41,41 @@ def test_error_pages_are_in_the_active_language() -> None:
         answer = error_pages.show_not_found(RequestFactory().get("/admin/x/"), Http404())
     assert "Seite nicht gefunden" in answer.text
     assert '<html lang="de">' in answer.text
+
+
+def test_a_failed_page_says_what_to_do_and_which_id_to_send() -> None:
+    token = request_id.set("0123abcd")
+    try:
+        answer = error_pages.show_server_error(RequestFactory().get("/admin/x/?q=1&p=2"))
+        with translation.override("de"):
+            german = error_pages.show_server_error(RequestFactory().get("/admin/x/"))
+    finally:
+        request_id.reset(token)
+    assert "The page couldn&#x27;t be shown because of an unexpected error" in answer.text
+    assert "send the request ID to your administrator" in answer.text
+    assert "Request ID <code>0123abcd</code>" in answer.text
+    assert '<a class="button" href="/admin/x/?q=1&amp;p=2">Try again</a>' in answer.text
+    assert '<a href="/">Open the start page</a>' in answer.text
+    assert "sende die Anfrage-ID an deinen Administrator" in german.text
+
+
+def test_a_failed_form_links_to_its_page_and_doesnt_say_that_it_was_saved() -> None:
+    headers = {"Referer": "http://testserver/admin/x/1/change/"}
+    answer = error_pages.show_server_error(RequestFactory().post("/admin/x/1/", headers=headers))
+    assert "may not have been saved" in answer.text
+    assert 'href="/admin/x/1/change/">Return to the form</a>' in answer.text
+    assert "Try again</a>" not in answer.text
+    foreign = RequestFactory().post("/admin/x/1/", headers={**headers, "Host": "unknown host"})
+    assert '<a class="button" href="/">' in error_pages.show_server_error(foreign).text
+
+
+def test_the_error_page_is_shown_when_the_database_fails() -> None:
+    # Without the mark `django_db`, each query fails, the first one when the session is loaded.
+    client = Client(raise_request_exception=False)
+    client.cookies[settings.SESSION_COOKIE_NAME] = "a" * 32
+    answer = client.get("/admin/")
+    assert answer.status_code == 500
+    assert "The page couldn&#x27;t be shown" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/api/x", "/oauth/token", "/healthz"])
