@@ -67,7 +67,7 @@ from mcp_servers.flow_labels.label_reasons import (
     find_label_reasons,
 )
 from mcp_servers.flow_labels.suggested_labels import LabelContext, Labels, list_missing_labels
-from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
+from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk, is_declared_read_only
 from mcp_servers.models import Definition, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
@@ -326,6 +326,13 @@ class DefinitionGroup:
     items: list[DefinitionRow]
     total: int
 
+    @property
+    def first_read_only(self) -> DefinitionRow | None:
+        """The first tool with an external effect whose server declares it read-only."""
+        if self.key != ToolRisk.EXTERNAL:
+            return None
+        return next((item for item in self.items if item.has_unused_declaration), None)
+
 
 def build_definition_row(row: Definition, label_context: LabelContext) -> DefinitionRow:
     suggested_labels = suggest_labels(row, label_context)
@@ -462,15 +469,21 @@ def _count_pending(definitions: DefinitionQuerySet) -> dict[str, int]:
 def _group_definitions(definitions: Any, label_context: LabelContext) -> dict[UUID, str]:
     """Return the group of each definition by id, in the order of the page.
 
-    Definitions to review come first, then tools by risk, then all others. Empty for a server with
-    more than `MAX_GROUPED`, which has them by name.
+    Definitions to review come first, then tools by risk, then all others. In a group, those that
+    the server declares read-only are last. Empty for a server with more than `MAX_GROUPED`, which
+    has them by name.
     """
     rows = list(definitions.only_call_fields()[: MAX_GROUPED + 1])
     if len(rows) > MAX_GROUPED:
         return {}
-    keys = {row.pk: _find_group(row, label_context) for row in rows}
     order = [REVIEW_GROUP, *RISKS, OTHER_GROUP]
-    return dict(sorted(keys.items(), key=lambda entry: order.index(entry[1])))
+    keys = [(row, _find_group(row, label_context)) for row in rows]
+    keys.sort(key=lambda entry: (order.index(entry[1]), _is_read_only_external(*entry)))
+    return {row.pk: group for row, group in keys}
+
+
+def _is_read_only_external(row: Definition, group: str) -> bool:
+    return group == ToolRisk.EXTERNAL and is_declared_read_only(row.payload)
 
 
 def _find_group(row: Definition, label_context: LabelContext) -> str:

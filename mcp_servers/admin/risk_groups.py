@@ -44,6 +44,11 @@ class RiskGroup:
     external_names: list[str] = field(default_factory=list)
     read_only_names: list[str] = field(default_factory=list)
 
+    @property
+    def other_names(self) -> list[str]:
+        """Return the names that aren't in `read_only_names`."""
+        return [name for name in self.names if name not in self.read_only_names]
+
 
 def find_risk_group(row: Definition, label_context: LabelContext) -> str:
     """Return the risk of a tool; other definitions have a group of their own."""

@@ -56,8 +56,7 @@ ORGANIZATION_AREA = Area(
         Feature(
             "Manage members",
             admin=(
-                "membership.list membership.change membership.delete "
-                "membership!change_role_chosen"
+                "membership.list membership.change membership.delete membership!change_role_chosen"
             ),
             rest="list_members get_member update_member remove_member",
             cli="members list, members set-role, members remove",

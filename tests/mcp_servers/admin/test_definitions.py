@@ -269,6 +269,23 @@ def test_tools_are_grouped_by_risk_after_those_to_review(
     assert positions == sorted(positions)
 
 
+def test_read_only_tools_with_an_external_effect_are_named_as_such_in_their_group(
+    acme: Organization, server: Server, browser: admin_client.AdminClient
+) -> None:
+    for name in ("a_search", "b_send", "c_read"):
+        hints = {"readOnlyHint": name != "b_send"}
+        row = admin_client.declare_tool(server, name, annotations=hints)
+        row.labels = [] if name == "c_read" else ["sends_out"]
+        row.save()
+    approve_definitions(factories.build_administrator(acme), server)
+    page = browser.get("mcp_servers_server_tools", server.pk)
+    heading = "Read-only according to the server"
+    texts = ("<h3>External effect", ">b_send<", heading, ">a_search<", "<h3>Read-only", ">c_read<")
+    positions = [page.index(text) for text in texts]
+    assert positions == sorted(positions)
+    assert page.count(heading) == 1
+
+
 def test_labels_are_shown_as_suggested_until_they_are_set(server, browser):
     row = admin_client.declare_tool(server, "read_mail")
     page = admin_client.get_text(browser.get("mcp_servers_server_tools", server.pk))

@@ -23,4 +23,7 @@ def test_tools_with_an_external_effect_say_how_many_are_declared_read_only() -> 
     assert (external.names, external.read_only_names) == (["search", "publish"], ["search"])
     assert (read_only.names, read_only.read_only_names) == (["look_up"], [])
     html = render_to_string("admin/definitions/risk_groups.html", {"groups": [external, read_only]})
-    assert "1 is read-only according to its server" in admin_client.get_text(html)
+    text = admin_client.get_text(html)
+    assert "1 is read-only according to its server" in text
+    assert "publish Read-only according to the server search" in text
+    assert text.count("Read-only according to the server") == 1
