@@ -41,7 +41,7 @@ def show_chat(visit: ObjectRequest) -> HttpResponseBase:
         if selected_session
         else None,
         facts=load_session_facts(selected_session) if selected_session else None,
-        recent_sessions=visible_sessions.order_by("-created_at")[:RECENT_SESSIONS],
+        recent_sessions=visible_sessions.with_waits().order_by("-created_at")[:RECENT_SESSIONS],
         may_run=sessions.can_run_agent(visit.principal, agent),
         selectable_endpoints=[
             endpoint

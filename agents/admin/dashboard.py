@@ -324,7 +324,7 @@ def build_dashboard(
         ),
         "activity": CallActivity(organization_id, range_slug),
         "ranges": RANGES,
-        "recent_sessions": sessions.order_by("-created_at")[:MAX_ITEMS],
+        "recent_sessions": sessions.with_waits().order_by("-created_at")[:MAX_ITEMS],
         "setup": progress,
         "is_setup_short": sum(not step.is_finished for step in progress.steps) < MAX_OPEN_STEPS,
     }

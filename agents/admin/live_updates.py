@@ -107,8 +107,8 @@ def _read_agents(organization_id: UUID) -> str:
 
 
 def _read_sessions(organization_id: UUID) -> str:
-    rows = Session.objects.for_organization(organization_id).order_by("-pk")
-    return _hash_rows(rows.values_list("pk", "status")[:MAX_ROWS])
+    rows = Session.objects.for_organization(organization_id).with_waits().order_by("-pk")
+    return _hash_rows(rows.values_list("pk", "status", "waits_for_answer")[:MAX_ROWS])
 
 
 def _read_bulk_jobs(organization_id: UUID) -> str:

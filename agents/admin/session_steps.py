@@ -222,20 +222,6 @@ class SessionSteps:
         )
 
     @property
-    def waits_for_answer(self) -> bool:
-        """Return whether a running call waits for a person, who answers its server."""
-        return self.busy and any(line.waits_for_answer for line in self.lines)
-
-    @property
-    def status(self) -> str:
-        """Return the status that is shown: one that waits for a person isn't running."""
-        return str(Session.Status.WAITING if self.waits_for_answer else self.session.status)
-
-    @property
-    def status_text(self) -> str:
-        return str(Session.Status(self.status).label)
-
-    @property
     def busy(self) -> bool:
         """Return whether the session runs, waits or is queued."""
         return not self.rests

@@ -85,7 +85,8 @@ class SessionAdmin(TabbedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Session]:
         """Return the sessions that the person may read."""
-        return Session.objects.visible_to(self.get_principal(request)).select_related("agent")
+        sessions = Session.objects.visible_to(self.get_principal(request))
+        return sessions.with_waits().select_related("agent")
 
     @display(description=_("session"))
     def session(self, session: Session) -> str:
@@ -94,7 +95,7 @@ class SessionAdmin(TabbedAdmin):
     @display(description=_("status"), ordering="status")
     def state(self, session: Session) -> str:
         """Return the badge of the status."""
-        return render_badge(session.status, session.get_status_display(), session.error_code)
+        return render_badge(session.shown_status, session.shown_status_text, session.error_code)
 
     @display(description=_("started"), ordering="created_at")
     def started(self, session: Session) -> Any:
@@ -343,7 +344,9 @@ def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     visible_sessions = (
         Session.objects.visible_to(visit.principal).filter(agent=agent).order_by("-created_at")
     )
-    page = Paginator(visible_sessions, PAGE_SIZE).get_page(visit.request.GET.get("page"))
+    page = Paginator(visible_sessions.with_waits(), PAGE_SIZE).get_page(
+        visit.request.GET.get("page")
+    )
     grants = agent.grants.filter(session__in=visible_sessions).select_related("session")[
         :MAX_GRANTS
     ]

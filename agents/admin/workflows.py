@@ -6,7 +6,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Prefetch, Q, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
@@ -24,7 +24,7 @@ from agents.admin.assignments import (
 )
 from agents.assignments import list_agent_slugs
 from agents.calls.parse_arguments import parse_arguments
-from agents.models import Agent, Workflow, WorkflowRun
+from agents.models import Agent, Session, Workflow, WorkflowRun
 from agents.models.agents import can_see_all_agents
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.sessions.services import can_run_agent, cancel_session
@@ -176,7 +176,9 @@ def show_runs(visit: ObjectRequest) -> HttpResponseBase:
     """Show the runs and the form that starts one."""
     workflow: Workflow = visit.object
     visible_runs = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
-    paginator = Paginator(visible_runs.select_related("session"), PAGE_SIZE)
+    paginator = Paginator(
+        visible_runs.prefetch_related(Prefetch("session", Session.objects.with_waits())), PAGE_SIZE
+    )
     inputs = workflow.definition.get("inputs", {})
     return visit.render_tab(
         "workflows/runs.html",

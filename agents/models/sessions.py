@@ -9,9 +9,12 @@ import uuid
 from typing import ClassVar
 
 from django.db import models
+from django.db.models import Exists, OuterRef
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.agents import filter_readable_sessions
+from agents.models.elicitations import ElicitationRequest
 from agents.models.model_endpoints import ModelEndpoint
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
@@ -49,6 +52,11 @@ class SessionQuerySet(ScopedQuerySet):
     def unfinished(self) -> "SessionQuerySet":
         """Keep sessions that a runner should be running."""
         return self.filter(status__in=(Session.Status.QUEUED, Session.Status.RUNNING))
+
+    def with_waits(self) -> "SessionQuerySet":
+        """Load whether each session waits for an answer to a server, for `shown_status`."""
+        requests = ElicitationRequest.objects.pending().filter(session=OuterRef("pk")).order_by()
+        return self.annotate(waits_for_answer=Exists(requests))
 
     def visible_to(self, principal: Principal) -> "SessionQuerySet":
         """Keep sessions that a principal may read: all for readers, their own for members."""
@@ -130,6 +138,24 @@ class Session(OrganizationModel):
     def starter_name(self) -> str:
         """Who started it as screens name actors; interfaces return `started_by`."""
         return get_actor_name(self.started_by_kind, self.started_by_id, self.started_by)
+
+    @cached_property
+    def waits_for_answer(self) -> bool:
+        """Whether a person must answer an elicitation request of a server, while its call runs.
+
+        One query, or none for rows of `with_waits`.
+        """
+        return self.elicitation_requests.pending().exists()
+
+    @property
+    def shown_status(self) -> str:
+        """The status on screens: one that waits for a person's answer isn't running."""
+        is_unfinished = self.status in (self.Status.QUEUED, self.Status.RUNNING)
+        return str(self.Status.WAITING if is_unfinished and self.waits_for_answer else self.status)
+
+    @property
+    def shown_status_text(self) -> str:
+        return str(self.Status(self.shown_status).label)
 
     @property
     def effective_endpoint(self) -> ModelEndpoint:

@@ -1,15 +1,21 @@
 """The form of an elicitation request on its page and in its chat."""
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from agents.models import Agent, ElicitationRequest, Session, Step
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
+from mcp_servers.models import Server
 from tests import admin_client, factories
 
 ANSWER = "agents_elicitationrequest_answer"
+WAITING_BADGE, RUNNING_BADGE = (
+    f'<span class="bb-state-word">{text}</span>' for text in ("waiting for a person", "running")
+)
 TABLE = {
     "message": "For whom?",
     "requestedSchema": {
@@ -88,6 +94,32 @@ def test_the_chat_gets_the_form_back_with_its_errors(
     assert "data-done" in fragment
     elicitation.refresh_from_db()
     assert elicitation.content.open() == {"guests": 3, "name": "Ada"}
+
+
+@pytest.mark.parametrize(
+    "name", ["agents_session_changelist", "agents_agent_sessions", "agents_agent_change", "index"]
+)
+def test_lists_show_that_a_session_waits_for_an_answer_with_the_same_queries_for_any_length(
+    helper: Agent, operator: admin_client.AdminClient, elicitation: ElicitationRequest, name: str
+) -> None:
+    Session.objects.update(status=Session.Status.RUNNING)
+    ids = (helper.pk,) if name.startswith("agents_agent") else ()
+    operator.get(name, *ids)  # fills caches
+    with CaptureQueriesContext(connection) as one_session:
+        page = operator.get(name, *ids)
+    assert WAITING_BADGE in page
+    assert RUNNING_BADGE not in page
+    server = Server.objects.get()
+    principal = admin_client.build_principal(operator, helper.organization)
+    for text in ("Book a room", "Book a car"):
+        factories.create_elicitation(start_session(principal, helper, text), server, TABLE)
+    Session.objects.update(status=Session.Status.RUNNING)
+    with CaptureQueriesContext(connection) as three_sessions:
+        page = operator.get(name, *ids)
+    assert page.count(WAITING_BADGE) == 3
+    assert len(three_sessions) == len(one_session)
+    ElicitationRequest.objects.update(state=ElicitationRequest.State.ACCEPTED)
+    assert RUNNING_BADGE in operator.get(name, *ids)
 
 
 def test_the_chat_waits_for_a_person_and_then_says_how_they_answered(
