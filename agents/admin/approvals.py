@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 from django.contrib import messages
@@ -24,6 +25,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.access_requests import can_answer_access_requests
 from agents.admin.agents import READERS
+from agents.admin.audit_names import MAX_SUGGESTED_NAMES, sort_names
 from agents.approvals.change_arguments import approve_with_changes
 from agents.approvals.changed_definitions import (
     DEFINITION_KINDS,
@@ -76,6 +78,10 @@ MAX_ACCESS_REQUESTS = 5  # shown above the pending calls
 SHOWN_HEADER = "Bonobot-Shown"  # the calls that a script shows, to know which are still pending
 TABS = {"pending": _("Pending"), "answered": _("Answered")}
 TAB_QUERIES = {"pending": "", "answered": "?tab=answered"}
+FILTER_FIELDS = (
+    "q",
+    *(f"{name}__icontains" for name in ("agent__name", "server_name", "own_name")),
+)
 ANSWER_MESSAGES = {
     "approve": _("Approved for this call only."),
     "approve_session": _("Approved for the rest of the session."),
@@ -379,6 +385,20 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
         "selectable": min(total, MAX_ANSWERED),
         "is_cut": total > MAX_ANSWERED,
         "pending_count": count_pending_calls(request),
+        "is_filtered": any(request.GET.get(name) for name in FILTER_FIELDS),
+        "filter_names": partial(list_filter_names, request),
+    }
+
+
+def list_filter_names(request: HttpRequest) -> dict[str, list[str]]:
+    """Return the names of agents, servers and tools of the tab's latest calls (one query)."""
+    visible_rows = Approval.objects.visible_to(resolve_principal(request))
+    rows = filter_tab(visible_rows, read_tab(request)).order_by("-created_at")
+    latest = rows.values_list("agent__name", "server_name", "own_name")[:MAX_SUGGESTED_NAMES]
+    columns = zip(*latest, strict=True) if latest else ((), (), ())
+    return {
+        kind: sort_names(filter(None, names))
+        for kind, names in zip(("agent", "server", "tool"), columns, strict=True)
     }
 
 

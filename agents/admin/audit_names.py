@@ -31,10 +31,10 @@ def list_filter_names(principal: Principal) -> dict[str, list[str]]:
         servers, members = servers.none(), members.none()
     tools = Definition.objects.tools().filter(server__in=servers, present=True)
     return {
-        "agent": _sort_names(_load_names(Agent.objects.visible_to(principal))),
-        "server": _sort_names(_load_names(servers)),
-        "tool": _sort_names([*_load_names(tools), *BUILTIN_TOOLS]),
-        "person": _sort_names(_load_names(members, "username")),
+        "agent": sort_names(_load_names(Agent.objects.visible_to(principal))),
+        "server": sort_names(_load_names(servers)),
+        "tool": sort_names([*_load_names(tools), *BUILTIN_TOOLS]),
+        "person": sort_names(_load_names(members, "username")),
     }
 
 
@@ -43,7 +43,8 @@ def _load_names(rows: QuerySet[Any], field: str = "name") -> list[str]:
     return list(names[:MAX_SUGGESTED_NAMES])
 
 
-def _sort_names(names: Iterable[str]) -> list[str]:
+def sort_names(names: Iterable[str]) -> list[str]:
+    """Return distinct names in order, without those that have hidden characters."""
     visible = {name for name in names if make_visible(name) == name}
     return sorted(visible, key=lambda name: (name.lower(), name))
 
