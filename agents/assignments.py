@@ -1,11 +1,14 @@
 """Assignment of skills, workflows and callable agents to agents."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
+from agents.flow_labels.text_labels import label_text
 from agents.models import Agent, AgentAssignment, Skill, Trigger, Workflow
 from agents.models.agents import build_agent_lookup
 from bonobot.accounts.deletions import keep_deleted_rows
@@ -14,16 +17,25 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, NotFound
+from bonobot.core.problems import Conflict, InvalidInput, NotFound
+from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.ledger.audit.admin_changes import describe_row, record_change
 
 AssignableRow = Skill | Trigger | Workflow
+_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 
 
-def get_agents_by_slug(principal: Principal, slugs: Sequence[str], field: str) -> list[Agent]:
-    """Return the agents of these slugs; raises `NotFound` at `field` for unknown ones."""
-    rows = Agent.objects.visible_to(principal).filter(slug__in=list(slugs))
-    agents_by_slug = {row.slug: row for row in rows}
+def check_name(name: str, problem_text: str) -> None:
+    """Raise `InvalidInput` with this text if it isn't a valid name."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            problem_text, field="name", remedy="Use at most 64 letters, digits, `-`, and `_`."
+        )
+
+
+def get_agents_by_slug(rows: QuerySet[Agent], slugs: Sequence[str], field: str) -> list[Agent]:
+    """Return those of `rows` with these slugs; raises `NotFound` at `field` for unknown ones."""
+    agents_by_slug = {row.slug: row for row in rows.filter(slug__in=list(slugs))}
     if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
         raise NotFound(
             format_message("The agent {name!r} doesn't exist.", name=unknown_slugs[0][:100]),
@@ -50,6 +62,45 @@ def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> None:
         if agent.pk not in assigned_ids
     ]
     assignments.model.objects.bulk_create(new_assignments)
+
+
+def save_with_version(
+    principal: Principal,
+    row: Any,
+    agent_slugs: Sequence[str] | None,
+    *,
+    content: Any,
+    version_values: Mapping[str, Any],
+    details: Mapping[str, Any],
+) -> None:
+    """Save a skill or workflow, attach it to the agents (None: no change), and record it.
+
+    Changed `content` creates a version, with `version_values`. Raises `NotFound`, `Conflict`.
+    """
+    agents = None
+    if agent_slugs is not None:
+        agents = get_agents_by_slug(Agent.objects.visible_to(principal), agent_slugs, "agents")
+    is_new, digest = row._state.adding, compute_json_digest(content)
+    is_new_version = is_new or digest != row.digest
+    if is_new_version:
+        row.version, row.digest = (1 if is_new else row.version + 1), digest
+    details = {**details, "version": row.version, "digest": row.digest}
+    if agents is not None:
+        details["agents"] = sorted(agent.slug for agent in agents)
+    action = f"{_get_noun(row)}_{'created' if is_new else 'updated'}"
+    with record_assignment_change(principal, row, action, details):
+        save_assignable(row)
+        if is_new_version:
+            row.versions.create(
+                organization_id=row.organization_id,
+                number=row.version,
+                digest=row.digest,
+                created_by=principal.label,
+                **version_values,
+            )
+        if agents is not None:
+            set_agents(row, agents)
+        label_text(principal, row, is_changed=is_new_version)
 
 
 def save_assignable(row: AssignableRow) -> None:
@@ -122,23 +173,17 @@ def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]
     The agent's policy still decides about the resulting tools.
     """
     principal.require(Action.MANAGE_AGENTS)
-    rows = Agent.objects.for_organization(agent.organization_id).filter(slug__in=list(slugs))
-    agents_by_slug = {row.slug: row for row in rows}
-    if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
-        raise NotFound(
-            format_message("The agent {name!r} doesn't exist.", name=unknown_slugs[0][:100]),
-            field="callable_agents",
-            remedy="Enter slugs of agents in this organization.",
-        )
+    rows = Agent.objects.for_organization(agent.organization_id)
+    callable_agents = get_agents_by_slug(rows, slugs, "callable_agents")
     with record_change(
         **describe_row("agent", agent),
         actor=principal.actor,
         action="callable_agents_updated",
-        details={"callable_agents": sorted(agents_by_slug)},
+        details={"callable_agents": sorted(row.slug for row in callable_agents)},
     ):
         lock_rows(Agent.objects.filter(pk=agent.pk))
         agent.assignments.filter(callable_agent__isnull=False).delete()
         AgentAssignment.objects.bulk_create(
             AgentAssignment(organization_id=agent.organization_id, agent=agent, callable_agent=row)
-            for row in agents_by_slug.values()
+            for row in callable_agents
         )

@@ -7,23 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from agents.assignments import (
-    delete_assignable,
-    get_agents_by_slug,
-    get_assignable,
-    record_assignment_change,
-    save_assignable,
-    set_agents,
-)
-from agents.flow_labels.text_labels import label_text
-from agents.models import Skill, SkillVersion
+from agents.assignments import check_name, delete_assignable, get_assignable, save_with_version
+from agents.models import Skill
 from agents.models.skills import SKILL_TEXTS
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.canonical_json import compute_json_digest
 
 MAX_ARGUMENTS = 20
 MAX_CHOICES = 100
@@ -39,7 +30,6 @@ _LINE = re.compile(
     r"(?P<choices>\[.*?\])?\s*(?::\s*(?P<description>.*?))?\s*"
 )
 _NEEDS_QUOTES = re.compile(r"[:\[\"]|^\s|\s$")
-_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -412,41 +402,21 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
     A change of its content creates a version; earlier ones are kept.
     """
     principal.require(Action.MANAGE_WORKFLOWS)
-    existing_skill = skill
     skill = (
-        Skill.objects.get(pk=existing_skill.pk)
-        if existing_skill
+        Skill.objects.get(pk=skill.pk)
+        if skill
         else Skill(organization_id=principal.organization_id)
     )
     changed_names = _apply_skill_spec(skill, spec)
-    agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
-    digest = compute_json_digest(skill.to_payload())
-    is_new = existing_skill is None or digest != skill.digest
-    if is_new:
-        skill.version, skill.digest = (skill.version + 1 if existing_skill else 1), digest
-    details: dict[str, Any] = {
-        "changed": changed_names,
-        "version": skill.version,
-        "digest": skill.digest,
-    }
-    if agents is not None:
-        details["agents"] = sorted(agent.slug for agent in agents)
-    with record_assignment_change(
-        principal, skill, "skill_updated" if existing_skill else "skill_created", details
-    ):
-        save_assignable(skill)
-        if is_new:
-            SkillVersion.objects.create(
-                organization_id=skill.organization_id,
-                skill=skill,
-                number=skill.version,
-                digest=skill.digest,
-                payload=skill.to_payload(),
-                created_by=principal.label,
-            )
-        if agents is not None:
-            set_agents(skill, agents)
-        label_text(principal, skill, is_changed=is_new)
+    payload = skill.to_payload()
+    save_with_version(
+        principal,
+        skill,
+        spec.agents,
+        content=payload,
+        version_values={"payload": payload},
+        details={"changed": changed_names},
+    )
     return skill
 
 
@@ -457,12 +427,9 @@ def delete_skill(principal: Principal, skill: Skill) -> Deletion | None:
 
 def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
     """Apply the specification; return the changed fields. Raises `InvalidInput`."""
-    if not _NAME.fullmatch(spec.name):
-        raise InvalidInput(
-            format_message("{spec!r} isn't a valid skill name.", spec=spec.name[:100]),
-            field="name",
-            remedy="Use at most 64 letters, digits, `-`, and `_`.",
-        )
+    check_name(
+        spec.name, format_message("{spec!r} isn't a valid skill name.", spec=spec.name[:100])
+    )
     values: dict[str, Any] = {
         name: getattr(spec, name)
         for name in ("name", *SKILL_TEXTS, "enabled")

@@ -1,20 +1,18 @@
 """Save, approve and delete workflows."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agents.assignments import (
+    check_name,
     delete_assignable,
     get_agents_by_slug,
     get_assignable,
     record_assignment_change,
-    save_assignable,
-    set_agents,
+    save_with_version,
 )
-from agents.flow_labels.text_labels import label_text
-from agents.models import Workflow, WorkflowVersion
+from agents.models import Agent, Workflow
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.workflows.definitions import WorkflowDefinition, parse_workflow
 from bonobot.accounts.models import Deletion
@@ -22,11 +20,8 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
-from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.core.text.json_reader import read_json
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
-
-_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,37 +72,20 @@ def save_workflow(
     A changed definition is a new version, which agents can use as a tool once it is approved.
     """
     principal.require(Action.MANAGE_WORKFLOWS)
-    existing, organization_id = workflow, principal.organization_id
     workflow = (
-        Workflow.objects.get(pk=existing.pk)
-        if existing
-        else Workflow(organization_id=organization_id)
+        Workflow.objects.get(pk=workflow.pk)
+        if workflow
+        else Workflow(organization_id=principal.organization_id)
     )
     _apply_workflow_spec(principal, workflow, spec)
-    agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
-    digest = compute_json_digest(workflow.definition)
-    is_new_version = existing is None or digest != workflow.digest
-    if is_new_version:
-        workflow.version, workflow.digest = (workflow.version + 1 if existing else 1), digest
-    details: dict[str, Any] = {"version": workflow.version, "digest": workflow.digest}
-    if agents is not None:
-        details["agents"] = sorted(agent.slug for agent in agents)
-    with record_assignment_change(
-        principal, workflow, "workflow_updated" if existing else "workflow_created", details
-    ):
-        save_assignable(workflow)
-        if is_new_version:
-            WorkflowVersion.objects.create(
-                organization_id=organization_id,
-                workflow=workflow,
-                number=workflow.version,
-                digest=workflow.digest,
-                source=workflow.source,
-                created_by=principal.label,
-            )
-        if agents is not None:
-            set_agents(workflow, agents)
-        label_text(principal, workflow, is_changed=is_new_version)
+    save_with_version(
+        principal,
+        workflow,
+        spec.agents,
+        content=workflow.definition,
+        version_values={"source": workflow.source},
+        details={},
+    )
     return workflow
 
 
@@ -142,12 +120,9 @@ def delete_workflow(principal: Principal, workflow: Workflow) -> Deletion | None
 
 
 def _apply_workflow_spec(principal: Principal, workflow: Workflow, spec: WorkflowSpec) -> None:
-    if not _NAME.fullmatch(spec.name):
-        raise InvalidInput(
-            format_message("{spec!r} isn't a valid workflow name.", spec=spec.name[:100]),
-            field="name",
-            remedy="Use at most 64 letters, digits, `-`, and `_`.",
-        )
+    check_name(
+        spec.name, format_message("{spec!r} isn't a valid workflow name.", spec=spec.name[:100])
+    )
     workflow.name = spec.name
     if spec.enabled is not None:
         workflow.enabled = spec.enabled
@@ -158,6 +133,7 @@ def _apply_workflow_spec(principal: Principal, workflow: Workflow, spec: Workflo
     if spec.source is not None:
         definition = parse_source(spec.source)
         parsed = parse_workflow(definition)
-        workflow.agent = get_agents_by_slug(principal, [parsed.agent], "agent")[0]
+        visible_agents = Agent.objects.visible_to(principal)
+        workflow.agent = get_agents_by_slug(visible_agents, [parsed.agent], "agent")[0]
         workflow.source, workflow.definition = spec.source, definition
         workflow.description = parsed.description[:500]

@@ -7,7 +7,6 @@ transaction, so concurrent sweeps don't start it twice and a crash does neither.
 missed times leads to one run.
 """
 
-import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +20,7 @@ from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.utils import timezone
 
-from agents.assignments import record_assignment_change, save_assignable
+from agents.assignments import check_name, record_assignment_change, save_assignable
 from agents.flow_labels.text_labels import label_text
 from agents.models import Session, Trigger, Workflow, WorkflowRun
 from agents.workflows.references import iterate_pointers
@@ -41,7 +40,6 @@ OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.W
 
 MAX_PER_MINUTE = 600
 MAX_TRIGGERS = 50
-_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 _SCHEDULE_FIELDS = ("every_s", "cron", "time_zone")
 
 
@@ -145,12 +143,9 @@ def set_triggers(principal: Principal, workflow: Workflow, specs: Sequence[Trigg
 
 
 def _apply_trigger_spec(row: Trigger, spec: TriggerSpec) -> None:
-    if not _NAME.fullmatch(spec.name):
-        raise InvalidInput(
-            format_message("{spec!r} isn't a valid trigger name.", spec=spec.name[:100]),
-            field="name",
-            remedy="Use at most 64 letters, digits, `-`, and `_`.",
-        )
+    check_name(
+        spec.name, format_message("{spec!r} isn't a valid trigger name.", spec=spec.name[:100])
+    )
     row.name = spec.name
     if not row._state.adding and spec.kind not in (None, row.kind):
         raise InvalidInput(
