@@ -1,6 +1,7 @@
 """What skills and workflows share as objects that are assigned to agents: lists, forms, tabs."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
@@ -14,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.agents import READERS
+from agents.admin.agents import READERS, AgentAdmin
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Skill, Workflow
 from bonobot.accounts.admin_base import (
@@ -129,6 +130,28 @@ class AssignableAdmin(TabbedAdmin):
         return objects, counts, set(), protected
 
 
+def edit_assignable(
+    visit: ObjectRequest, template: str, initial: dict[str, Any], saved_text: str, **context: Any
+) -> HttpResponseBase:
+    """Show the form with earlier versions, or update the row and say `saved_text`."""
+    admin: Any = visit.admin
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    initial |= {"agents": list_agent_slugs(visit.object)}
+    form = admin.form_class(visit.principal, posted, initial=initial)
+    if posted is not None:
+        visit.principal.require(Action.MANAGE_WORKFLOWS)
+        if form.try_save(lambda valid_form: admin.save(visit.principal, valid_form, visit.object)):
+            messages.success(visit.request, saved_text)
+            return redirect_to_page(visit, "edit")
+    return visit.render_tab(
+        template,
+        form=form,
+        versions=list(visit.object.versions.all()[:MAX_VERSIONS]),
+        may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
+        **context,
+    )
+
+
 def render_assignments(
     visit: ObjectRequest, template: str, rows: Any, attached_rows: Any, **context: Any
 ) -> HttpResponseBase:
@@ -146,18 +169,33 @@ def render_assignments(
     )
 
 
-def list_slugs_after_change(
-    visit: ObjectRequest, row: Skill | Workflow, *, attached: bool
-) -> list[str]:
-    """Return the slugs of the agents that have it after the change."""
-    other_slugs = [slug for slug in list_agent_slugs(row) if slug != visit.object.slug]
-    return [*other_slugs, visit.object.slug] if attached else other_slugs
+def add_attach_actions(
+    kind: str,
+    get_row: Callable[[Principal, str], Any],
+    save_row: Callable[[Principal, Any, list[str]], Any],
+) -> None:
+    """Add the actions of an agent that attach and detach a row of this kind; the row stays.
+
+    `save_row` saves the slugs of the agents that have the row.
+    """
+
+    def set_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
+        agent = visit.object
+        row = get_row(visit.principal, visit.request.POST.get("row", ""))
+        slugs = [slug for slug in list_agent_slugs(row) if slug != agent.slug]
+        save_row(visit.principal, row, [*slugs, agent.slug] if attached else slugs)
+        return _redirect_with_message(visit, row, f"{kind}s", attached=attached)
+
+    for verb, attached in (("assign", True), ("unassign", False)):
+        add_action = AgentAdmin.add_object_action(
+            f"{verb}_{kind}", required_actions=Action.MANAGE_WORKFLOWS
+        )
+        add_action(partial(set_attached, attached=attached))
 
 
-def redirect_with_message(
+def _redirect_with_message(
     visit: ObjectRequest, row: Skill | Workflow, page: str, *, attached: bool
 ) -> HttpResponseBase:
-    """Return to the agent's tab with a message about the change."""
     text = (
         _t("%(name)s was attached to %(agent)s.")
         if attached

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django import forms
-from django.contrib import messages
 from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -13,14 +12,12 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
 from agents.admin.assignments import (
-    MAX_VERSIONS,
     AssignableAdmin,
     AssignableForm,
-    list_slugs_after_change,
-    redirect_with_message,
+    add_attach_actions,
+    edit_assignable,
     render_assignments,
 )
-from agents.assignments import list_agent_slugs
 from agents.models import Agent, AgentAssignment, Skill
 from agents.models.agents import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH, SKILL_TEXTS
@@ -34,7 +31,7 @@ from agents.skills import (
     read_arguments,
     save_skill,
 )
-from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
+from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -170,30 +167,15 @@ def start_skill_session(visit: ObjectRequest) -> HttpResponseBase:
 def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form with earlier versions, or update the skill."""
     skill: Skill = visit.object
-    posted = visit.request.POST if visit.request.method == "POST" else None
-    form = SkillForm(visit.principal, posted, initial=_build_initial(skill))
-    if posted is not None:
-        visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.try_save(
-            lambda valid_form: save_skill(visit.principal, valid_form.build_spec(), skill)
-        ):
-            messages.success(visit.request, _t("Saved. Effective from the next turn."))
-            return redirect_to_page(visit, "edit")
-    return visit.render_tab(
+    initial = {name: getattr(skill, name) for name in ("name", *SKILL_TEXTS, "enabled")}
+    initial["arguments"] = format_lines(read_arguments(skill.arguments))
+    return edit_assignable(
+        visit,
         "skills/edit.html",
+        initial,
+        _t("Saved. Effective from the next turn."),
         skill=skill,
-        form=form,
-        versions=list(skill.versions.all()[:MAX_VERSIONS]),
-        may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
     )
-
-
-def _build_initial(skill: Skill) -> dict[str, Any]:
-    return {
-        **{name: getattr(skill, name) for name in ("name", *SKILL_TEXTS, "enabled")},
-        "arguments": format_lines(read_arguments(skill.arguments)),
-        "agents": list_agent_slugs(skill),
-    }
 
 
 @AgentAdmin.add_page("skills", _("Skills"), order=43)
@@ -205,22 +187,10 @@ def show_skills(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("assign_skill", required_actions=Action.MANAGE_WORKFLOWS)
-def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
-    return _set_skill_attached(visit, attached=True)
-
-
-@AgentAdmin.add_object_action("unassign_skill", required_actions=Action.MANAGE_WORKFLOWS)
-def detach_skill(visit: ObjectRequest) -> HttpResponseBase:
-    """Detach a skill from the agent; the skill stays."""
-    return _set_skill_attached(visit, attached=False)
-
-
-def _set_skill_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
-    skill = get_skill(visit.principal, visit.request.POST.get("row", ""))
-    save_skill(
-        visit.principal,
-        SkillSpec(name=skill.name, agents=list_slugs_after_change(visit, skill, attached=attached)),
-        skill,
-    )
-    return redirect_with_message(visit, skill, "skills", attached=attached)
+add_attach_actions(
+    "skill",
+    get_skill,
+    lambda principal, skill, slugs: save_skill(
+        principal, SkillSpec(name=skill.name, agents=slugs), skill
+    ),
+)

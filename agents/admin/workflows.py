@@ -15,14 +15,12 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.agents import READERS, AgentAdmin
 from agents.admin.assignments import (
     MAX_OFFERED,
-    MAX_VERSIONS,
     AssignableAdmin,
     AssignableForm,
-    list_slugs_after_change,
-    redirect_with_message,
+    add_attach_actions,
+    edit_assignable,
     render_assignments,
 )
-from agents.assignments import list_agent_slugs
 from agents.calls.parse_arguments import parse_arguments
 from agents.models import Agent, Session, Workflow, WorkflowRun
 from agents.models.agents import can_see_all_agents
@@ -224,19 +222,12 @@ def handle_cancel_run(visit: ObjectRequest) -> HttpResponseBase:
 def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Show the definition with earlier versions, or update it."""
     workflow: Workflow = visit.object
-    posted = visit.request.POST if visit.request.method == "POST" else None
-    form = WorkflowForm(visit.principal, posted, initial=_build_initial(workflow))
-    if posted is not None:
-        visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.try_save(lambda valid_form: _save_workflow(visit, valid_form)):
-            messages.success(visit.request, _t("Saved. Runs in progress aren't affected."))
-            return redirect_to_page(visit, "edit")
-    return visit.render_tab(
+    return edit_assignable(
+        visit,
         "workflows/edit.html",
+        {name: getattr(workflow, name) for name in ("name", "source", "enabled")},
+        _t("Saved. Runs in progress aren't affected."),
         workflow=workflow,
-        form=form,
-        versions=list(workflow.versions.all()[:MAX_VERSIONS]),
-        may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )
 
@@ -249,23 +240,12 @@ def handle_approve(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "edit")
 
 
-def _save_workflow(visit: ObjectRequest, form: Any) -> Workflow:
-    return save_workflow(visit.principal, WorkflowSpec(**form.cleaned_data), visit.object)
-
-
 def _get_run(visit: ObjectRequest, run_id: str | None) -> WorkflowRun:
     visible_runs = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=visit.object)
     run: WorkflowRun = visible_runs.select_related("session__agent").get_or_404(
         visit.object.organization_id, pk=run_id
     )
     return run
-
-
-def _build_initial(workflow: Workflow) -> dict[str, Any]:
-    names = ("name", "source", "enabled")
-    return {name: getattr(workflow, name) for name in names} | {
-        "agents": list_agent_slugs(workflow)
-    }
 
 
 @AgentAdmin.add_page("workflows", _("Workflows"), order=44)
@@ -284,22 +264,10 @@ def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("assign_workflow", required_actions=Action.MANAGE_WORKFLOWS)
-def attach_workflow(visit: ObjectRequest) -> HttpResponseBase:
-    """Attach a workflow to the agent as a tool."""
-    return _set_workflow_attached(visit, attached=True)
-
-
-@AgentAdmin.add_object_action("unassign_workflow", required_actions=Action.MANAGE_WORKFLOWS)
-def detach_workflow(visit: ObjectRequest) -> HttpResponseBase:
-    """Detach a workflow from the agent; the workflow stays."""
-    return _set_workflow_attached(visit, attached=False)
-
-
-def _set_workflow_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
-    workflow = get_workflow(visit.principal, visit.request.POST.get("row", ""))
-    spec = WorkflowSpec(
-        name=workflow.name, agents=list_slugs_after_change(visit, workflow, attached=attached)
-    )
-    save_workflow(visit.principal, spec, workflow)
-    return redirect_with_message(visit, workflow, "workflows", attached=attached)
+add_attach_actions(
+    "workflow",
+    get_workflow,
+    lambda principal, workflow, slugs: save_workflow(
+        principal, WorkflowSpec(name=workflow.name, agents=slugs), workflow
+    ),
+)
