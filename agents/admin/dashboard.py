@@ -179,14 +179,18 @@ def describe_reviews(
         )
         parts.append(f"{make_visible(row['server__name'], MAX_NAME)}: {numbers}")
     url = reverse("admin:mcp_servers_server_definitions", args=[reviews[0]["server_id"]])
-    changelist = reverse("admin:mcp_servers_server_changelist")
+    all_servers = (
+        reverse("admin:mcp_servers_server_confirm_approve") + "?waiting=yes&all=1"
+        if may_review
+        else reverse("admin:mcp_servers_server_changelist") + "?waiting=yes"
+    )
     yield AttentionItem(
         "rule",
         tone="review",
         title=ngettext("%(n)s definition to review", "%(n)s definitions to review", count)
         % {"n": counted(count)},
         detail=_join_parts(parts),
-        url=f"{url}?state=waiting" if len(reviews) == 1 else f"{changelist}?waiting=yes",
+        url=f"{url}?state=waiting" if len(reviews) == 1 else all_servers,
         button=_("Review") if may_review else _("View definitions"),
     )
 

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
-from mcp_servers.admin.bulk_actions import hash_digests
+from mcp_servers.admin.approve_pending_definitions import hash_digests
 from mcp_servers.admin.definitions import filter_definitions, select_kinds
 from mcp_servers.admin.risk_groups import group_by_risk
 from mcp_servers.admin.servers import KINDS_OF_PAGES, ServerAdmin

@@ -1,9 +1,8 @@
 """Bulk actions on servers, their confirmation pages and the progress of bulk jobs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +22,6 @@ from bonobot.accounts.admin_base.responses import (
     FRAGMENT_HEADER,
     change_each,
     delete_each,
-    redirect_back,
     render_screen,
 )
 from bonobot.accounts.current_organization import resolve_principal
@@ -34,7 +32,6 @@ from bonobot.core.i18n.localization import format_number
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.core.text.uuids import parse_uuid
 from mcp_servers import services
-from mcp_servers.admin.risk_groups import RiskGroup, group_by_risk
 from mcp_servers.bulk_jobs import (
     REQUIRED_ACTIONS,
     UNFINISHED_STATES,
@@ -44,8 +41,6 @@ from mcp_servers.bulk_jobs import (
     retry_failed_items,
     start_bulk_job,
 )
-from mcp_servers.definition_reviews import approve_definitions
-from mcp_servers.flow_labels.effective_labels import load_label_context
 from mcp_servers.models import BulkJob, BulkJobItem, Server
 
 # Up to this many servers are handled within the request; a worker handles more.
@@ -167,14 +162,10 @@ def _restore_servers(request: HttpRequest, deletions: Sequence[Deletion]) -> Non
 
 @dataclass(frozen=True)
 class ServerImpact:
-    """A server and the rows affected with it: (title, count, first names).
-
-    `groups` has the affected definitions by risk.
-    """
+    """A server and the rows affected with it: (title, count, first names)."""
 
     server: Server
     rows: tuple[tuple[str, int, tuple[str, ...]], ...]
-    groups: Sequence[RiskGroup] = ()
 
 
 def collect_impact(server: Server) -> ServerImpact:
@@ -264,37 +255,15 @@ def render_confirmation(
     admin: Any, request: HttpRequest, name: str, servers: Sequence[Server]
 ) -> HttpResponseBase:
     """Render the page that confirms an action of the list, with what is affected."""
-    match name:
-        case "remove_chosen":
-            affected = [collect_impact(server) for server in servers]
-            return confirm_removal(admin, request, affected, name)
-        case "disable_chosen":
-            return _render_confirmation(
-                admin,
-                request,
-                name,
-                [_collect_named_impact(server) for server in servers],
-                title=_t("Disable these servers?"),
-                about=_t("All calls to these servers will be denied."),
-                button=_t("Disable"),
-                icon="power_settings_new",
-            )
-    pending_digests = {server.pk: _list_pending_digests(server) for server in servers}
-    return _render_confirmation(
-        admin,
+    if name == "remove_chosen":
+        return confirm_removal(admin, request, [collect_impact(server) for server in servers], name)
+    return render_screen(
         request,
-        name,
-        [_build_approval_impact(server, pending_digests[server.pk]) for server in servers],
-        title=_t("Approve pending definitions of these servers?"),
-        about=_t(
-            "Agents with these tools can then call them, subject to their "
-            "policies. Definitions with findings aren't approved."
-        ),
-        button=_t("Approve"),
-        icon="task_alt",
-        without_rows=_t("No pending definitions without findings."),
-        has_effect=any(pending_digests.values()),
-        confirmed=hash_digests(pending_digests.values()),
+        "bulk_actions/confirm.html",
+        title=_t("Disable these servers?"),
+        affected=[_collect_named_impact(server) for server in servers],
+        opts=admin.opts,
+        action=name,
     )
 
 
@@ -310,82 +279,6 @@ def disable_servers(request: HttpRequest, servers: Sequence[Server]) -> HttpResp
     return None
 
 
-def approve_pending_definitions(
-    request: HttpRequest, servers: Sequence[Server]
-) -> HttpResponseBase | None:
-    """Approve the confirmed definitions; they are confirmed again if others are pending now."""
-    pending_digests = {server.pk: _list_pending_digests(server) for server in servers}
-    if request.POST.get("confirmed") != hash_digests(pending_digests.values()):
-        messages.warning(request, _t("Other definitions are pending now. Confirm them again."))
-        # To the confirmation, whose URL may stand for more servers than a URL could have.
-        return redirect_back(request, redirect_to_confirmation(request, "approve_chosen").url)
-    if len(servers) > IMMEDIATE_LIMIT:
-        details = {
-            pk: {str(definition_id): digest for definition_id, digest in by_definition.items()}
-            for pk, by_definition in pending_digests.items()
-        }
-        for server in servers:
-            _warn_about_findings(request, server)
-        return start_job_and_redirect(request, BulkJob.Kind.APPROVE, servers, details)
-    for server in servers:
-        if digests := pending_digests[server.pk]:
-            result = approve_definitions(resolve_principal(request), server, digests)
-            count = len(result.approved)
-            text = _n(
-                "%(server)s: %(n)s definition approved.",
-                "%(server)s: %(n)s definitions approved.",
-                count,
-            )
-            messages.success(request, text % {"server": server, "n": format_number(count)})
-        _warn_about_findings(request, server)
-    return None
-
-
-def hash_digests(pending: Iterable[dict[UUID, str]]) -> str:
-    """Return a hash of these definitions and their digests."""
-    lines = sorted(f"{pk}:{digest}" for digests in pending for pk, digest in digests.items())
-    return sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _list_pending_digests(server: Server) -> dict[UUID, str]:
-    rows = server.definitions.awaiting_review().only("pk", "server", "digest", "findings")
-    return {row.pk: row.digest for row in rows if not row.findings}
-
-
-def _warn_about_findings(request: HttpRequest, server: Server) -> None:
-    flagged = [str(row) for row in server.definitions.awaiting_review() if row.findings]
-    if flagged:
-        text = _t(
-            "%(server)s: possible prompt injection in %(names)s. Review each of "
-            "these definitions individually."
-        )
-        names = make_visible(", ".join(flagged[:MAX_NAMES_SHOWN]), 500)
-        messages.warning(request, text % {"server": server, "names": names})
-
-
-def _build_approval_impact(server: Server, digests: dict[UUID, str]) -> ServerImpact:
-    rows = server.definitions.filter(pk__in=digests).order_by("kind", "name").only_call_fields()
-    title = _n("definition", "definitions", len(digests))
-    return ServerImpact(
-        server,
-        ((title, len(digests), ()),) if digests else (),
-        group_by_risk(rows, load_label_context(server)),
-    )
-
-
 def _collect_named_impact(server: Server) -> ServerImpact:
     named_rows = tuple(row for row in collect_impact(server).rows if row[2])
     return ServerImpact(server, named_rows)
-
-
-def _render_confirmation(
-    admin: Any, request: HttpRequest, name: str, affected: Sequence[ServerImpact], **texts: Any
-) -> HttpResponseBase:
-    return render_screen(
-        request,
-        "bulk_actions/confirm.html",
-        affected=affected,
-        opts=admin.opts,
-        action=name,
-        **{"confirmed": "1", "has_effect": True, **texts},
-    )

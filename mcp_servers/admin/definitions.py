@@ -3,8 +3,6 @@
 An approval carries the digests that the page showed; definitions that changed since are skipped.
 """
 
-import difflib
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,8 +29,8 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.syntax_highlighting import diff_json
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.admin.definition_diff import FieldDiff, diff_definitions
 from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
 from mcp_servers.admin.risk_groups import (
     OTHER_GROUP,
@@ -71,11 +69,6 @@ from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk, is_decla
 from mcp_servers.models import Definition, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
-MAX_TEXT_LENGTH = 8_000  # characters of each version of a text
-_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
-
-# A piece of a line, and whether it is part of the change.
-Piece = tuple[str, bool]
 PAGE_SIZE = 50
 TOOLS, RESOURCES, PROMPTS = KINDS_OF_PAGES.values()
 # Kind filters of each tab: (query value, title, kinds).
@@ -132,55 +125,6 @@ ADVICE = (
     (ToolRisk.READ_ONLY, _("Read-only")),
 )
 TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
-
-
-@dataclass(frozen=True)
-class DiffLine:
-    """A line of a diff: `kind` is added, removed or same."""
-
-    kind: str
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True)
-class FieldDiff:
-    """The lines of a field that differs, such as `description` or `inputSchema`."""
-
-    name: str
-    lines: tuple[DiffLine, ...]
-
-
-def diff_definitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[FieldDiff]:
-    """Return the fields of two declarations that differ, texts first."""
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    names.sort(key=lambda name: (not isinstance(after.get(name), str), name))
-    return [FieldDiff(name, _diff_values(before.get(name), after.get(name))) for name in names]
-
-
-def _diff_values(before: Any, after: Any) -> tuple[DiffLine, ...]:
-    if isinstance(before, str) and isinstance(after, str):
-        return _diff_texts(before[:MAX_TEXT_LENGTH], after[:MAX_TEXT_LENGTH])
-    if before is None:
-        lines = [("added", text) for _kind, text in diff_json("", after) if text != '""']
-    elif after is None:
-        lines = [("removed", text) for _kind, text in diff_json(before, "") if text != '""']
-    else:
-        lines = diff_json(before, after)
-    return tuple(DiffLine(kind, ((text, False),)) for kind, text in lines)
-
-
-def _diff_texts(before: str, after: str) -> tuple[DiffLine, ...]:
-    old_words, new_words = _WORDS.findall(before), _WORDS.findall(after)
-    removed: list[Piece] = []
-    added: list[Piece] = []
-    matcher = difflib.SequenceMatcher(None, old_words, new_words, autojunk=False)
-    for operation, start, end, new_start, new_end in matcher.get_opcodes():
-        is_change = operation != "equal"
-        if end > start:
-            removed.append(("".join(old_words[start:end]), is_change))
-        if new_end > new_start:
-            added.append(("".join(new_words[new_start:new_end]), is_change))
-    return DiffLine("removed", tuple(removed)), DiffLine("added", tuple(added))
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,12 @@ from bonobot.core.admin.theme import (
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
-from mcp_servers.admin import bulk_actions, declared_operations, openapi
+from mcp_servers.admin import (
+    approve_pending_definitions,
+    bulk_actions,
+    declared_operations,
+    openapi,
+)
 from mcp_servers.admin.add_servers import ServerDestination, add_by_form
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
 from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
@@ -381,7 +386,7 @@ class ServerAdmin(TabbedAdmin):
         """Confirm the pending definitions of the chosen servers, then approve them."""
         if "confirmed" not in request.POST:
             return bulk_actions.redirect_to_confirmation(request, "approve_chosen")
-        return bulk_actions.approve_pending_definitions(request, list(queryset))
+        return approve_pending_definitions.approve_confirmed(request, list(queryset))
 
     @action(description=_("Enable"), permissions=["change"])
     def enable_chosen(
@@ -429,18 +434,21 @@ class ServerAdmin(TabbedAdmin):
             text = _t("The selected servers don't exist. Select servers in the list.")
             messages.warning(request, text)
             return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
-        response = bulk_actions.render_confirmation(self, request, name, servers)
+        confirmed_by = approve_pending_definitions if name == "approve_chosen" else bulk_actions
+        response = confirmed_by.render_confirmation(self, request, name, servers)
         return insert_list_version(response, version)
 
     def _load_servers_to_confirm(self, request: HttpRequest) -> list[Server]:
         if bulk_actions.ALL_PARAMETER not in request.GET:
             ids = bulk_actions.parse_selected_ids(request)
-            return list(self.get_queryset(request).filter(pk__in=ids).order_by("name"))
+            rows = self.get_queryset(request).filter(pk__in=ids)
+            return list(rows.select_related("preset").order_by("name"))
         query = request.GET.copy()
         del query[bulk_actions.ALL_PARAMETER]
         list_url = reverse("admin:mcp_servers_server_changelist")
         list_request = build_page_request(request, f"{list_url}?{query.urlencode()}")
-        return list(super().get_changelist_instance(list_request).get_queryset(list_request))
+        changelist = super().get_changelist_instance(list_request)
+        return list(changelist.get_queryset(list_request).select_related("preset"))
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

@@ -335,3 +335,16 @@ def test_a_page_that_cant_be_shown_has_what_happened_as_its_title() -> None:
     text = admin_client.get_text(missing)
     assert "The agent doesn't exist or was deleted." in text
     assert missing_id not in text
+
+
+def test_the_dashboard_leads_reviewers_to_the_pending_definitions_of_all_servers() -> None:
+    acme = factories.create_organization()
+    for name in ("docs", "mail"):
+        admin_client.declare_tool(admin_client.create_web_server(acme, name))
+    review_url = admin_client.build_url("mcp_servers_server_confirm_approve")
+    list_url = admin_client.build_url("mcp_servers_server_changelist")
+    reviewer, auditor = (admin_client.sign_in(acme, role) for role in (Role.REVIEWER, Role.AUDITOR))
+    assert f'href="{review_url}?waiting=yes&amp;all=1"' in reviewer.get("index")
+    page = auditor.get("index")
+    assert review_url not in page
+    assert f'href="{list_url}?waiting=yes"' in page

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.admin.definitions import DiffLine, FieldDiff, diff_definitions
+from mcp_servers.admin.definition_diff import DiffLine, FieldDiff, diff_definitions
 
 TEXTS = st.text(alphabet="ab .\n", max_size=30)
 
