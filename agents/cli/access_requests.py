@@ -1,6 +1,7 @@
 """The command group `access-requests`: list, show, create, cancel and answer requests."""
 
 import argparse
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,10 @@ def serialize_access_request(access_request: AccessRequest) -> dict[str, Any]:
     }
 
 
+def _serialize_access_requests(access_requests: Iterable[AccessRequest]) -> list[dict[str, Any]]:
+    return [serialize_access_request(access_request) for access_request in access_requests]
+
+
 def _list_access_requests(cli: CommandContext, options: argparse.Namespace) -> None:
     def render_requests(requests: list[dict[str, Any]]) -> Any:
         columns = ("ID", "STATE", "TYPE", "NAME", "AGENT", "REQUESTED BY", "EXPIRES")
@@ -41,7 +46,7 @@ def _list_access_requests(cli: CommandContext, options: argparse.Namespace) -> N
         return build_table(*columns, rows=rows, empty="No pending access requests.")
 
     elicitations.list_requests(
-        cli, options, AccessRequest, serialize_access_request, render_requests
+        cli, options, AccessRequest, _serialize_access_requests, render_requests
     )
 
 
