@@ -85,6 +85,11 @@ class ImportRow:
     new_name: str = ""
 
     @property
+    def transport(self) -> Any:
+        transport = self.planned.entry.transport_type
+        return dict(Server.Transport.choices).get(transport, transport)
+
+    @property
     def state(self) -> str:
         """Return `ready`, `credential`, `permission`, `exists` or `refused`."""
         if self.existing and self.problems:

@@ -537,5 +537,9 @@ def save_preset(visit: ObjectRequest) -> HttpResponseBase:
         else:
             return _redirect_after_save(visit.request, preset)
     return visit.render_tab(
-        "presets/save_server_as_preset.html", server=server, form=form, draft=draft
+        "presets/save_server_as_preset.html",
+        server=server,
+        form=form,
+        draft=draft,
+        sign_in=server.get_auth_type_display(),
     )

@@ -1,6 +1,7 @@
 """Attaching servers to an agent: select servers, then at least one tool of each."""
 
 import pytest
+from django.utils import timezone
 
 from agents.models import Agent, AgentServer
 from agents.services import attach_server
@@ -214,6 +215,9 @@ def test_an_unchecked_server_is_discovered_and_its_error_shown(
     )
     page = operator.send(url, {})
     assert "server_unreachable" in page
+    Server.objects.filter(pk=unreachable.pk).update(discovered_at=timezone.now())
+    picker = operator.get("agents_agent_attach_servers", helper.pk, server=str(unreachable.pk))
+    assert 'reference/refusals#server_unreachable"' in picker
     assert f'name="mode-{unreachable.pk}"' in page
 
 

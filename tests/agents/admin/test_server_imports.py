@@ -178,6 +178,13 @@ def test_the_text_of_failed_servers_is_stored_encrypted_and_offers_no_permission
     assert "need a platform administrator" in preview
 
 
+def test_the_preview_names_the_transport(seat: admin_client.AdminClient) -> None:
+    servers = {"docs": {"url": "https://mcp.example.com/mcp"}, "clock": {"command": "date"}}
+    text = admin_client.get_text(paste(seat, {"mcpServers": servers}, do="preview"))
+    assert "HTTP · line 1" in text
+    assert "stdio · line 1" in text
+
+
 def test_invalid_json_is_reported_with_its_position(seat: admin_client.AdminClient) -> None:
     page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview")
     assert "broken_json" in page
@@ -274,6 +281,7 @@ def test_each_row_has_a_state_and_the_fields_that_it_needs(seat: admin_client.Ad
 def test_an_entry_without_command_and_url_says_so(seat: admin_client.AdminClient) -> None:
     page = paste(seat, {"mcpServers": {"empty": {"args": ["--help"]}}}, do="preview")
     assert "<code></code>" not in page
+    assert 'class="bb-error-code"' in page
     assert '<summary title="">No command or URL</summary>' in page
 
 

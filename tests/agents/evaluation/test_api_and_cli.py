@@ -1,8 +1,11 @@
 """Recordings and replays over REST, on the command line and in the admin."""
 
 import json
+import re
 
 import pytest
+from django.template.loader import render_to_string
+from django.utils import translation
 
 from agents.evaluation import replays
 from agents.models import Agent, Recording, Replay
@@ -85,6 +88,26 @@ def test_the_command_line_records_and_replays_a_session(
     assert Agent.objects.get().instructions == helper.instructions
 
 
+def test_a_replay_names_decisions_and_endings_in_words_and_links_codes():
+    def render(**difference):
+        return render_to_string(
+            "admin/recordings/difference_values.html", {"difference": difference}
+        )
+
+    with translation.override("de"):
+        decision = admin_client.get_text(
+            render(kind="decision_changed", before="allow", after="deny")
+        )
+        ending = render(kind="ending_changed", before="", after="model_error")
+    assert "erlauben" in decision
+    assert "ablehnen" in decision
+    assert "allow" not in decision
+    assert "beantwortet → model_error" in admin_client.get_text(ending)
+    assert 'refusals#model_error"' in ending
+    arguments = admin_client.get_text(render(kind="arguments_changed", before="{}", after="[1]"))
+    assert arguments.split() == ["{}", "→", "[1]"]
+
+
 def test_the_admin_records_and_replays_a_session(acme, helper, workshop, run):
     session = run(ECHO)
     operator = admin_client.sign_in(acme, Role.OPERATOR)
@@ -112,7 +135,8 @@ def test_the_admin_records_and_replays_a_session(acme, helper, workshop, run):
     assert set(replay.changed) == {"policy"}
     get_runtime().call(replays.run_replay, replay.pk)
     page = admin_client.get_text(operator.get("agents_agent_replay", helper.pk, replay=replay.pk))
-    assert "Decision changed" in page
+    assert "Decision changed mcp_workshop_echo" in page
+    assert re.search(r"\ballow\b.* → .*\bdeny\b", page)
     assert "denied_by_policy" in page
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = admin_client.get_text(

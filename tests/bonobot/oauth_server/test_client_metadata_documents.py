@@ -167,7 +167,7 @@ def test_an_unreachable_metadata_document_is_explained(site: Site, olga: User) -
     page = oauth_client.open_consent()
     assert page.status_code == 400
     text = page.content.decode()
-    assert "<code>document_unreadable</code>" in text
+    assert "<code>document_unreadable</code></a>" in text
     assert ID in text
     assert "BONOBOT_OAUTH_DOCUMENTS" in text
 

@@ -141,6 +141,7 @@ def test_a_server_is_saved_as_a_preset_after_a_preview_and_without_secrets(
     assert "Save as preset" in browser.get("mcp_servers_server_change", server.pk)
     preview = browser.get("mcp_servers_server_save_preset", server.pk)
     assert "X_KEY" in preview
+    assert "Sign-in: bearer token" in admin_client.get_text(preview)
     assert "canary" not in preview
     assert not get_own_presets().exists()
     browser.post("mcp_servers_server_save_preset", server.pk, name="Our docs")

@@ -461,6 +461,8 @@ def test_connection_events_are_listed_in_the_history_as_in_the_audit_log_and_not
     history = admin_client.get_text(browser.get("mcp_servers_server_health", server.pk))
     failed, connected = "Server connection failed server_unreachable", "Server connected –"
     assert failed in history
+    checks = browser.get("mcp_servers_server_change", server.pk)
+    assert re.search(r'data-tone="bad"\s+title="[^"]* · No answer."', checks)
     assert history.index(connected) < history.index(failed)
     assert "server_connect" not in history
 
