@@ -193,6 +193,18 @@ def test_what_cant_be_set_up_stays_pending(member, operator, helper):
     assert not AuditRow.objects.filter(action="access_request_approved").exists()
 
 
+def test_a_request_for_a_disabled_server_stays_pending(member, operator, helper, acme):
+    server = admin_client.create_web_server(acme, "Web")
+    access_request = request_access(member, "server", "web", helper)
+    Server.objects.filter(pk=server.pk).update(enabled=False)
+    with pytest.raises(Problem) as refusal:
+        answer_access_request(operator, access_request, "approve")
+    assert refusal.value.code == "server_disabled"
+    access_request.refresh_from_db()
+    assert access_request.state == "waiting"
+    assert not helper.agent_servers.exists()
+
+
 def test_a_server_of_another_organization_isnt_found(member, operator, helper):
     admin_client.create_web_server(factories.create_organization("other"), "secret")
     with pytest.raises(Problem) as refusal:

@@ -579,27 +579,6 @@ def test_the_list_uses_a_fixed_number_of_queries(
         reviewer.get(LIST)
 
 
-def test_the_filters_suggest_the_names_in_the_tab_and_keep_urls_with_a_part_of_a_name(
-    acme: Organization, helper: Agent, reviewer: admin_client.AdminClient
-) -> None:
-    other = factories.create_agent(acme, "billing")
-    factories.create_approval(helper, server_name="web", own_name="add")
-    factories.create_approval(other, server_name="ledger", own_name="pay")
-    factories.create_approval(other, server_name="mail\u202e", own_name="send", state="denied")
-    page = reviewer.get(LIST)
-    names = {"agent": ["Billing", "Helper"], "server": ["ledger", "web"], "tool": ["add", "pay"]}
-    for kind, suggested in names.items():
-        assert f'list="{kind}-names"' in page
-        datalist = page.partition(f'<datalist id="{kind}-names">')[2].partition("</datalist>")[0]
-        assert re.findall(r'value="([^"]*)"', datalist) == suggested
-    answered = reviewer.get(LIST, tab="answered")
-    assert '<option value="send">' in answered
-    assert '<option value="mail' not in answered
-    assert "pay" in reviewer.get(LIST, server_name__icontains="edge")
-    nothing = reviewer.get(LIST, own_name__icontains="nothing")
-    assert "No results" in nothing
-
-
 def test_an_owner_sets_the_approval_rules(acme: Organization) -> None:
     owner = admin_client.sign_in(acme, Role.OWNER)
     assert admin_client.build_url("tenancy_organization_changelist") in owner.get("settings")
