@@ -413,9 +413,9 @@ def _count_pending(definitions: DefinitionQuerySet) -> dict[str, int]:
 def _group_definitions(definitions: Any, label_context: LabelContext) -> dict[UUID, str]:
     """Return the group of each definition by id, in the order of the page.
 
-    Definitions to review come first, then tools by risk, then all others. In a group, those that
-    the server declares read-only are last. Empty for a server with more than `MAX_GROUPED`, which
-    has them by name.
+    Definitions to review come first, then tools by risk, then all others. Tools with an external
+    effect that the server declares read-only are the last of their group. Empty for a server with
+    more than `MAX_GROUPED`, which has them by name.
     """
     rows = list(definitions.only_call_fields()[: MAX_GROUPED + 1])
     if len(rows) > MAX_GROUPED:
