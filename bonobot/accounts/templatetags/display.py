@@ -451,6 +451,15 @@ def counted(count: int) -> str:
     return f"{format_number(min(count, MAX_COUNTED))}{'+' if count > MAX_COUNTED else ''}"
 
 
+@register.simple_tag
+def linked_number(number: int | None, url: str, unit: str = "") -> SafeString | str:
+    """Return a link with a number, or with a time for the unit `ms`; a dash for none."""
+    if not number:
+        return "–"
+    text = milliseconds(number) if unit == "ms" else format_number(number)
+    return format_html('<a href="{}">{}</a>', url, text)
+
+
 @register.filter
 def percent(value: Any) -> str:
     """Return a percentage; values below 100 are never rounded up to 100."""

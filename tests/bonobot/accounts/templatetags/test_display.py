@@ -13,6 +13,7 @@ from bonobot.accounts.templatetags.display import (
     cost,
     counted,
     dollars,
+    linked_number,
     maybe_json,
     milliseconds,
     monogram,
@@ -138,3 +139,18 @@ def test_a_cost_is_unknown_without_counted_tokens() -> None:
     assert cost(0, 0) == "–"
     assert cost(0, 12) == "$0.00"
     assert cost(20_000, 0) == "$0.0200"  # of calls
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "html"),
+    [
+        (1234, "", '<a href="/x?a=1&amp;b=2">1,234</a>'),
+        (1500, "ms", '<a href="/x?a=1&amp;b=2">1.5 s</a>'),
+        (0, "", "–"),
+        (None, "ms", "–"),
+    ],
+)
+def test_numbers_link_to_their_rows_unless_there_are_none(
+    number: int | None, unit: str, html: str
+) -> None:
+    assert linked_number(number, "/x?a=1&b=2", unit) == html
