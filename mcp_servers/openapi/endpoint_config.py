@@ -1,7 +1,7 @@
 """Check the `endpoint_config` of APIs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bonobot.core.i18n.messages import format_message
@@ -12,6 +12,7 @@ from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 OPENAPI_FIELDS = frozenset({"declared", "document", "document_url", "operations"})
 API_KEY_LOCATIONS = ("header", "query", "cookie")
 MAX_SELECTED_OPERATIONS = 1_000
+_OPERATIONS_FIELD = "endpoint_config.operations"
 MAX_KEY_CHARACTERS = 500
 _OPERATION_KEY = re.compile(r"[A-Z]{3,7} /.*")
 
@@ -78,16 +79,13 @@ def _compose_declared(declared: Any, config: Mapping[str, Any]) -> tuple[dict[st
     return public, compose_document(operations, base_url)
 
 
-def _parse_operation_keys(raw_keys: Any) -> list[str]:
-    field = "endpoint_config.operations"
-    if not isinstance(raw_keys, list) or not all(isinstance(raw_key, str) for raw_key in raw_keys):
-        raise InvalidInput("`operations` must be a list of operations.", field=field)
-    keys = sorted(set(raw_keys))
+def check_operation_count(keys: Collection[str]) -> None:
+    """Raise `InvalidInput` (`nothing_selected`, `too_many`) if a server can't have so many."""
     if not keys:
         raise InvalidInput(
             "No operation is selected.",
             code="nothing_selected",
-            field=field,
+            field=_OPERATIONS_FIELD,
             remedy="Select at least one. The preview lists them.",
         )
     if len(keys) > MAX_SELECTED_OPERATIONS:
@@ -98,10 +96,17 @@ def _parse_operation_keys(raw_keys: Any) -> list[str]:
                 most_chosen=MAX_SELECTED_OPERATIONS,
             ),
             code="too_many",
-            field=field,
+            field=_OPERATIONS_FIELD,
             remedy="Select fewer operations, for example by tag, or add the API as several "
             "servers.",
         )
+
+
+def _parse_operation_keys(raw_keys: Any) -> list[str]:
+    if not isinstance(raw_keys, list) or not all(isinstance(raw_key, str) for raw_key in raw_keys):
+        raise InvalidInput("`operations` must be a list of operations.", field=_OPERATIONS_FIELD)
+    keys = sorted(set(raw_keys))
+    check_operation_count(keys)
     for key in keys:
         if (
             not _OPERATION_KEY.fullmatch(key)
@@ -110,7 +115,7 @@ def _parse_operation_keys(raw_keys: Any) -> list[str]:
         ):
             raise InvalidInput(
                 format_message("{key!r} isn't a valid operation.", key=key[:80]),
-                field=field,
+                field=_OPERATIONS_FIELD,
                 remedy="Enter the method and path, such as `GET /pets/{id}`.",
             )
     return keys

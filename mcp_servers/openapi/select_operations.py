@@ -20,7 +20,7 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from mcp_servers.models.servers import find_document
 from mcp_servers.openapi.discovery import fetch_document
-from mcp_servers.openapi.endpoint_config import MAX_SELECTED_OPERATIONS, find_declared_operations
+from mcp_servers.openapi.endpoint_config import check_operation_count, find_declared_operations
 from mcp_servers.schemas.subprocess_pool import build_outline_in_child
 from mcp_servers.server_config import ServerSpec
 
@@ -153,25 +153,7 @@ def select_operations(
     keys |= {
         _get_operation_key(outline, str(name)) for name in requested or () if name != ALL_OPERATIONS
     }
-    if not keys:
-        raise InvalidInput(
-            "No operation is selected.",
-            code="nothing_selected",
-            field="endpoint_config.operations",
-            remedy="Select at least one. The preview lists them.",
-        )
-    if len(keys) > MAX_SELECTED_OPERATIONS:
-        raise InvalidInput(
-            format_message(
-                "{count:,} operations exceed the limit of {most_chosen:,} per server.",
-                count=len(keys),
-                most_chosen=MAX_SELECTED_OPERATIONS,
-            ),
-            code="too_many",
-            field="endpoint_config.operations",
-            remedy="Select fewer operations, for example by tag, or add the API as several "
-            "servers.",
-        )
+    check_operation_count(keys)
     return sorted(keys)
 
 
