@@ -30,6 +30,7 @@ from agents.models.access_requests import (
     MAX_TARGET_LENGTH,
     AccessRequestQuerySet,
 )
+from agents.page_urls import build_page_path, build_page_url
 from agents.policies.decisions import EffectivePolicy
 from agents.services import (
     AgentSpec,
@@ -294,15 +295,6 @@ def find_tool(access_request: AccessRequest, agent: Agent) -> SnapshotTool | Non
     by_name = [tool for tool in tools if tool.name == target]
     matches = by_name or [tool for tool in tools if tool.facts.own_name == target]
     return _get_only_match(access_request, [(tool.name, tool) for tool in matches])
-
-
-def build_page_path(access_request: AccessRequest) -> str:
-    # Not by `reverse`: listing them must not load the whole admin.
-    return f"/admin/agents/accessrequest/{access_request.pk}/change/"
-
-
-def build_page_url(access_request: AccessRequest) -> str:
-    return f"{settings.BONOBOT_URL}{build_page_path(access_request)}"
 
 
 def _check_spec(kind: str, target: str, reason: str, agent: Agent | None) -> None:

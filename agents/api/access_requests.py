@@ -9,12 +9,12 @@ from agents.access_requests import (
     ANSWERS,
     AccessRequestSpec,
     answer_access_request,
-    build_page_url,
     cancel_access_request,
     create_access_request,
 )
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
+from agents.page_urls import build_page_url
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.roles import Action

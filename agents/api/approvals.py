@@ -14,11 +14,11 @@ from agents.approvals.changed_definitions import find_outdated_approvals, format
 from agents.approvals.services import (
     ANSWERS,
     MAX_MESSAGE_LENGTH,
-    build_page_url,
     resolve_approval,
     revoke_session_approval,
 )
 from agents.models import Approval, SessionApproval
+from agents.page_urls import build_page_url
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.roles import Action

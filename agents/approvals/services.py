@@ -20,6 +20,7 @@ from agents.approvals.changed_definitions import (
 from agents.flow_labels.session_labels import label_session
 from agents.models import Approval, Session, SessionApproval
 from agents.models.approvals import INTERRUPTED_CODE
+from agents.page_urls import build_page_path
 from agents.wakeups import notify_of_answer, wake_pages, wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
@@ -301,15 +302,6 @@ def _wake_waiting_calls(approval: Approval) -> None:
     if approval.session_id is not None:
         notify_of_answer(approval.session_id)
         wake_session(approval.session_id)
-
-
-def build_page_path(approval: Approval) -> str:
-    # Not by `reverse`: listing them must not load the whole admin.
-    return f"/admin/agents/approval/{approval.pk}/change/"
-
-
-def build_page_url(approval: Approval) -> str:
-    return f"{settings.BONOBOT_URL}{build_page_path(approval)}"
 
 
 def calculate_expiry(organization_id: UUID) -> datetime:

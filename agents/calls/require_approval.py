@@ -11,7 +11,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from agents.approvals.change_arguments import compute_arguments_digest, compute_call_digest
-from agents.approvals.services import build_page_url, build_requester_fields, create_approval
+from agents.approvals.services import build_requester_fields, create_approval
 from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_value
 from agents.calls.snapshots import Target
@@ -19,6 +19,7 @@ from agents.calls.types import ApprovalGrant, CallContext, CallRefused, CallRequ
 from agents.flow_labels.call_effects import build_flow_keys
 from agents.flow_labels.text_labels import label_text_reader
 from agents.models import Approval, Session, SessionApproval
+from agents.page_urls import build_page_url
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json

@@ -8,6 +8,7 @@ from typing import Any
 from agents.cli import elicitations
 from agents.cli.agents import get_agent
 from agents.models import AccessRequest
+from agents.page_urls import build_page_url
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.text.untrusted_text import make_visible
@@ -16,8 +17,6 @@ SHOWN_FIELDS = ("id", "state", "kind", "target", "agent", "requested_by", "expir
 
 
 def serialize_access_request(access_request: AccessRequest) -> dict[str, Any]:
-    from agents.access_requests import build_page_url
-
     return {
         "id": str(access_request.pk),
         "state": access_request.state,

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from agents.cli import elicitations
 from agents.models import Approval, ElicitationRequest, Session
+from agents.page_urls import build_page_url
 from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
@@ -31,8 +32,6 @@ def serialize_approvals(approvals: Iterable[Approval]) -> list[dict[str, Any]]:
 
 
 def _serialize_approval(approval: Approval, *, definition_changed: bool) -> dict[str, Any]:
-    from agents.approvals.services import build_page_url
-
     return {
         "id": str(approval.pk),
         "state": approval.state,
@@ -129,8 +128,6 @@ def _has_pending_requests(session: Session) -> bool:
 
 def show_pending_requests(cli: CommandContext, session: Session) -> None:
     """Print what the session waits for and how to answer it."""
-    from agents.approvals.services import build_page_url
-
     elicitations.show_elicitation_requests(cli, session)
     for approval in Approval.objects.pending().in_session_tree(session.pk):
         cli.print_message(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agents.models import ElicitationRequest, Session
+from agents.page_urls import build_page_url
 from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
@@ -72,8 +73,6 @@ def _serialize_requests(questions: Iterable[ElicitationRequest]) -> list[Seriali
 
 
 def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any]:
-    from agents.elicitations.services import build_page_url
-
     return {
         "id": str(question.pk),
         "state": question.state,
@@ -121,8 +120,6 @@ def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
 
 def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
     """Print the session's pending elicitation requests and how to answer them."""
-    from agents.elicitations.services import build_page_url
-
     for question in ElicitationRequest.objects.pending().in_session_tree(session.pk):
         cli.print_message(
             f"{make_visible(question.server_name, 120)} requests input: "

@@ -29,23 +29,8 @@ QUOTE_REMEDY = """Quote them for your shell: '{"timezone": "Europe/Berlin"}'"""
 
 
 def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = get_server(cli, options.server)
-    request = pipeline.CallRequest(
-        principal=cli.principal,
-        tool=options.tool,
-        arguments=parse_arguments(options.arguments, field="ARGUMENTS", remedy=QUOTE_REMEDY),
-        via="cli",
-        client=CLIENT_NAME,
-        holder=f"server:{server.pk}:cli",
-        server_id=server.pk,
-        allow_unapproved=options.unapproved,
-    )
-    with cli.show_spinner(f"Calling {options.tool}…"):
-        outcome = get_runtime().call(pipeline.make_call, request)
-    cli.emit(outcome.as_dict())
-    cli.print_message(make_visible(outcome.text))
-    if outcome.is_error:
-        raise CommandFailed
+    arguments = parse_arguments(options.arguments, field="ARGUMENTS", remedy=QUOTE_REMEDY)
+    _call_server(cli, options, "tools/call", options.tool, arguments)
 
 
 def _list_resources(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -88,13 +73,14 @@ def _list_prompts(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _read_resource(cli: CommandContext, options: argparse.Namespace) -> None:
-    _call_server(cli, options, "resources/read", options.uri, {})
+    agent = _find_agent(cli, options)
+    _call_server(cli, options, "resources/read", options.uri, {}, agent)
 
 
 def _get_prompt(cli: CommandContext, options: argparse.Namespace) -> None:
-    _call_server(
-        cli, options, "prompts/get", options.name, dict(parse_pairs(options.arguments, "K=V"))
-    )
+    arguments = dict(parse_pairs(options.arguments, "K=V"))
+    agent = _find_agent(cli, options)
+    _call_server(cli, options, "prompts/get", options.name, arguments, agent)
 
 
 def _call_server(
@@ -103,9 +89,9 @@ def _call_server(
     method: Method,
     name: str,
     arguments: dict[str, Any],
+    agent: Agent | None = None,
 ) -> None:
     server = get_server(cli, options.server)
-    agent = _find_agent(cli, options)
     request = pipeline.CallRequest(
         principal=cli.principal,
         method=method,
@@ -118,7 +104,7 @@ def _call_server(
         server_id=server.pk,
         allow_unapproved=options.unapproved,
     )
-    with cli.show_spinner(f"Calling {server.name}…"):
+    with cli.show_spinner(f"Calling {name}…"):
         outcome = get_runtime().call(pipeline.make_call, request)
     cli.emit(outcome.as_dict())
     cli.print_message(make_visible(outcome.text))

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -18,6 +17,7 @@ from agents.approvals.services import build_requester_fields
 from agents.elicitations.requested_schemas import ElicitationParams, clean_content, iterate_fields
 from agents.flow_labels.session_labels import label_session
 from agents.models import ElicitationRequest, PendingCall, Session
+from agents.page_urls import build_page_path
 from agents.wakeups import notify_of_answer, wake_session
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -47,15 +47,6 @@ class ElicitationOrigin:
     call_id: UUID | None = None
     pending_call: PendingCall | None = None
     key: str = ""
-
-
-def build_page_path(elicitation: ElicitationRequest) -> str:
-    # Not by `reverse`: listing them must not load the whole admin.
-    return f"/admin/agents/elicitationrequest/{elicitation.pk}/change/"
-
-
-def build_page_url(elicitation: ElicitationRequest) -> str:
-    return f"{settings.BONOBOT_URL}{build_page_path(elicitation)}"
 
 
 def create_request(

@@ -13,9 +13,8 @@ from uuid import UUID
 from django.http import HttpResponse
 from django.utils import timezone
 
-from agents.approvals.services import build_page_url
-from agents.elicitations import services as elicitations
 from agents.models import Approval, ElicitationRequest, Session, Step
+from agents.page_urls import build_page_url
 from agents.sessions.events import build_step_data
 from agents.sessions.history import find_superseded_seqs, list_current_steps
 from agents.sessions.session_import import FORMAT_VERSION
@@ -231,7 +230,7 @@ def build_report(session_id: UUID) -> dict[str, Any]:
         ],
         "questions": [
             {"id": str(request.pk), "server": request.server_name, "message": request.message}
-            | {"url": elicitations.build_page_url(request), "expires_at": request.expires_at}
+            | {"url": build_page_url(request), "expires_at": request.expires_at}
             for request in ElicitationRequest.objects.pending().in_session_tree(session.pk)
         ],
         "turns": session.turns,

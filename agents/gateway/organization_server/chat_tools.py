@@ -16,8 +16,6 @@ from uuid import UUID
 
 from django.db.models import Max
 
-from agents.approvals import services as approvals
-from agents.elicitations import services as elicitations
 from agents.flow_labels.session_labels import label_reader, label_session_reader
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.organization_server.tools import (
@@ -29,6 +27,7 @@ from agents.gateway.organization_server.tools import (
     build_output_schema,
 )
 from agents.models import Agent, Approval, ElicitationRequest, Session, Step
+from agents.page_urls import build_page_url
 from agents.sessions.events import (
     PROGRESS,
     RESTING_STATUSES,
@@ -213,14 +212,14 @@ def _iterate_pending_requests(session_id: UUID) -> Iterable[dict[str, Any]]:
     for call in Approval.objects.pending().in_session_tree(session_id):
         text = f"Allow {call.label}? {call.reason}"
         yield _build_pending_request(
-            "approval", call.pk, text, approvals.build_page_url(call), call.expires_at
+            "approval", call.pk, text, build_page_url(call), call.expires_at
         )
     for question in ElicitationRequest.objects.pending().in_session_tree(session_id):
         yield _build_pending_request(
             "question",
             question.pk,
             question.message,
-            elicitations.build_page_url(question),
+            build_page_url(question),
             question.expires_at,
         )
 

@@ -12,9 +12,9 @@ from django.utils import timezone
 from agents.approvals.services import resolve_approval as approve
 from agents.calls import pending_calls
 from agents.calls.incomplete_results import MAX_ROUNDS
-from agents.elicitations import services as elicitations
 from agents.elicitations.services import answer_request
 from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
+from agents.page_urls import build_page_url
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server
 from agents.sessions import leases, recovery
@@ -402,7 +402,7 @@ def test_a_stored_secret_cant_be_entered_as_an_answer(
             {"name": "it is https://hooks.example.com/very-secret-path-1"},
         )
     assert caught.value.code == "secret_in_answer"
-    assert elicitations.build_page_url(ElicitationRequest.objects.get()).startswith("http")
+    assert build_page_url(ElicitationRequest.objects.get()).startswith("http")
 
 
 @pytest.mark.parametrize("depth", [5_000, 100_000])

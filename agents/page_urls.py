@@ -1,0 +1,14 @@
+"""URLs of the pages where a person answers."""
+
+from django.conf import settings
+
+from agents.models import AccessRequest, Approval, ElicitationRequest
+
+
+def build_page_path(row: AccessRequest | Approval | ElicitationRequest) -> str:
+    # Not by `reverse`: listing them must not load the whole admin.
+    return f"/admin/{row._meta.app_label}/{row._meta.model_name}/{row.pk}/change/"
+
+
+def build_page_url(row: AccessRequest | Approval | ElicitationRequest) -> str:
+    return f"{settings.BONOBOT_URL}{build_page_path(row)}"
