@@ -36,7 +36,7 @@ from agents.sessions.quarantine import require_not_quarantined
 from agents.skills import build_template, render_skill
 from agents.wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from bonobot.accounts.models import Token
-from bonobot.accounts.principals import Principal
+from bonobot.accounts.principals import Principal, require_platform_admin
 from bonobot.accounts.roles import Action, Role
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
@@ -371,12 +371,11 @@ def _check_working_directory(principal: Principal, path: str) -> str:
     """Return the absolute path of the folder; only a platform administrator may attach one."""
     if not path:
         return ""
-    if not principal.platform_admin:
-        raise Forbidden(
-            "Only a platform administrator can attach a folder of this host.",
-            rule="platform_admin",
-            remedy="Omit `working_dir`.",
-        )
+    require_platform_admin(
+        principal,
+        format_message("Only a platform administrator can attach a folder of this host."),
+        format_message("Omit `working_dir`."),
+    )
     try:
         return clean_attached_folder(path)
     except InvalidInput as problem:

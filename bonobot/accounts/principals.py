@@ -164,11 +164,11 @@ def build_cli_principal(organization: Organization) -> Principal:
     )
 
 
-def require_platform_admin(principal: Principal) -> None:
+def require_platform_admin(
+    principal: Principal,
+    detail: str = "Only a platform administrator can do this.",
+    remedy: str = "Contact a platform administrator.",
+) -> None:
     """Raise `Forbidden` unless the principal is a platform administrator."""
     if not principal.platform_admin:
-        raise Forbidden(
-            "Only a platform administrator can do this.",
-            rule="platform_admin",
-            remedy="Contact a platform administrator.",
-        )
+        raise Forbidden(detail, rule="platform_admin", remedy=remedy)

@@ -14,9 +14,9 @@ from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 from django_celery_beat.models import IntervalSchedule, PeriodicTask, PeriodicTasks
 
-from bonobot.accounts.principals import Principal
+from bonobot.accounts.principals import Principal, require_platform_admin
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, Forbidden, InvalidInput
+from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 
 # Entries that can't be disabled, with their maximum period in seconds.
@@ -84,12 +84,9 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, period_s: int, ena
 
     Raises `Forbidden`, `InvalidInput` and `Conflict`.
     """
-    if not principal.platform_admin:
-        raise Forbidden(
-            "Only a platform administrator can change schedules.",
-            rule="platform_admin",
-            remedy="Contact a platform administrator.",
-        )
+    require_platform_admin(
+        principal, format_message("Only a platform administrator can change schedules.")
+    )
     max_period_s = MAX_ESSENTIAL_PERIODS.get(row.name)
     if max_period_s and not enabled:
         raise Conflict(

@@ -12,6 +12,7 @@ import httpx2
 
 from bonobot.core.http.egress import EgressDenied, build_guarded_client, check_url
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.text.json_reader import parse_json_object
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,
@@ -133,7 +134,7 @@ class OAuthHttpClient:
             raise _build_unreachable_error(url, target_label, error) from None
         return OAuthResponse(
             response.status_code,
-            _parse_json_object(response),
+            parse_json_object(response.content),
             response.headers.get("dpop-nonce", ""),
         )
 
@@ -154,14 +155,6 @@ def build_basic_header(client_id: str, secret: str) -> dict[str, str]:
     """Return the `client_secret_basic` header; both parts are URL-encoded (RFC 6749 2.3.1)."""
     pair = f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()
     return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
-
-
-def _parse_json_object(response: httpx2.Response) -> Mapping[str, Any]:
-    try:
-        value = json.loads(response.content)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _build_unreachable_error(

@@ -6,7 +6,6 @@ right. All connections use the guarded HTTP client.
 """
 
 import base64
-import json
 import logging
 import secrets
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from bonobot.accounts.sso.claims import ProviderUser, build_provider_user, is_pl
 from bonobot.core.http.egress import EgressDenied, build_guarded_client
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.text.json_reader import parse_json_object
 from bonobot.core.text.untrusted_text import make_visible
 
 logger = logging.getLogger(__name__)
@@ -252,7 +252,7 @@ async def _fetch_tokens(
     response = await _await_response(
         http.post(session_data["token_endpoint"], data=form, **client_auth)
     )
-    tokens = _parse_json_object(response)
+    tokens = parse_json_object(response.content)
     if response.status_code != 200 or not isinstance(tokens.get("id_token"), str):
         reason = make_visible(str(tokens.get("error") or f"HTTP {response.status_code}"), 80)
         raise IdentityProviderProblem(
@@ -276,7 +276,7 @@ async def _fetch_userinfo(
     response = await _await_response(
         http.get(session_data["userinfo_endpoint"], headers=request_headers)
     )
-    userinfo = _parse_json_object(response)
+    userinfo = parse_json_object(response.content)
     if response.status_code != 200 or userinfo.get("sub") != subject:
         raise _build_refused_error("the provider returned a different user")
     # Only these claims: userinfo is not signed and must not override the verified ones.
@@ -313,14 +313,6 @@ async def _await_response(response: Any) -> Any:
         raise _build_unreachable_error(
             make_visible(str(fault) or "it does not answer in time", 200)
         ) from fault
-
-
-def _parse_json_object(response: httpx2.Response) -> dict[str, Any]:
-    try:
-        document = json.loads(response.content)
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _build_unreachable_error(reason: str) -> IdentityProviderProblem:

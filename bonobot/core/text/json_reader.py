@@ -236,6 +236,15 @@ class _JsonReader:
         )
 
 
+def parse_json_object(content: bytes) -> dict[str, Any]:
+    """Return the object of a response, strictly parsed; empty if it isn't one."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def describe_json_error(error: Exception) -> str:
     """Return where a text isn't valid JSON, from an error of the standard parser."""
     if isinstance(error, json.JSONDecodeError):

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.json_reader import describe_tolerated_syntax, read_json, redact_line
+from bonobot.core.text.json_reader import (
+    describe_tolerated_syntax,
+    parse_json_object,
+    read_json,
+    redact_line,
+)
 
 # NUL can't be stored, so no configuration has it.
 TEXTS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
@@ -136,3 +141,19 @@ def test_a_large_text_is_parsed_in_linear_time() -> None:
     for piece in ("/*", "//\n", '{"a":', "[1,", "1" * 300, '"\\', " ", "\n"):
         with pytest.raises(InvalidInput):
             read_json(piece * (200_000 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b'{"a": 1}', {"a": 1}),
+        (b"[1]", {}),
+        (b"{'a': 1}", {}),
+        (b"\xff", {}),
+        (b'{"a":' * 100_000, {}),
+    ],
+)
+def test_only_a_strict_json_object_of_a_response_is_read(
+    content: bytes, value: dict[str, int]
+) -> None:
+    assert parse_json_object(content) == value
