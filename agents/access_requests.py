@@ -30,7 +30,7 @@ from agents.models.access_requests import (
     MAX_TARGET_LENGTH,
     AccessRequestQuerySet,
 )
-from agents.page_urls import build_page_path, build_page_url
+from agents.models.page_urls import build_page_path, build_page_url
 from agents.policies.decisions import EffectivePolicy
 from agents.services import (
     AgentSpec,

@@ -1,14 +1,13 @@
 """Assignment of skills, workflows and callable agents to agents."""
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
-from agents.flow_labels.text_labels import label_text
 from agents.models import Agent, AgentAssignment, Skill, Trigger, Workflow
 from agents.models.agents import build_agent_lookup
 from bonobot.accounts.deletions import keep_deleted_rows
@@ -64,18 +63,21 @@ def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> None:
     assignments.model.objects.bulk_create(new_assignments)
 
 
+@contextmanager
 def save_with_version(
     principal: Principal,
     row: Any,
     agent_slugs: Sequence[str] | None,
     *,
+    action: str,
     content: Any,
     version_values: Mapping[str, Any],
     details: Mapping[str, Any],
-) -> None:
+) -> Iterator[bool]:
     """Save a skill or workflow, attach it to the agents (None: no change), and record it.
 
-    Changed `content` creates a version, with `version_values`. Raises `NotFound`, `Conflict`.
+    Changed `content` creates a version, with `version_values`. Yields whether it did, within the
+    transaction. Raises `NotFound`, `Conflict`.
     """
     agents = None
     if agent_slugs is not None:
@@ -87,7 +89,6 @@ def save_with_version(
     details = {**details, "version": row.version, "digest": row.digest}
     if agents is not None:
         details["agents"] = sorted(agent.slug for agent in agents)
-    action = f"{_get_noun(row)}_{'created' if is_new else 'updated'}"
     with record_assignment_change(principal, row, action, details):
         save_assignable(row)
         if is_new_version:
@@ -100,7 +101,7 @@ def save_with_version(
             )
         if agents is not None:
             set_agents(row, agents)
-        label_text(principal, row, is_changed=is_new_version)
+        yield is_new_version
 
 
 def save_assignable(row: AssignableRow) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from agents.assignments import check_name, delete_assignable, get_assignable, save_with_version
+from agents.flow_labels.text_labels import label_text
 from agents.models import Skill
 from agents.models.skills import SKILL_TEXTS
 from bonobot.accounts.models import Deletion
@@ -409,14 +410,16 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
     )
     changed_names = _apply_skill_spec(skill, spec)
     payload = skill.to_payload()
-    save_with_version(
+    with save_with_version(
         principal,
         skill,
         spec.agents,
+        action="skill_created" if skill._state.adding else "skill_updated",
         content=payload,
         version_values={"payload": payload},
         details={"changed": changed_names},
-    )
+    ) as is_new_version:
+        label_text(principal, skill, is_changed=is_new_version)
     return skill
 
 

@@ -14,7 +14,7 @@ from agents.access_requests import (
 )
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.roles import Action

@@ -18,7 +18,7 @@ from agents.approvals.services import (
     revoke_session_approval,
 )
 from agents.models import Approval, SessionApproval
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.roles import Action

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 from agents.api.agents import AgentRowFilter
 from agents.elicitations.services import ANSWERS, answer_request
 from agents.models import ElicitationRequest
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.roles import Action

@@ -20,7 +20,7 @@ from agents.approvals.changed_definitions import (
 from agents.flow_labels.session_labels import label_session
 from agents.models import Approval, Session, SessionApproval
 from agents.models.approvals import INTERRUPTED_CODE
-from agents.page_urls import build_page_path
+from agents.models.page_urls import build_page_path
 from agents.wakeups import notify_of_answer, wake_pages, wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal

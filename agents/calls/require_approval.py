@@ -19,7 +19,7 @@ from agents.calls.types import ApprovalGrant, CallContext, CallRefused, CallRequ
 from agents.flow_labels.call_effects import build_flow_keys
 from agents.flow_labels.text_labels import label_text_reader
 from agents.models import Approval, Session, SessionApproval
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json

@@ -8,7 +8,7 @@ from typing import Any
 from agents.cli import elicitations
 from agents.cli.agents import get_agent
 from agents.models import AccessRequest
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table
 from bonobot.core.text.untrusted_text import make_visible

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agents.cli import elicitations
 from agents.models import Approval, ElicitationRequest, Session
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agents.models import ElicitationRequest, Session
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from bonobot.core.cli import watch_rows
 from bonobot.core.cli.command_group import Argument, CommandContext, CommandVerb
 from bonobot.core.cli.text_table import build_table

@@ -17,7 +17,7 @@ from agents.approvals.services import build_requester_fields
 from agents.elicitations.requested_schemas import ElicitationParams, clean_content, iterate_fields
 from agents.flow_labels.session_labels import label_session
 from agents.models import ElicitationRequest, PendingCall, Session
-from agents.page_urls import build_page_path
+from agents.models.page_urls import build_page_path
 from agents.wakeups import notify_of_answer, wake_session
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

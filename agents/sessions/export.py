@@ -14,7 +14,7 @@ from django.http import HttpResponse
 from django.utils import timezone
 
 from agents.models import Approval, ElicitationRequest, Session, Step
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from agents.sessions.events import build_step_data
 from agents.sessions.history import find_superseded_seqs, list_current_steps
 from agents.sessions.session_import import FORMAT_VERSION

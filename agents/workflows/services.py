@@ -12,6 +12,7 @@ from agents.assignments import (
     record_assignment_change,
     save_with_version,
 )
+from agents.flow_labels.text_labels import label_text
 from agents.models import Agent, Workflow
 from agents.models.workflows import MAX_SOURCE_LENGTH
 from agents.workflows.definitions import WorkflowDefinition, parse_workflow
@@ -78,14 +79,16 @@ def save_workflow(
         else Workflow(organization_id=principal.organization_id)
     )
     _apply_workflow_spec(principal, workflow, spec)
-    save_with_version(
+    with save_with_version(
         principal,
         workflow,
         spec.agents,
+        action="workflow_created" if workflow._state.adding else "workflow_updated",
         content=workflow.definition,
         version_values={"source": workflow.source},
         details={},
-    )
+    ) as is_new_version:
+        label_text(principal, workflow, is_changed=is_new_version)
     return workflow
 
 

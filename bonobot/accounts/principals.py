@@ -166,8 +166,8 @@ def build_cli_principal(organization: Organization) -> Principal:
 
 def require_platform_admin(
     principal: Principal,
-    detail: str = "Only a platform administrator can do this.",
-    remedy: str = "Contact a platform administrator.",
+    detail: str = format_message("Only a platform administrator can do this."),
+    remedy: str = format_message("Contact a platform administrator."),
 ) -> None:
     """Raise `Forbidden` unless the principal is a platform administrator."""
     if not principal.platform_admin:

@@ -27,7 +27,7 @@ from agents.gateway.organization_server.tools import (
     build_output_schema,
 )
 from agents.models import Agent, Approval, ElicitationRequest, Session, Step
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from agents.sessions.events import (
     PROGRESS,
     RESTING_STATUSES,

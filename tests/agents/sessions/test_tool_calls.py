@@ -14,7 +14,7 @@ from agents.calls import pending_calls
 from agents.calls.incomplete_results import MAX_ROUNDS
 from agents.elicitations.services import answer_request
 from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
-from agents.page_urls import build_page_url
+from agents.models.page_urls import build_page_url
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server
 from agents.sessions import leases, recovery

@@ -6,7 +6,7 @@ import pytest
 from django.urls import reverse
 
 from agents.models import AccessRequest, Approval, ElicitationRequest
-from agents.page_urls import build_page_path, build_page_url
+from agents.models.page_urls import build_page_path, build_page_url
 
 
 @pytest.mark.parametrize("model", [AccessRequest, Approval, ElicitationRequest])
