@@ -99,7 +99,7 @@ class AccessRequestListView(ResourceView):
 
     @describe_operation("list_access_requests", answer=RequestedAccessSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List access requests, latest first; a member sees only their own."""
+        """List access requests, newest first; a member sees only their own."""
         return self.respond_page(
             AccessRequest.objects.visible_to(self.principal), RequestedAccessSerializer
         )
@@ -151,7 +151,7 @@ class AnswerAccessRequestView(AccessRequestView):
     def post(self, request: object, access_request_id: str) -> Response:
         """Approve a request and set up what it asks for, or deny it with a message.
 
-        Nobody can approve their own request without the permission `manage_agents`. Problems:
+        Approving your own request requires the permission `manage_agents`. Problems:
         `already_answered`, `access_request_expired`, `unknown_target`, `ambiguous_target`, and
         those of the setup.
         """
@@ -171,7 +171,7 @@ class CancelAccessRequestView(AccessRequestView):
 
     @describe_operation("cancel_access_request", answer=RequestedAccessSerializer)
     def post(self, request: object, access_request_id: str) -> Response:
-        """Cancel one's own pending request.
+        """Cancel your own pending request.
 
         Problems: `already_answered`, `access_request_expired`.
         """

@@ -144,7 +144,7 @@ class ApprovalListView(ResourceView):
 
     @describe_operation("list_approvals", answer=CallApprovalSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List approvals, latest first.
+        """List approvals, newest first.
 
         `state=waiting` returns pending approvals. A member sees only approvals of their own calls.
         """

@@ -93,7 +93,7 @@ class ElicitationRequestListView(ResourceView):
 
     @describe_operation("list_elicitation_requests", answer=ElicitationRequestSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List elicitation requests, latest first.
+        """List elicitation requests, newest first.
 
         `state=waiting` returns pending requests. A member sees only requests of their own sessions.
         """

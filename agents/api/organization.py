@@ -27,7 +27,7 @@ CALLS_PER_MINUTE_HELP = (
     "Calls per minute of all agents and tokens together; 0: no limit, null: from the settings."
 )
 
-REGISTRY_HELP = "Who may read the MCP registry of approved servers and agents."
+REGISTRY_HELP = "Who can read the MCP registry of approved servers and agents."
 
 
 class OrganizationSerializer(VersionedSerializer):
@@ -105,7 +105,7 @@ class OrganizationDetailView(OrganizationView):
 
     @describe_operation("get_organization", answer=OrganizationSerializer)
     def get(self, request: object) -> Response:
-        """Get the organization, whether it is halted, and what a halt would stop."""
+        """Get the organization, and what its kill switch would stop or has stopped."""
         return self.show_organization(Organization.objects.get(pk=self.organization_id))
 
     @describe_operation("update_organization", body=OrganizationBody, answer=OrganizationSerializer)
@@ -125,10 +125,10 @@ class HaltOrganizationView(OrganizationView):
 
     @describe_operation("enable_kill_switch", body=HaltBody, answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
-        """Halt the organization: deny all calls and model turns, and cancel running sessions.
+        """Enable the kill switch: deny all calls and model turns, and cancel all sessions.
 
-        Effective immediately on all hosts until the organization is resumed. Repeating the request
-        has no effect.
+        Effective immediately on all hosts, until it is disabled. Repeating the request has no
+        effect.
         """
         return self.show_organization(
             halt_organization(self.principal, self.read_body(HaltBody).get("reason", ""))
@@ -136,11 +136,11 @@ class HaltOrganizationView(OrganizationView):
 
 
 class ResumeOrganizationView(OrganizationView):
-    """Resume after a halt."""
+    """Disabling the kill switch."""
 
     rules = {"POST": Action.MANAGE_ORGANIZATION}
 
     @describe_operation("disable_kill_switch", answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
-        """Resume the organization; canceled sessions stay canceled."""
+        """Disable the kill switch; canceled sessions stay canceled."""
         return self.show_organization(resume_organization(self.principal))

@@ -386,7 +386,7 @@ class SessionListView(SessionView):
 
     @describe_operation("list_sessions", answer=SessionSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List sessions, latest first; a member sees their own sessions."""
+        """List sessions, newest first; a member sees their own sessions."""
         rows = Session.objects.visible_to(self.principal).select_related("agent")
         return self.respond_page(rows, SessionSerializer)
 
@@ -402,7 +402,7 @@ class AgentSessionListView(AgentView):
 
     @describe_operation("list_agent_sessions", answer=SessionSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List an agent's sessions, latest first; a member sees their own sessions."""
+        """List an agent's sessions, newest first; a member sees their own sessions."""
         agent = self.get_agent(agent_id)
         rows = Session.objects.visible_to(self.principal).filter(agent=agent)
         return self.respond_page(rows.select_related("agent"), SessionSerializer)

@@ -233,7 +233,7 @@ class RotateTriggerSecretView(TriggerView):
 
     @describe_operation("replace_trigger_secret", answer=NewTriggerSerializer)
     def post(self, request: object, workflow_id: str, trigger_id: str) -> Response:
-        """Rotate a webhook's secret; the earlier secret stops working immediately."""
+        """Replace a webhook's secret; the previous secret stops working immediately."""
         trigger = self.get_trigger(workflow_id, trigger_id)
         return self.show_trigger(
             trigger, NewTriggerSerializer, text=replace_secret(self.principal, trigger)
@@ -277,7 +277,7 @@ class WebhookView(APIView):
         calls=True,
     )
     def post(self, request: Request, hook_id: str) -> Response:
-        """Deliver a webhook: start a run of a workflow with the body.
+        """Send a webhook delivery: start a workflow run with the request body.
 
         Authenticate with the trigger's secret as a bearer token, or with a signature of the body.
         The status code 200 means that the delivery was received before; the response has its run.

@@ -62,7 +62,7 @@ def _emit(cli: CommandContext, access_request: AccessRequest) -> None:
 
 _CREATE_ARGUMENTS = (
     Argument("kind", "What is requested", choices=AccessRequest.Kind.values),
-    Argument("NAME", "Name of the server, tool or agent", dest="target"),
+    Argument("NAME", "Name of the server, tool, or agent", dest="target"),
     Argument("--agent AGENT", "Agent that gets the server or tool", default=""),
     Argument("--reason REASON", "Why it is needed", required=True),
 )
@@ -124,7 +124,7 @@ VERBS = (
     ),
     CommandVerb(
         "cancel",
-        "Cancel one's own pending request",
+        "Cancel your own pending request",
         _cancel_access_request,
         arguments=(elicitations.ID_ARGUMENT,),
         examples=("access-requests cancel 0198c0de-…",),

@@ -108,7 +108,7 @@ _UPDATE_ARGUMENTS = (
     Argument("--description TEXT", "New description"),
     Alternatives(
         Argument("--instructions TEXT", "New instructions"),
-        Argument("--instructions-file FILE", "File with the new instructions, or - for stdin"),
+        Argument("--instructions-file FILE", "File with the new instructions. -: standard input"),
     ),
     Argument("--model SLUG", "Slug of a model endpoint"),
     _add_limit_arguments,
@@ -117,7 +117,7 @@ _UPDATE_ARGUMENTS = (
         "List the servers' tools in the system prompt, also for models with tool calls",
     ),
     Argument(
-        "--output-schema FILE", 'File with the JSON Schema of answers, or - for stdin. "": none'
+        "--output-schema FILE", 'File with the JSON Schema of answers. -: standard input. "": none'
     ),
 )
 

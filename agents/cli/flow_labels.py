@@ -179,7 +179,7 @@ def _clear_agent_stores(cli: CommandContext, options: argparse.Namespace) -> Non
 _SERVER_ARGUMENT = (Argument("SERVER", "Slug, name, or ID of the server"),)
 
 
-SHOW_STORES_HELP = "Show the flow labels that {} received from sessions that wrote to them"
+SHOW_STORES_HELP = "Show the flow labels of {}, set by sessions that wrote to them"
 CLEAR_STORES_HELP = "Clear the flow labels of {}. Recorded in the audit log."
 SERVER, AGENT = "the data in a server", "an agent's notes and workspace"
 STORES_OF_SERVERS = (

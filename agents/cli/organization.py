@@ -174,7 +174,7 @@ _UPDATE_ARGUMENTS = (
     ),
     Argument(
         "--registry",
-        "Who may read the MCP registry of approved servers and agents",
+        "Who can read the MCP registry of approved servers and agents",
         choices=RegistryAccess.values,
         default=UNSET,
     ),

@@ -195,7 +195,7 @@ _REPLAY_ARGUMENTS = (
 VERBS = (
     CommandVerb(
         "record",
-        "Record a session to test changes of its agent on it",
+        "Record a session, to test changes to its agent",
         _record_session,
         arguments=(Argument("SESSION", "ID of the session"),),
         examples=("agents record 0198c0de-…",),

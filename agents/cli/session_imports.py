@@ -40,7 +40,7 @@ def _read_file(name: str) -> bytes:
 
 _IMPORT_ARGUMENTS = (
     Argument("AGENT", "Slug of the agent", dest="slug"),
-    Argument("FILE", "JSON export of a session (- for standard input)"),
+    Argument("FILE", "JSON export of a session. -: standard input"),
 )
 
 

@@ -237,7 +237,7 @@ RUN_ARGUMENTS = (
         default="",
     ),
     *MODEL_ARGUMENT,
-    Argument("--output-schema FILE", "File with the JSON Schema of the answer, or - for stdin"),
+    Argument("--output-schema FILE", "File with the JSON Schema of the answer. -: standard input"),
     *SEND_ARGUMENTS,
 )
 
@@ -667,7 +667,7 @@ RUN_VERBS = (
     ),
     CommandVerb(
         "retry",
-        "Resend a message of a session in place of the original and wait for the answer",
+        "Resend or replace a message of a session, and wait for the answer",
         handle_retry,
         arguments=RETRY_ARGUMENTS,
         examples=(

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from agents.skills import SkillSpec
 
 
-NAME_ARGUMENT = (Argument("NAME", "Its name"),)
+NAME_ARGUMENT = (Argument("NAME", "Name of the skill"),)
 
 
 def build_agents_arguments(help_text: str) -> Alternatives:
     """Return the options for the agents that have it; see `collect_agents`."""
     return Alternatives(
         Argument("--agent SLUG", help_text, action="append"),
-        Argument("--no-agents", "Detach it from all agents"),
+        Argument("--no-agents", "Detach from all agents"),
     )
 
 
@@ -40,7 +40,7 @@ def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
     return () if options.no_agents else agents
 
 
-ENABLED_ARGUMENTS = (Argument("--[no-]enabled", "Enable or disable it"),)
+ENABLED_ARGUMENTS = (Argument("--[no-]enabled", "Whether it is enabled"),)
 
 
 def serialize_skill(skill: Skill) -> dict[str, Any]:
@@ -227,7 +227,10 @@ VERBS = (
         "Update a skill. A change of its text or arguments creates a new version.",
         _update_skill,
         arguments=_WRITE_ARGUMENTS,
-        examples=("skills set triage --file triage.md", "skills set triage --agent helper --off"),
+        examples=(
+            "skills set triage --file triage.md",
+            "skills set triage --agent helper --no-enabled",
+        ),
     ),
     CommandVerb(
         "run",

@@ -164,7 +164,7 @@ VERBS = (
         arguments=_TRIGGER_ARGUMENTS,
         examples=(
             "workflows set-trigger report nightly --every 3600",
-            "workflows set-trigger a b --off",
+            "workflows set-trigger triage alerts --no-enabled",
         ),
     ),
     CommandVerb(

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from agents.cli.skills import (
     ENABLED_ARGUMENTS,
-    NAME_ARGUMENT,
     add_wait_arguments,
     build_agents_arguments,
     collect_agents,
@@ -26,6 +25,7 @@ from bonobot.core.text.untrusted_text import make_visible
 if TYPE_CHECKING:
     from agents.workflows.services import WorkflowSpec
 
+NAME_ARGUMENT = (Argument("NAME", "Name of the workflow"),)
 RUNS_LISTED = 50
 MAX_TEXT_SHOWN = 300
 

@@ -143,9 +143,7 @@ VERBS = (
         "drop",
         "Delete old keys that are no longer needed",
         _drop_keys,
-        arguments=(
-            Argument("--now", "Don't wait until the states of gateway clients have expired"),
-        ),
+        arguments=(Argument("--now", "Don't wait for the states of gateway clients to expire"),),
         examples=("keys drop",),
     ),
 )

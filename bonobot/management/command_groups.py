@@ -10,6 +10,7 @@ Django finds commands in the mapping of `get_commands()` and loads them as the m
 """
 
 import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -153,7 +154,7 @@ COMMAND_GROUPS = {
         reads="list",
     ),
     "first-run": GroupEntry(
-        "Show the first steps of an organization: completed, skipped, or hidden",
+        "Show, skip, and hide the first steps of an organization",
         {
             "agents.cli.first_run:VERBS": "show skip unskip hide unhide",
         },
@@ -269,7 +270,7 @@ COMMAND_GROUPS = {
         reads="list flow-labels",
     ),
     "tools": GroupEntry(
-        "List tools, and add servers and toggle them",
+        "List tools, and add, delete, test, enable, and disable servers",
         {
             "agents.cli.builtin_tools:VERBS": "list",
             "mcp_servers.cli.tool_servers:VERBS": "add-mcp remove-mcp toggle-mcp list-mcp test-mcp",
@@ -296,6 +297,12 @@ COMMAND_GROUPS = {
         reads="list runs",
     ),
 }
+
+
+def add_examples(parser: ArgumentParser, *command_lines: str) -> None:
+    """Show examples at the end of the help of a command that isn't a group."""
+    parser.formatter_class = RawDescriptionHelpFormatter
+    parser.epilog = "\n  ".join(("examples:", *command_lines))
 
 
 def is_read_command(command_line: Sequence[str]) -> bool:

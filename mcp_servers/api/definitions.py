@@ -354,7 +354,7 @@ class ApproveDefinitionView(DefinitionView):
 
     @describe_operation("revoke_definition_approval", answer=DefinitionSerializer)
     def delete(self, request: object, server_id: str, definition_id: str) -> Response:
-        """Withdraw the approval of a definition; it is pending review, and can't be called."""
+        """Revoke the approval of a definition; it is pending review and can't be called."""
         reset_review(self.principal, self.get_definition(server_id, definition_id))
         return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)
 

@@ -100,7 +100,7 @@ class HealthCheckListView(ServerView):
 
     @describe_operation("list_server_history", answer=HealthCheckSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
-        """List the health checks of a server in the last 30 days, latest first."""
+        """List the health checks of a server in the last 30 days, newest first."""
         return self.respond_page(self.get_server(server_id).checks.all(), HealthCheckSerializer)
 
 

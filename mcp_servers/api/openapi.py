@@ -188,7 +188,7 @@ class OperationSerializer(VersionedSerializer, OperationBody):  # type: ignore[m
     key = serializers.SerializerMethodField(
         help_text="Method and path, which identify the operation."
     )
-    state = serializers.SerializerMethodField(help_text="State of the tool at the last scan.")
+    state = serializers.SerializerMethodField(help_text="State of the tool at the last discovery.")
 
     def get_key(self, operation: dict[str, Any]) -> str:
         """Return the method and path."""
@@ -279,7 +279,7 @@ class OperationListView(OperationView):
         "create_declared_operation", body=OperationBody, answer=OperationSerializer, status=201
     )
     def post(self, request: object, server_id: str) -> Response:
-        """Create a declared operation; its tool is pending review after the next scan.
+        """Create a declared operation; its tool is pending review after a discovery.
 
         To create a server with declared operations, use `endpoint_config`: `url` and `declared`, a
         list of operations.
@@ -307,7 +307,7 @@ class OperationDetailView(OperationView):
         "replace_declared_operation", body=OperationBody, answer=OperationSerializer
     )
     def put(self, request: object, server_id: str, name: str) -> Response:
-        """Replace a declared operation; the approved version is used until the next scan."""
+        """Replace a declared operation; the approved one is used until a discovery."""
         server = self.get_server(server_id)
         operation = update_operation(self.principal, server, name, self.read_body(OperationBody))
         return self.build_operation_response(server, operation.name)

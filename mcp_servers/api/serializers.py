@@ -431,7 +431,7 @@ class InstallationSerializer(StrictSerializer):
 
 
 class ServerDetailSerializer(ServerSerializer):
-    """A server with the tools of its last scan."""
+    """A server with the tools of its last discovery."""
 
     change_notices = serializers.SerializerMethodField()
     sign_in = serializers.SerializerMethodField(help_text="Null if the server has no sign-in.")
@@ -527,7 +527,7 @@ class ServerTestSerializer(StrictSerializer):
 
 
 class ServerRefreshSerializer(ServerTestSerializer):
-    """The result of a rescan, with the changes since the last scan."""
+    """The result of a refresh, with the changes since the last discovery."""
 
     new = serializers.IntegerField(required=False)
     changed = serializers.IntegerField(required=False)

@@ -205,7 +205,7 @@ class ServerListView(ServerView):
     def get(self, request: object) -> Response:
         """List pool servers.
 
-        `scope=agent` returns servers that are private to an agent, `scope=all` both.
+        `scope=agent` returns servers that are private to an agent; `scope=all` returns both.
         """
         rows = Server.objects.for_organization(self.organization_id)
         return self.respond_page(add_server_annotations(rows), ServerSerializer)
@@ -253,7 +253,7 @@ class ServerDetailView(ServerView):
 
     @describe_operation("get_server", answer=ServerDetailSerializer)
     def get(self, request: object, server_id: str) -> Response:
-        """Get a server with the tools of its last scan; secrets are masked."""
+        """Get a server with the tools of its last discovery; secrets are masked."""
         return self.build_server_response(self.get_server(server_id))
 
     @describe_operation(
@@ -308,13 +308,13 @@ class TestServerView(ServerView):
 
 
 class RefreshServerView(ServerView):
-    """Rescan of a server."""
+    """Discovery of a server's definitions."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
     @describe_operation("refresh_server", answer=ServerRefreshSerializer)
     def post(self, request: object, server_id: str) -> Response:
-        """Rescan a server's definitions; new and changed definitions are pending review."""
+        """Refresh a server's definitions; new and changed ones are pending review."""
         server = self.get_server(server_id)
         return Response(discover_server(self.principal, server, kind=HealthCheck.Kind.DISCOVERY))
 

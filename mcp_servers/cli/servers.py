@@ -231,7 +231,8 @@ _CREATE_ARGUMENTS = (
     Argument(
         "--[no-]network",
         "Whether a sandboxed program has the network access of this host "
-        "(default: external addresses by the egress rules with sandbox, none with bubblewrap)",
+        "(default: with sandbox, external addresses that the egress rules allow; with "
+        "bubblewrap, none)",
     ),
     Argument(
         "--allow-env NAME=REASON",

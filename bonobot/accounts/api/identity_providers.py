@@ -53,7 +53,7 @@ class IdentityProviderBody(VersionedBody):
         child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by claim value."
     )
     second_factor = serializers.BooleanField(
-        required=False, help_text="Also require Bonobot's two-factor authentication."
+        required=False, help_text="Also require Bonobot's second factor."
     )
     announced = serializers.BooleanField(required=False, help_text="Show it on the sign-in page.")
     allow_private = serializers.BooleanField(

@@ -139,7 +139,7 @@ class ResendInvitationView(InvitationView):
 
     @describe_operation("send_invitation", answer=SentInvitationSerializer)
     def post(self, request: object, invitation_id: str) -> Response:
-        """Resend an invitation with a new link; the earlier link stops working."""
+        """Resend an invitation with a new link; the previous link stops working."""
         return self.respond_sent_invitation(
             resend_invitation(self.principal, self.get_invitation(invitation_id))
         )

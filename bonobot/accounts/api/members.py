@@ -82,13 +82,13 @@ class MemberDetailView(MemberView):
 
 
 class MemberSecondFactorView(MemberView):
-    """A member's two-factor authentication."""
+    """A member's second factor."""
 
     rules = {"DELETE": Action.MANAGE_MEMBERS}
 
     @describe_operation("reset_second_factor", status=204)
     def delete(self, request: object, member_id: str) -> Response:
-        """Reset a member's two-factor authentication and end their sessions."""
+        """Reset a member's second factor and end their sessions."""
         reset_second_factor(self.principal, self.get_member(member_id).user)
         return Response(status=204)
 

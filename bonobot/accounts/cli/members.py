@@ -285,7 +285,7 @@ VERBS = (
     ),
     CommandVerb(
         "reset-second-factor",
-        "Remove a member's second factor and end their sessions",
+        "Reset a member's second factor and end their sessions",
         _reset_second_factor,
         arguments=_USERNAME_ARGUMENT,
         examples=("members reset-second-factor anna",),

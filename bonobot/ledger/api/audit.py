@@ -188,7 +188,7 @@ class AuditListView(ResourceView):
 
     @describe_operation("list_audit", answer=AuditEntrySerializer(many=True))
     def get(self, request: object) -> Response:
-        """List audit entries, latest first."""
+        """List audit entries, newest first."""
         rows = AuditRow.objects.for_organization(self.organization_id).defer("opened", "closed")
         return self.respond_page(rows, AuditEntrySerializer)
 

@@ -110,7 +110,7 @@ class UsageView(ResourceView):
     def get(self, request: object) -> Response:
         """Get a usage report of calls, tokens, and cost.
 
-        Lines are sorted by calls, at most 1,000.
+        Returns at most 1,000 lines, sorted by the number of calls.
         """
         return Response(UsageReportSerializer(self.load_report().as_dict()).data)
 

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.problems import Problem
 from bonobot.maintenance import backups
-from bonobot.management.command_groups import COMMAND_HELPS
+from bonobot.management.command_groups import COMMAND_HELPS, add_examples
 
 
 class Command(BaseCommand):
@@ -21,6 +21,11 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        add_examples(
+            parser,
+            "bonobot backup /backup/2026-11-30",
+            "bonobot backup /backup/2026-11-30 --database-only --json",
+        )
         parser.add_argument("folder", type=Path, metavar="FOLDER", help="New or empty folder")
         parser.add_argument(
             "--database-only", action="store_true", help="Omit workspaces and signed checkpoints"

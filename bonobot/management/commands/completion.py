@@ -7,7 +7,7 @@ from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 
 from bonobot.core.cli.completion import SHELLS, build_levels, render_script
-from bonobot.management.command_groups import COMMAND_HELPS
+from bonobot.management.command_groups import COMMAND_HELPS, add_examples
 
 PROGRAM = "bonobot"
 
@@ -18,6 +18,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the shell."""
+        add_examples(
+            parser,
+            "bonobot completion bash > ~/.local/share/bash-completion/completions/bonobot",
+            "bonobot completion fish > ~/.config/fish/completions/bonobot.fish",
+        )
         parser.add_argument("shell", choices=SHELLS, help="Shell to print the script for")
 
     def handle(self, **options: Any) -> None:

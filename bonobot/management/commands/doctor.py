@@ -11,7 +11,7 @@ from rich.text import Text
 
 from agents.doctor_checks import SettingsFinding, run_settings_checks
 from bonobot.core.cli.pipe_console import PipeConsole
-from bonobot.management.command_groups import COMMAND_HELPS
+from bonobot.management.command_groups import COMMAND_HELPS, add_examples
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
 
@@ -21,6 +21,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # it reports problems itself
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        add_examples(parser, "bonobot doctor", "bonobot doctor --json")
         parser.add_argument("--json", action="store_true", help="Print JSON")
 
     def handle(self, **options: Any) -> None:

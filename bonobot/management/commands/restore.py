@@ -15,7 +15,7 @@ from django.db import connections
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.problems import Conflict, Problem
 from bonobot.maintenance import backups
-from bonobot.management.command_groups import COMMAND_HELPS
+from bonobot.management.command_groups import COMMAND_HELPS, add_examples
 from bonobot.monitoring import health_endpoints
 
 
@@ -24,6 +24,9 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        add_examples(
+            parser, "bonobot restore /backup/2026-11-30", "bonobot restore /backup/2026-11-30 --yes"
+        )
         parser.add_argument(
             "folder", type=Path, metavar="FOLDER", help="Folder written by `bonobot backup`"
         )

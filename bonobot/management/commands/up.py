@@ -20,7 +20,7 @@ from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import Problem, ServiceUnavailable
 from bonobot.ledger.writer import writer_thread
-from bonobot.management.command_groups import COMMAND_HELPS
+from bonobot.management.command_groups import COMMAND_HELPS, add_examples
 from bonobot.management.preload_modules import load_programs
 from bonobot.monitoring import database_state, health_endpoints
 from bonobot.processes.forked_process import can_fork
@@ -63,6 +63,7 @@ class Command(BaseCommand):
     requires_system_checks = [Tags.database, Tags.security]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        add_examples(parser, "bonobot up", "bonobot up --port 8080 --no-demo", "bonobot up --web 4")
         parser.add_argument(
             "--host", default=DEFAULT_HOST, help="Address to listen on (default: 127.0.0.1)"
         )

@@ -145,7 +145,7 @@ class NotificationListView(ResourceView):
 
     @describe_operation("list_notifications", answer=NotificationSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the notifications of the last 30 days, latest first."""
+        """List the notifications of the last 30 days, newest first."""
         rows = Notification.objects.for_organization(self.organization_id).select_related("channel")
         return self.respond_page(rows, NotificationSerializer)
 

@@ -53,7 +53,7 @@ AREA = Area(
             cli="mcp test, tools test-mcp",
         ),
         Feature(
-            "Rescan a server's definitions",
+            "Refresh a server's definitions",
             admin="server.refresh server!refresh_chosen",
             rest="refresh_server",
             cli="mcp refresh",

@@ -20,7 +20,12 @@ from django.core.management import get_commands, load_command_class
 from agents.sessions.worker import get_session_runner
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandGroup
-from bonobot.management.command_groups import COMMAND_GROUPS, is_read_command
+from bonobot.management.command_groups import (
+    COMMAND_GROUPS,
+    COMMAND_HELPS,
+    is_read_command,
+    replace_renamed,
+)
 from tests import factories
 from tests.agents.cli.example_organization import CALLS, Call, create_example_objects, run_server
 from tests.command_line import Bonobot
@@ -56,7 +61,16 @@ def test_a_verb_has_help_and_examples() -> None:
         assert ". " not in verb.help or verb.help.endswith("."), f"{name}: several sentences"
         assert verb.examples, f"{name}: an example shows more than a synopsis"
         for example in verb.examples:
-            assert shlex.split(example)[:2] == [group, verb.name], name
+            words = shlex.split(example)
+            assert words[:2] == [group, verb.name], name
+            assert replace_renamed(words)[1] == [], f"{name}: an example has an old name"
+
+
+@pytest.mark.parametrize("name", sorted(COMMAND_HELPS.keys() - {"beat"}))  # it has no options
+def test_a_command_without_verbs_has_examples(name: str) -> None:
+    parser = load_command_class("bonobot", name).create_parser("bonobot", name)
+    _help, _examples, lines = parser.format_help().partition("\nexamples:\n")
+    assert f"  bonobot {name}" in lines
 
 
 def test_bad_usage_of_a_verb_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
