@@ -1,9 +1,14 @@
 """The bulk action "Change role…" of the list of members."""
 
+import re
+from typing import Any
+
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
 from bonobot.accounts.admin import change_roles
+from bonobot.accounts.admin_base.list_versions import LIST_VERSION_FIELD
+from bonobot.accounts.members import update_member_role
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
@@ -33,6 +38,13 @@ def run_action(browser: admin_client.AdminClient, members: list[Membership], **f
     selected = [str(member.pk) for member in members]
     fields = {"action": "change_role_chosen", **fields}
     return admin_client.get_text(browser.post(LIST, _selected_action=selected, **fields))
+
+
+def read_version(response: Any) -> dict[str, str]:
+    """Return the field with the version that a list or a confirmation carries on."""
+    match = re.search(rf'name="{LIST_VERSION_FIELD}" value="([^"]+)"', response.content.decode())
+    assert match
+    return {LIST_VERSION_FIELD: match[1]}
 
 
 def list_roles() -> dict[str, str]:
@@ -145,3 +157,26 @@ def test_an_auditor_cant_change_roles(acme: Organization) -> None:
     page = auditor.post(LIST, status=403, _selected_action=[str(members[0].pk)], **fields)
     assert "forbidden" in page
     assert list_roles()["anna"] == Role.MEMBER
+
+
+def test_a_role_that_changed_elsewhere_after_the_confirmation_isnt_overwritten(
+    acme: Organization, owner: admin_client.AdminClient
+) -> None:
+    members = add_members(acme, Role.MEMBER, "anna", "bert", "carl")
+    selected = {
+        "action": "change_role_chosen",
+        "_selected_action": [str(member.pk) for member in members],
+        "role": "auditor",
+    }
+    url = admin_client.build_url(LIST)
+    page = owner.client.post(url, selected | read_version(owner.client.get(url)))
+    assert "Change the roles of 3 members" in admin_client.get_text(page.content.decode())
+    confirmed = selected | read_version(page) | {"confirmed": "auditor"}
+    update_member_role(factories.build_administrator(acme), members[0], Role.OPERATOR)
+    response = owner.client.post(url, confirmed)
+    assert response.status_code == 409
+    assert "version_conflict" in response.content.decode()
+    assert list_roles()["bert"] == Role.MEMBER
+    page = owner.client.post(url, selected | read_version(owner.client.get(url)))
+    assert owner.client.post(url, confirmed | read_version(page)).status_code == 302
+    assert set(list_roles().values()) == {Role.AUDITOR, Role.OWNER}
