@@ -30,7 +30,7 @@ class AccessRequestFilter(StrictFilterSet):
 
 
 class RequestedAccessSerializer(StrictSerializer):
-    """A request for a server, a tool or an agent, and the answer."""
+    """A request for a server, a tool, or an agent, and the answer."""
 
     id = serializers.UUIDField()
     state = serializers.ChoiceField(AccessRequest.State.choices)

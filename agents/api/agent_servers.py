@@ -56,7 +56,7 @@ SHARE_FIELDS = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_p
 
 
 def _build_globs_field(
-    help_text: str = "Globs over the server's own tool names.",
+    help_text: str = "Glob patterns for the server's tool names.",
 ) -> serializers.ListField:
     return serializers.ListField(
         child=serializers.CharField(max_length=512),
@@ -106,7 +106,9 @@ class AgentServerSerializer(ServerDetailSerializer):
     allowed_tools = serializers.SerializerMethodField(
         help_text="`*` means all tools, including tools added later."
     )
-    denied_tools = serializers.SerializerMethodField()
+    denied_tools = serializers.SerializerMethodField(
+        help_text="Glob patterns for the server's tool names. Empty: none."
+    )
     allowed_resources = serializers.SerializerMethodField(help_text="Empty: none.")
     allowed_prompts = serializers.SerializerMethodField(help_text="Empty: none.")
     installation = None  # type: ignore[assignment]  # DRF moves it
@@ -126,7 +128,6 @@ class AgentServerSerializer(ServerDetailSerializer):
         return self._get_agent_server(server).allowed_tools or [EVERYTHING]
 
     def get_denied_tools(self, server: Server) -> list[str]:
-        """Return the glob patterns of denied tools."""
         return self._get_agent_server(server).denied_tools
 
     def get_allowed_resources(self, server: Server) -> list[str]:

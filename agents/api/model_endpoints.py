@@ -41,10 +41,12 @@ CACHE_WRITE_PRICE_HELP = (
     "Micro-dollars per million input tokens written to the provider's cache, used with "
     "`input_price`; null: 125% of the input price."
 )
-THINKING_SUMMARIES_HELP = "Asks Anthropic, Google and OpenAI's Responses API for readable thinking."
+THINKING_SUMMARIES_HELP = (
+    "Asks Anthropic, Google, and OpenAI's Responses API for readable thinking."
+)
 PDF_INPUT_HELP = "Whether the model accepts PDF files. False: messages with them are refused."
 PROMPT_CACHING_HELP = (
-    "For Anthropic and Bedrock: marks tools, instructions and earlier turns as cacheable."
+    "For Anthropic and Bedrock: marks tools, instructions, and earlier turns as cacheable."
 )
 
 

@@ -51,7 +51,7 @@ class NoteSerializer(VersionedSerializer):
     id = serializers.UUIDField()
     title = serializers.CharField()
     text = serializers.CharField()
-    labels = serializers.SerializerMethodField()
+    labels = serializers.SerializerMethodField(help_text="Flow labels that reading the note adds.")
     written_by = serializers.CharField()
     session_id = serializers.UUIDField(
         allow_null=True, help_text="The session that wrote it, if any."
@@ -60,7 +60,6 @@ class NoteSerializer(VersionedSerializer):
     updated_at = serializers.DateTimeField()
 
     def get_labels(self, note: Note) -> list[str]:
-        """Return the flow labels that reading the note adds."""
         return [str(label) for label in note.flow_labels]
 
 

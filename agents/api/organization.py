@@ -37,7 +37,7 @@ class OrganizationSerializer(VersionedSerializer):
     name = serializers.CharField()
     slug = serializers.CharField()
     halted_at = serializers.DateTimeField(
-        allow_null=True, help_text="When the kill switch was activated; null: not activated."
+        allow_null=True, help_text="When the kill switch was enabled; null: not enabled."
     )
     running_sessions = serializers.IntegerField(source="impact.running_sessions")
     waiting_sessions = serializers.IntegerField(source="impact.waiting_sessions")
@@ -46,7 +46,7 @@ class OrganizationSerializer(VersionedSerializer):
         source="impact.servers", help_text="Number of enabled servers."
     )
     four_eyes = serializers.BooleanField(help_text="People can't approve their own calls.")
-    second_factor = serializers.BooleanField(help_text="Two-factor authentication is required.")
+    second_factor = serializers.BooleanField(help_text="A second factor is required.")
     single_sign_on = serializers.BooleanField(help_text="Single sign-on is required.")
     approval_hours = serializers.IntegerField(
         allow_null=True, help_text="Hours until an approval expires; null: the platform's default."

@@ -100,7 +100,7 @@ class PolicyWarningSerializer(StrictSerializer):
 
 
 class CheckedPolicySerializer(PolicySerializer):
-    """A tool policy, with warnings of rules for tools that don't exist."""
+    """A tool policy, with warnings about rules for tools that don't exist."""
 
     body_classes = (PolicySerializer,)
 

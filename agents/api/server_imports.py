@@ -229,7 +229,7 @@ class ServerImportSerializer(StrictSerializer):
     notices = ObjectListField(help_text="Notes on the whole text.")
     progress = serializers.CharField(
         allow_null=True,
-        help_text="URL for the progress of the added servers, which workers scan now.",
+        help_text="URL for the progress of the added servers, which workers discover now.",
     )
 
 

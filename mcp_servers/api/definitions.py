@@ -184,7 +184,8 @@ class DefinitionReviewSerializer(StrictSerializer):
     needs_review = serializers.ListField(
         child=serializers.CharField(),
         help_text=(
-            "Look like instructions to a model: review their findings, then approve them by name."
+            "Have findings, or changed since their approval: review them, then approve them by "
+            "their digests."
         ),
     )
     pending_review = serializers.IntegerField(

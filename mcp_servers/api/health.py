@@ -72,13 +72,14 @@ class OutageSerializer(StrictSerializer):
 
     began_at = serializers.DateTimeField()
     ended_at = serializers.DateTimeField(allow_null=True, help_text="Null if the outage continues.")
-    seconds = serializers.SerializerMethodField()
+    seconds = serializers.SerializerMethodField(
+        help_text="Duration until now or the end, in whole seconds."
+    )
     failures = serializers.IntegerField(help_text="Number of failed checks.")
     code = serializers.CharField()
     detail = serializers.CharField()
 
     def get_seconds(self, outage: Outage) -> int:
-        """Return the duration so far, in whole seconds."""
         return round(get_outage_duration(outage).total_seconds())
 
 

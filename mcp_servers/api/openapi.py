@@ -209,7 +209,7 @@ class HeaderSerializer(StrictSerializer):
 
 
 class ExampleRequestSerializer(StrictSerializer):
-    """A request with made-up arguments, without the sign-in."""
+    """A request with example arguments, without credentials."""
 
     method = serializers.CharField()
     url = serializers.CharField()

@@ -52,7 +52,7 @@ class PresetSerializer(VersionedSerializer):
     id = serializers.UUIDField()
     slug = serializers.CharField()
     name = serializers.CharField()
-    description = serializers.SerializerMethodField()
+    description = serializers.SerializerMethodField(help_text="In the language of the request.")
     category = serializers.CharField()
     documentation_url = serializers.CharField()
     transport_type = serializers.CharField()
@@ -75,7 +75,6 @@ class PresetSerializer(VersionedSerializer):
     )
 
     def get_description(self, preset: Preset) -> str:
-        """Return the localized description."""
         return preset_catalog.localize_description(preset)
 
     @extend_schema_field(ENDPOINT_CONFIG)

@@ -64,6 +64,16 @@ def test_every_operation_has_a_description_and_its_roles():
         assert operation["tags"] != ["api"], f"{method} {path}"
 
 
+def test_the_description_of_a_field_isnt_the_docstring_of_its_method():
+    docstrings = [
+        f"{name}.{field}: {schema['description']}"
+        for name, shape in rest.build_document()["components"]["schemas"].items()
+        for field, schema in shape.get("properties", {}).items()
+        if schema.get("description", "").startswith(("Return ", "Tell "))
+    ]
+    assert not docstrings, "set `help_text`"
+
+
 def test_operation_ids_are_unique():
     names = [operation["operationId"] for _, _, operation in list_operations()]
     assert sorted(set(names)) == sorted(names)

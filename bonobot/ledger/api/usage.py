@@ -30,7 +30,7 @@ class UsageFilter(StrictFilterSet):
         label="Group lines by (default: agent)",
     )
     since = django_filters.IsoDateTimeFilter(
-        method="keep_time", label="Start; default: 30 days, including today"
+        method="keep_time", label="Start; default: the last 30 days, including today"
     )
     until = django_filters.IsoDateTimeFilter(method="keep_time", label="End; default: now")
     agent = django_filters.CharFilter(method="keep", label="ID or name of the agent")
