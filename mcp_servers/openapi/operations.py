@@ -107,7 +107,7 @@ def collect_arguments(
     for (name, location), (parameter, parameter_pointer) in parameters.items():
         if location == "header" and RESERVED_HEADERS.fullmatch(name):
             continue
-        _add_parameter(document, converter, arguments, parameter, parameter_pointer)
+        _add_parameter(converter, arguments, parameter, parameter_pointer)
     _check_path(path, {name for name, location in parameters if location == "path"}, levels[-1][1])
     operation, pointer = levels[-1]
     _add_body(
@@ -130,7 +130,6 @@ def _walk_parameters(
 
 
 def _add_parameter(
-    document: OpenApiDocument,
     converter: SchemaConverter,
     arguments: OperationArguments,
     parameter: Mapping[str, Any],

@@ -96,8 +96,6 @@ UNREAD = {
 }
 WRITES = [(route, method) for route, method in OPERATIONS if method in ("PUT", "PATCH")]
 VERSIONED = [(route, method) for route, method in WRITES if route not in UNREAD]
-# These have numbered versions of their text; their ETag covers who has access, too.
-NUMBERED = ("skills/<str:skill_id>", "workflows/<str:workflow_id>")
 
 
 @dataclass
