@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
-from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -34,7 +33,6 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 
 MAX_VERSIONS = 20
-PAGE_SIZE = 30
 MAX_OFFERED = 500
 
 
@@ -157,12 +155,11 @@ def render_assignments(
 ) -> HttpResponseBase:
     """Show the rows that are attached to the agent, and those that can be attached."""
     agent: Agent = visit.object
-    paginator = Paginator(attached_rows.order_by("name"), PAGE_SIZE)
     other_rows = rows.exclude(assignments__agent=agent).order_by("name")
     return visit.render_tab(
         template,
         agent=agent,
-        paged=paginator.get_page(visit.request.GET.get("page")),
+        paged=visit.paginate(attached_rows.order_by("name")),
         other_rows=list(other_rows[:MAX_OFFERED]),
         may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
         **context,

@@ -4,7 +4,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.paginator import Paginator
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -28,8 +27,6 @@ from bonobot.core.admin.theme import Textarea, TextInput
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import Problem
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES
-
-PAGE_SIZE = 30
 
 
 class NoteForm(forms.Form):
@@ -65,14 +62,13 @@ def show_notes(visit: ObjectRequest) -> HttpResponseBase:
             return redirect_to_page(visit, "notes")
     query = visit.request.GET.get("q", "").strip()
     rows: Any = agent.notes.all()
-    paginator = Paginator(rank_notes(rows[:MAX_NOTES], query) if query else rows, PAGE_SIZE)
     return visit.render_tab(
         "agents/notes.html",
         agent=agent,
         form=form,
         selected_note=selected_note,
         query=query,
-        paged=paginator.get_page(visit.request.GET.get("page")),
+        paged=visit.paginate(rank_notes(rows[:MAX_NOTES], query) if query else rows),
         label_names={label: LABEL_NAMES[label] for label in NOTE_LABELS},
         notes_enabled=NOTES_TOOLSET in agent.builtin_tools,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),

@@ -7,7 +7,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.paginator import Paginator
 from django.http import HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -33,7 +32,6 @@ from bonobot.core.admin.theme import Select, Textarea
 from bonobot.core.problems import Problem
 from bonobot.core.text.canonical_json import to_canonical_json
 
-PAGE_SIZE = 30
 DIFFERENCE_TITLES = {
     "call_added": _("Call added"),
     "call_missing": _("Call missing"),
@@ -126,8 +124,7 @@ def handle_record(visit: ObjectRequest) -> HttpResponseBase:
 def show_recordings(visit: ObjectRequest) -> HttpResponseBase:
     """List the agent's recordings."""
     rows = visit.object.recordings.defer("conversation")
-    page = Paginator(rows, PAGE_SIZE).get_page(visit.request.GET.get("page"))
-    return visit.render_tab("recordings/list.html", agent=visit.object, paged=page)
+    return visit.render_tab("recordings/list.html", agent=visit.object, paged=visit.paginate(rows))
 
 
 @AgentAdmin.add_page("recording", parent_tab="recordings")

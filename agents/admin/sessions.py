@@ -5,7 +5,6 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -57,7 +56,6 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark
 
 MAX_TIMELINE_STEPS = 500
-PAGE_SIZE = 30
 MAX_GRANTS = 50
 
 
@@ -344,16 +342,13 @@ def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     visible_sessions = (
         Session.objects.visible_to(visit.principal).filter(agent=agent).order_by("-created_at")
     )
-    page = Paginator(visible_sessions.with_waits(), PAGE_SIZE).get_page(
-        visit.request.GET.get("page")
-    )
     grants = agent.grants.filter(session__in=visible_sessions).select_related("session")[
         :MAX_GRANTS
     ]
     return visit.render_tab(
         "agents/sessions.html",
         agent=agent,
-        paged=page,
+        paged=visit.paginate(visible_sessions.with_waits()),
         grants=grants,
         may_import=agent.enabled and sessions.can_run_agent(visit.principal, agent),
     )

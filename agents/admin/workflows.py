@@ -5,7 +5,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.paginator import Paginator
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -47,7 +46,6 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.json_schema_table import build_schema_rows
 from mcp_servers.schemas.examples import build_example
 
-PAGE_SIZE = 30
 EXAMPLE_SOURCE = """\
 agent: {agent}
 description: What it is for
@@ -174,14 +172,12 @@ def show_runs(visit: ObjectRequest) -> HttpResponseBase:
     """Show the runs and the form that starts one."""
     workflow: Workflow = visit.object
     visible_runs = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
-    paginator = Paginator(
-        visible_runs.prefetch_related(Prefetch("session", Session.objects.with_waits())), PAGE_SIZE
-    )
+    sessions = Prefetch("session", Session.objects.with_waits())
     inputs = workflow.definition.get("inputs", {})
     return visit.render_tab(
         "workflows/runs.html",
         workflow=workflow,
-        paged=paginator.get_page(visit.request.GET.get("page")),
+        paged=visit.paginate(visible_runs.prefetch_related(sessions)),
         schema=build_schema_rows(inputs),
         start=json.dumps(build_example(inputs), indent=2, ensure_ascii=False),
         may_run=can_run_agent(visit.principal, workflow.agent),

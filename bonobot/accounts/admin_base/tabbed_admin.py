@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django.contrib import messages
+from django.core.paginator import Page, Paginator
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -23,6 +24,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 
+PAGE_SIZE = 30
 FIRST_PAGE = "change"
 RequiredActions = Action | tuple[Action, ...]
 
@@ -84,6 +86,10 @@ class ObjectRequest:
             tabs=self.admin.build_tabs(self),
             **context,
         )
+
+    def paginate(self, rows: Any) -> Page[Any]:
+        """Return the page of the rows that the query asks for."""
+        return Paginator(rows, PAGE_SIZE).get_page(self.request.GET.get("page"))
 
     def url(self, slug: str = FIRST_PAGE) -> str:
         """Return the URL of another page or action of the same object."""

@@ -43,6 +43,17 @@ def test_empty_pages_explain_themselves_and_the_first_step(operator, helper):
     assert "Workflows that run as this agent use its tools" in page
 
 
+def test_rows_beyond_the_first_page_of_a_tab_are_on_the_next(acme, operator, helper):
+    for number in range(31):
+        create_skill(acme, f"skill-{number:02}", agents=[helper.slug])
+    first_page = admin_client.get_text(operator.get("agents_agent_skills", helper.pk))
+    next_page = admin_client.get_text(operator.get("agents_agent_skills", helper.pk, page=2))
+    assert "skill-29" in first_page
+    assert "skill-30" not in first_page
+    assert "skill-30" in next_page
+    assert "skill-29" not in next_page
+
+
 def test_attaching_and_detaching_a_skill_keeps_its_version(acme, operator, helper):
     other_agent = factories.create_agent(acme, "other")
     skill = create_skill(acme, agents=[other_agent.slug], description="Says <b>hello</b>.")
