@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.loopback_server import serve_connections
+
 MODERN = "2026-07-28"
 
 
@@ -60,12 +62,8 @@ class RawHttp:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["RawHttp"]:
         """Listen while the block runs."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
+        async with serve_connections(self._serve, port=self.port) as self.port:
             yield self
-        finally:
-            server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -73,7 +71,6 @@ class RawHttp:
                 request = await _read(reader)
                 self.asked.append(request)
                 await self._answer(request, reader, writer)
-        writer.close()
 
     async def _answer(
         self, request: RecordedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -29,8 +29,8 @@ def test_it_leads_until_it_is_stopped_and_releases_its_lease() -> None:
     thread = SchedulerThread(app)
     thread.start()
     try:
-        eventually(lambda: Lease.objects.filter(name="beat").exists())
-        assert BonobotScheduler.leader.is_leader
+        eventually(lambda: BonobotScheduler.leader.is_leader)
+        assert Lease.objects.filter(name="beat").exists()
     finally:
         thread.stop()
     assert not Lease.objects.filter(name="beat").exists()
