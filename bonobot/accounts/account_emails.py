@@ -251,17 +251,8 @@ def write_invitation_email(invitation: Invitation, sender: str, link: str) -> Em
 
 def write_password_reset_email(user: User, link: str) -> EmailContent:
     """Return the email with the link to set a new password."""
-    return EmailContent(
-        _t("New password for Bonobot"),
-        (
-            _t("Open this link to set a new password for %(name)s:")
-            % {"name": user.get_username()},
-            link,
-            _t("The link works once and expires in %(hours)s hours.")
-            % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
-            _t("If you didn't expect this message, ignore it."),
-        ),
-    )
+    text = _t("Open this link to set a new password for %(name)s:")
+    return _build_link_email(user, _t("New password for Bonobot"), text, link)
 
 
 def write_reset_review_email(
@@ -309,11 +300,16 @@ def write_second_factor_reset_email(user: User) -> EmailContent:
 
 def write_address_confirmation_email(user: User, link: str) -> EmailContent:
     """Return the email with the link to confirm a new email address."""
+    text = _t("Open this link to confirm this email address for %(name)s:")
+    return _build_link_email(user, _t("Your email address on Bonobot"), text, link)
+
+
+def _build_link_email(user: User, subject: str, text: str, link: str) -> EmailContent:
+    """Return an email with a link that works once; `text` has the placeholder `name`."""
     return EmailContent(
-        _t("Your email address on Bonobot"),
+        subject,
         (
-            _t("Open this link to confirm this email address for %(name)s:")
-            % {"name": user.get_username()},
+            text % {"name": user.get_username()},
             link,
             _t("The link works once and expires in %(hours)s hours.")
             % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
