@@ -1,6 +1,7 @@
-"""The page that confirms "Approve all…": the pending definitions of a list, by risk.
+"""The page that confirms "Approve all…": the new definitions of a list, by risk.
 
-It approves exactly what it showed: if definitions changed meanwhile, they are shown again.
+Changed definitions are approved where their difference is shown, suspicious ones individually. The
+page approves exactly what it showed: if definitions changed meanwhile, they are shown again.
 """
 
 from django.contrib import messages
@@ -27,7 +28,7 @@ LIST_PARAMETER = "list"
     "approve_all", parent_tab="tools", required_actions=Action.APPROVE_DEFINITIONS
 )
 def confirm_approve_all(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the pending definitions of a list by risk, or approve them and return to the list."""
+    """Show the new definitions of a list by risk, or approve them and return to the list."""
     server: Server = visit.object
     query = visit.request.GET.copy()
     page = "".join(query.pop(LIST_PARAMETER, [])[-1:])
@@ -39,7 +40,8 @@ def confirm_approve_all(visit: ObjectRequest) -> HttpResponseBase:
     )
     text = query.get("q", "").strip()
     pending = filter_definitions(server, kinds, query.get("state", ""), text).awaiting_review()
-    rows = list(pending.filter(findings=[]).only_call_fields())
+    unflagged = pending.filter(findings=[])
+    rows = list(unflagged.filter(pinned_digest="").only_call_fields())
     digests = {row.pk: row.digest for row in rows}
     confirmed = hash_digests([digests])
     if visit.request.method == "POST" and visit.request.POST.get("confirmed") == confirmed:
@@ -57,6 +59,7 @@ def confirm_approve_all(visit: ObjectRequest) -> HttpResponseBase:
         server=server,
         groups=group_by_risk(rows, load_label_context(server)),
         total=len(rows),
+        changed=unflagged.exclude(pinned_digest="").count(),
         flagged=pending.exclude(findings=[]).count(),
         confirmed=confirmed,
         list_url=list_url,

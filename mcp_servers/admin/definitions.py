@@ -407,6 +407,7 @@ def _count_pending(definitions: DefinitionQuerySet) -> dict[str, int]:
         total=Count("pk", filter=AWAITING_REVIEW),
         changed=Count("pk", filter=AWAITING_REVIEW & ~Q(pinned_digest="")),
         flagged=Count("pk", filter=AWAITING_REVIEW & ~Q(findings=[])),
+        new=Count("pk", filter=AWAITING_REVIEW & Q(findings=[], pinned_digest="")),
     )
 
 

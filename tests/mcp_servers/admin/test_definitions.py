@@ -431,11 +431,13 @@ def test_the_heading_counts_the_definitions_of_all_pages(
     text = admin_client.get_text(page)
     assert "60 tools to review 5 changed since their approval." in text
     assert "Select 50 on this page" in text
-    assert "Approve all…" in text
+    assert "Approve all new…" in text
     [link] = admin_client.find_links(
         page, admin_client.build_url("mcp_servers_server_approve_all", server.pk)
     )
-    assert "Approve 60 definitions?" in admin_client.get_text(browser.open(link))
+    confirmation = admin_client.get_text(browser.open(link))
+    assert "Approve 55 new definitions?" in confirmation
+    assert "5 changed definitions aren't approved here" in confirmation
 
 
 def declare_risky_tools(server: Server) -> None:
@@ -459,7 +461,7 @@ def test_approving_all_is_confirmed_by_risk_on_a_page_of_the_server(
     for _reload in range(2):
         page = browser.open(url + query)
         text = admin_client.get_text(page)
-        assert "Approve 15 definitions?" in text
+        assert "Approve 15 new definitions?" in text
         assert re.search(r"Destructive 3 2 also have an external effect delete0 · ", text)
         assert re.search(r"Read-only 12 read00 .* read11", text)
         assert "1 more definition may contain a prompt injection." in text
@@ -470,7 +472,7 @@ def test_approving_all_is_confirmed_by_risk_on_a_page_of_the_server(
     admin_client.declare_tool(server, "another")
     page = browser.send(url + query, {"confirmed": confirmed})
     assert "The definitions changed. Review them again." in page
-    assert "Approve 16 definitions?" in admin_client.get_text(page)
+    assert "Approve 16 new definitions?" in admin_client.get_text(page)
     assert not Definition.objects.callable().exists()
     confirmed = re.findall(r'name="confirmed" value="([0-9a-f]{64})"', page)[0]
     response = browser.client.post(url + query, {"confirmed": confirmed})
@@ -486,7 +488,7 @@ def test_approving_all_covers_the_filtered_list(
     declare_risky_tools(server)
     url = admin_client.build_url("mcp_servers_server_approve_all", server.pk)
     text = admin_client.get_text(browser.open(f"{url}?list=tools&q=delete"))
-    assert "Approve 3 definitions?" in text
+    assert "Approve 3 new definitions?" in text
     assert "Read-only" not in text
 
 
