@@ -30,10 +30,11 @@ class SharedFunction(Generic[P, T]):
         try:
             return self._results[key]
         except KeyError:
-            with self._lock:
-                if key not in self._results:
-                    self._results[key] = self._function(*args, **kwargs)
-                return self._results[key]
+            pass  # computed below, so that an error of the function has no other one as its context
+        with self._lock:
+            if key not in self._results:
+                self._results[key] = self._function(*args, **kwargs)
+            return self._results[key]
 
     def cache_clear(self) -> None:
         """Forget all results."""

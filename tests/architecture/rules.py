@@ -290,7 +290,9 @@ def similar_module_names(sources: Iterable[Source]) -> Iterator[Violation]:
                 or second == f"{first}s"
                 or _swap(first, second)
             ):
-                yield Violation(f"{package}.{second}", 1, f"differs from `{first}` by one letter")
+                yield Violation(
+                    f"{package}.{second}", 1, f"differs from `{first}` by one letter: rename it"
+                )
 
 
 def _swap(first: str, second: str) -> bool:
@@ -307,7 +309,9 @@ def duplicate_class_names(sources: Iterable[Source]) -> Iterator[Violation]:
                 continue
             if (owner := owners.setdefault(node.name, source.module)) != source.module:
                 yield Violation(
-                    source.module, node.lineno, f"`{node.name}` is a class of `{owner}`, too"
+                    source.module,
+                    node.lineno,
+                    f"`{node.name}` is a class of `{owner}`, too: rename it",
                 )
 
 
@@ -393,7 +397,9 @@ def sleeping_tests(sources: Iterable[Source]) -> Iterator[Violation]:
             continue
         for name, line in source.calls(without_arguments=("0",)):
             if name in SLEEPS:
-                yield Violation(source.module, line, f"calls `{name}`: use `eventually`")
+                yield Violation(
+                    source.module, line, f"calls `{name}`: use `eventually` (tests/wait.py)"
+                )
 
 
 def long_modules(sources: Iterable[Source]) -> Iterator[Violation]:
@@ -421,10 +427,12 @@ def long_functions(sources: Iterable[Source]) -> Iterator[Violation]:
 
 
 def untranslatable_words(sources: Iterable[Source]) -> Iterator[Violation]:
-    """Find texts of problems, reasons and remedies that are no constants, nor made by `say`."""
+    """Find texts of problems that are neither constants nor built by `format_message`."""
     for source, node in find_concatenations(tuple(sources)):
         yield Violation(
-            source.module, node.lineno, f"says {ast.unparse(node)[:80]}: use `say` and named values"
+            source.module,
+            node.lineno,
+            f"builds {ast.unparse(node)[:80]}: use `format_message` and named values",
         )
 
 
@@ -482,7 +490,9 @@ def _effects(source: Source, modules: Mapping[str, Source], seen: set[str]) -> I
     for mention in source.imports:
         if is_within(mention.target, *EFFECTS):
             yield Violation(
-                source.module, mention.line, f"decides, so it can't import `{mention.target}`"
+                source.module,
+                mention.line,
+                f"decides, so it can't import `{mention.target}`: pass values in",
             )
         own = _own_module(mention.target, modules)
         is_pure = own is not None and own.inside(*DECISIONS, SHARED_VALUES)  # a lock has no effect

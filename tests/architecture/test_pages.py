@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from agents.calls.types import CallContext
 from tests.architecture.rules import PACKAGES
 from tests.docs.pages import PAGES, blocks, instead
 from tests.docs.run_blocks import forbidden, iterate_statements, names_in
@@ -36,6 +38,15 @@ def test_the_architecture_page_names_every_package_of_the_layers() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     missing = [name for name in PACKAGES if not re.search(rf"{re.escape(name)}\b", page)]
     assert not missing, "add them to the diagrams of the layers, then run `make diagrams`"
+
+
+def test_the_table_of_the_path_of_a_call_has_every_field_of_its_context() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| \d+ \|.*\|(.*)\|$", page, re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert named == {field.name for field in fields(CallContext)}, (
+        "correct the column *sets* in docs/architecture.md"
+    )
 
 
 def test_blocks_that_arent_run_have_a_reason_and_valid_names() -> None:

@@ -52,8 +52,9 @@ def test_a_failure_is_not_kept() -> None:
             raise error
         return "done"
 
-    with pytest.raises(ValueError, match="not yet"):
+    with pytest.raises(ValueError, match="not yet") as caught:
         compute()
+    assert caught.value.__context__ is None  # tracebacks begin with the function's error
     assert compute() == "done"
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from hypothesis import find
+from hypothesis.strategies import from_regex
 
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.placeholders import list_placeholders
@@ -94,15 +96,11 @@ def test_each_entry_can_be_filled_from_its_form() -> None:
 
 
 def check_filled_entry(entry: CatalogEntry) -> None:
-    """Fill the form of an entry with examples."""
-    examples = {
-        "/.+": "/srv/x",
-        r"https://[^\s]+": "https://x.example/mcp",
-        r"https?://[^\s]+": "http://x.example",
-        "T[A-Z0-9]+": "T0123",
-    }
+    """Fill the form of an entry with values that match the patterns."""
     values = {
-        parameter["name"]: examples.get(parameter.get("pattern", ""), "value")
+        parameter["name"]: find(
+            from_regex(parameter.get("pattern", "value"), fullmatch=True), lambda _: True
+        )
         for parameter in entry.parameters
         if parameter["required"] and not parameter["default"]
     }

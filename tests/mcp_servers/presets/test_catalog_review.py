@@ -37,5 +37,7 @@ def test_a_parameter_value_cant_become_an_option(entry: CatalogEntry) -> None:
     names = {arg[2:-1] for arg in entry.endpoint_config["args"] if re.fullmatch(r"\$\{\w+\}", arg)}
     for parameter in entry.parameters:
         if parameter["name"] in names:
-            assert re.fullmatch(parameter["pattern"], "-x") is None, parameter["name"]
-            assert re.fullmatch(parameter["pattern"], "--exec=sh") is None, parameter["name"]
+            for option in ("-x", "--exec=sh"):
+                assert not re.fullmatch(parameter.get("pattern", ".*"), option), (
+                    f"give {parameter['name']} a `pattern` that rejects {option}"
+                )

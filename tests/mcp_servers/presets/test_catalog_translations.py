@@ -19,7 +19,9 @@ SAME = {"Browser", "Host", "Partition", "Port", "Repository"}
 def test_every_text_of_a_catalog_preset_has_a_german_translation() -> None:
     for preset in Preset.objects.from_platform():
         with translation.override("de"):
-            assert preset_catalog.localize_description(preset) != preset.description, preset.slug
+            assert preset_catalog.localize_description(preset) != preset.description, (
+                f"run `make messages` and translate {preset.description!r}"
+            )
             assert preset_catalog.format_category(preset.category) != preset.category, preset.slug
             parameters = preset_catalog.localize_parameters(preset)
         for german, english in zip(parameters, preset.parameters, strict=True):
