@@ -11,13 +11,14 @@ RISKS = [f"{prefix}{number:02}" for prefix in ("MCP", "ASI") for number in range
 
 def test_each_risk_names_tests_that_exist() -> None:
     rows = ROW.findall((ROOT / "docs" / "owasp.md").read_text(encoding="utf-8"))
-    assert [risk for risk, _ in rows] == RISKS
+    assert [risk for risk, _ in rows] == RISKS, "docs/owasp.md needs one row for each risk"
     named = [(cell, test) for _, cell in rows for test in TEST.findall(cell)]
-    assert [cell for _, cell in rows if len(TEST.findall(cell)) != cell.count("::")] == []
+    unreadable = [cell for _, cell in rows if len(TEST.findall(cell)) != cell.count("::")]
+    assert not unreadable, "write tests as `tests/file.py::test_name` in docs/owasp.md"
     missing = [
         f"{path}::{name}"
         for _, (path, name) in named
         if not (ROOT / path).is_file()
         or not re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text("utf-8"), re.MULTILINE)
     ]
-    assert missing == []
+    assert not missing, "rename or remove them in docs/owasp.md"

@@ -189,7 +189,7 @@ def target(example: FilledOrganization, request: pytest.FixtureRequest) -> Objec
 
 
 def test_every_writable_object_is_covered():
-    assert {route for route, _ in WRITES} == {*KINDS, *UNREAD}
+    assert {route for route, _ in WRITES} == {*KINDS, *UNREAD}, "correct `KINDS` above"
 
 
 def parametrize_objects() -> Any:

@@ -103,17 +103,18 @@ def test_every_action_of_the_table_exists(admin_request: HttpRequest, surface: s
 
 
 def test_an_action_has_all_three_surfaces_or_a_reason() -> None:
-    assert [
+    unexplained = [
         feature.what
         for feature in FEATURES
         if not all(feature.names[surface] for surface in SURFACES) and not feature.why.endswith(".")
-    ] == []
+    ]
+    assert not unexplained, "give their rows a sentence in `why` in docs/making/surface_table"
 
 
 def test_actions_are_listed_once() -> None:
-    assert [
-        name for name, times in Counter(feature.what for feature in FEATURES).items() if times > 1
-    ] == []
+    counts = Counter(feature.what for feature in FEATURES)
+    repeated = [name for name, times in counts.items() if times > 1]
+    assert not repeated, "join their rows in docs/making/surface_table"
 
 
 def test_the_documentation_page_matches_the_table() -> None:

@@ -1,4 +1,4 @@
-"""The catalog of built-in tools is that of the documentation."""
+"""The catalog of built-in tools has all toolsets, and the documentation all tools."""
 
 import re
 
@@ -12,6 +12,11 @@ ROWS = {
     for toolset, tools, options in re.findall(r"^\| `(\w+)` \| (.+) \|(.*)\|$", PAGE, re.MULTILINE)
     if toolset in TOOLSETS
 }
+
+
+def test_each_toolset_has_tools() -> None:
+    named = {tool.toolset for tool in BUILTIN_TOOLS.values() if tool.toolset}
+    assert named == TOOLSETS.keys(), "correct `TOOLSETS`, or the field `toolset` of the tools"
 
 
 def test_the_table_of_toolsets_has_each_tool_and_option() -> None:

@@ -67,4 +67,4 @@ def test_the_listed_launchers_are_the_defaults(load_settings: Any) -> None:
     assert [
         *read_listed_values()["BONOBOT_LAUNCHERS"].split(","),
         *settings.list_interpreter_paths(),
-    ] == launchers
+    ] == launchers, "correct BONOBOT_LAUNCHERS in .env.example"
