@@ -6,7 +6,7 @@ resumed.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -19,7 +19,12 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.llm.interface import ToolSpec
-from agents.llm.offline.choose_tool import build_sample_arguments, choose_tools
+from agents.llm.offline.choose_tool import (
+    SAMPLE_TEXT,
+    build_real_arguments,
+    choose_tools,
+    list_changing_verbs,
+)
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -27,6 +32,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notification
+from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk, is_declared_read_only
 from mcp_servers.models import Definition
 
 # (slug, title, description), in order. Users who see the steps have an account.
@@ -45,8 +51,6 @@ STEPS = (
 )
 SLUGS = tuple(slug for slug, _title, _description in STEPS)
 MAX_TOOLS = 50
-SAMPLE_TEXT = "hello"
-SIMPLE_TYPES = (str, int, float)
 # Questions as people ask them, for tools that answer them.
 QUESTIONS = ("What time is it in Asia/Tokyo?",)
 
@@ -81,6 +85,11 @@ class FirstRunProgress:
         return next((step for step in self.steps if not step.is_finished), None)
 
     @property
+    def is_called(self) -> bool:
+        """Return whether a call succeeded."""
+        return any(step.slug == "ask" and step.done for step in self.steps)
+
+    @property
     def has_skipped_steps(self) -> bool:
         """Return whether a step was skipped and isn't done."""
         return any(step.skipped and not step.done for step in self.steps)
@@ -112,7 +121,11 @@ def load_first_run_progress(organization_id: UUID) -> FirstRunProgress:
         "first_run__skipped",
         "first_run__closed_at",
         Exists(Definition.objects.filter(**in_organization).exclude(pinned_digest="")),
-        Exists(AuditRow.objects.filter(**in_organization, tool_name__gt="")),
+        Exists(
+            AuditRow.objects.filter(
+                **in_organization, outcome=AuditRow.Outcome.OK, tool_name__gt=""
+            )
+        ),
     )
     steps = (
         FirstRunStep(
@@ -156,45 +169,54 @@ def _ensure_first_run(principal: Principal) -> FirstRun:
     return row
 
 
-def build_example_message(organization_id: UUID) -> str:
-    """Return a message that asks for a call of an approved tool, preferably a read-only one."""
+def build_example_message(organization_id: UUID, server_ids: Iterable[UUID]) -> str:
+    """Return a message with a call that can succeed: of an approved tool, and with real values.
+
+    The tool is one of the servers and changes nothing. Without one, the message asks for the tools.
+    """
     rows = Definition.objects.for_organization(organization_id).callable().tools()
-    tools = rows.filter(server__enabled=True).order_by("pinned_at", "name")[:MAX_TOOLS]
+    rows = rows.filter(server__in=server_ids, server__enabled=True)
+    tools = rows.order_by("pinned_at", "name")[:MAX_TOOLS]
     specs = [_build_spec(tool) for tool in tools]
     examples = [
-        (_rank(tool), _build_example(spec, specs)) for tool, spec in zip(tools, specs, strict=True)
+        (_rank(tool, text), text)
+        for tool, spec in zip(tools, specs, strict=True)
+        if _is_harmless(tool, spec) and (text := _build_example(spec, specs))
     ]
-    usable = [(rank, text) for rank, text in examples if text]
-    return min(usable)[1] if usable else _t("What can you do?")
+    return min(examples)[1] if examples else _t("What can you do?")
 
 
-def _rank(tool: Definition) -> tuple[bool, int]:
-    """Return the order: tools that only read first, then those with few arguments."""
-    annotations = tool.payload.get("annotations") or {}
-    schema = tool.payload.get("inputSchema") or {}
-    return not annotations.get("readOnlyHint"), len(schema.get("required") or ())
+def _is_harmless(tool: Definition, spec: ToolSpec) -> bool:
+    if is_declared_read_only(tool.payload):
+        return True
+    risk = find_tool_risk((), tool.payload)
+    return risk != ToolRisk.DESTRUCTIVE and not list_changing_verbs(spec)
+
+
+def _rank(tool: Definition, text: str) -> tuple[bool, bool, int]:
+    """Return the order: questions, then tools that only read, then those with few arguments."""
+    required = tool.input_schema.get("required") or ()
+    return text not in QUESTIONS, not is_declared_read_only(tool.payload), len(required)
 
 
 def _build_spec(tool: Definition) -> ToolSpec:
-    return ToolSpec(tool.name, tool.description, tool.payload.get("inputSchema") or {})
+    return ToolSpec(tool.name, tool.description, tool.input_schema)
 
 
 def _build_example(tool: ToolSpec, tools: Sequence[ToolSpec]) -> str:
-    """Return a sentence with each required argument; blank if one isn't a simple value.
+    """Return a sentence with each required argument; blank if one has no real value.
 
-    It is a question or made of the words of the tool's name, unless the offline model, which reads
-    words literally, would not call exactly this tool.
+    It is a question, or made of the words of the tool's name or the name itself: the first with
+    which the offline model, which reads words literally, calls exactly this tool.
     """
-    for question in QUESTIONS:
-        if _calls_only(tool, question, tools):
-            return question
-    arguments = build_sample_arguments(tool)
-    if not all(type(value) in SIMPLE_TYPES for value in arguments.values()):
+    arguments = build_real_arguments(tool)
+    if arguments is None:
         return ""
     values = [f"{_split_name(name)} {_quote(value)}" for name, value in arguments.items()]
     details = f" with {_join_words(values)}" if values else ""
-    sentence = f"{capfirst(_split_name(tool.name))}{details}"
-    return sentence if _calls_only(tool, sentence, tools) else f"Use {tool.name}{details}"
+    words = capfirst(_split_name(tool.name))
+    sentences = (*QUESTIONS, f"{words}{details}", f"Use {tool.name}{details}")
+    return next((text for text in sentences if _calls_only(tool, text, tools)), "")
 
 
 def _calls_only(tool: ToolSpec, sentence: str, tools: Sequence[ToolSpec]) -> bool:
@@ -214,5 +236,5 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _quote(value: Any) -> str:
-    """Return a sample; texts in quotes, as the offline model reads other kinds without them."""
-    return f'"{SAMPLE_TEXT}"' if value == "…" else str(value)
+    """Return a value; texts in quotes, as the offline model reads other kinds without them."""
+    return f'"{value}"' if value == SAMPLE_TEXT else str(value)

@@ -29,7 +29,7 @@ from agents.first_run import (
 )
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.model_endpoints.try_endpoint import EndpointTestResult, try_endpoint
-from agents.models import Agent, ModelEndpoint, Session
+from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.services import AgentSpec, attach_server, create_agent
 from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.services import start_session
@@ -209,16 +209,18 @@ def show_first_run(request: HttpRequest) -> HttpResponseBase:
         return response
     progress = load_first_run_progress(principal.organization_id)
     step = _select_step(request, progress)
+    step_context = _build_step_context(principal, step)
+    session_context = _build_session_context(request, principal)
     context: dict[str, Any] = {
         "setup": progress,
         "step": step,
         "organization": Organization.objects.get(pk=principal.organization_id),
-        "results": _load_results(principal, progress),
-        **_build_step_context(principal, step),
-        **_build_session_context(request, principal, progress),
+        "results": _load_results(principal, progress, session_context.get("session")),
+        **step_context,
+        **session_context,
     }
     if step is not None and step.slug == "ask" and principal.may(Action.MANAGE_AGENTS):
-        forms_or_response = _handle_call_step(request, principal)
+        forms_or_response = _handle_call_step(request, principal, step_context["agent"])
         if not isinstance(forms_or_response, dict):
             return forms_or_response
         context |= forms_or_response
@@ -252,24 +254,26 @@ def _select_step(request: HttpRequest, progress: FirstRunProgress) -> FirstRunSt
 
 
 def _handle_call_step(
-    request: HttpRequest, principal: Principal
+    request: HttpRequest, principal: Principal, agent: Agent | None
 ) -> dict[str, Any] | HttpResponseBase:
     """Return the forms of the last step; save and test a model, or start the session (POST)."""
     posted = request.POST if request.method == "POST" else None
     if posted is not None and "agent" in posted:
         agents = Agent.objects.visible_to(principal)
-        agent = agents.get_or_404(principal.organization_id, pk=posted["agent"])
-        return _follow_session(start_session(principal, agent, posted.get("text", "")))
+        receiver = agents.get_or_404(principal.organization_id, pk=posted["agent"])
+        return _follow_session(start_session(principal, receiver, posted.get("text", "")))
     is_model = posted is not None and posted.get("do") == "model"
     model_form = FirstModelEndpointForm(principal, posted if is_model else None)
     test_result = problem = None
     if is_model and (endpoint := _save_form(principal, model_form)) is not None:
         test_result, problem = _try_model_endpoint(principal, endpoint)
-    form = FirstCallForm(
-        principal,
-        None if is_model else posted,
-        initial={"text": build_example_message(principal.organization_id)},
+    form = FirstCallForm(principal, None if is_model else posted)
+    server_ids = (
+        agent.agent_servers.filter(enabled=True).values_list("server", flat=True)
+        if agent
+        else form.fields["servers"].initial
     )
+    form.initial["text"] = build_example_message(principal.organization_id, server_ids)
     if (session := _save_form(principal, form)) is not None:
         return _follow_session(session)
     return {
@@ -285,9 +289,7 @@ def _follow_session(session: Session) -> HttpResponseBase:
     return HttpResponseRedirect(f"{build_first_run_url()}?session={session.pk}")
 
 
-def _build_session_context(
-    request: HttpRequest, principal: Principal, progress: FirstRunProgress
-) -> dict[str, Any]:
+def _build_session_context(request: HttpRequest, principal: Principal) -> dict[str, Any]:
     """Return the session that was started on this page, and whether it made its call."""
     pk = parse_uuid(request.GET.get("session", ""))
     sessions = Session.objects.visible_to(principal).select_related("agent")
@@ -295,8 +297,9 @@ def _build_session_context(
     if session is None:
         return {}
     is_running = session.status not in RESTING_STATUSES
-    has_call = any(step.slug == "ask" and step.done for step in progress.steps)
-    state = "called" if has_call else "running" if is_running else "no_call"
+    calls = AuditRow.objects.for_organization(principal.organization_id)
+    has_call = calls.filter(session_id=session.pk, tool_name__gt="").exists()
+    state = "running" if is_running else "called" if has_call else "no_call"
     return {"session": session, "session_state": state, "live_topics": LIVE_TOPICS}
 
 
@@ -336,8 +339,10 @@ def _build_step_context(principal: Principal, step: FirstRunStep | None) -> dict
     return {}
 
 
-def _load_results(principal: Principal, progress: FirstRunProgress) -> dict[str, Any]:
-    """Return what the completed steps resulted in, for their lines."""
+def _load_results(
+    principal: Principal, progress: FirstRunProgress, followed_session: Session | None
+) -> dict[str, Any]:
+    """Return what the completed steps resulted in, for their lines, and the latest call."""
     organization_id = principal.organization_id
     done = {step.slug for step in progress.steps if step.done}
     results: dict[str, Any] = {}
@@ -346,10 +351,29 @@ def _load_results(principal: Principal, progress: FirstRunProgress) -> dict[str,
         server = Server.objects.filter(pk__in=approved.values("server")).order_by("created_at")
         results["server"] = server.first()
         results["tool_count"] = approved.tools().filter(server=results["server"]).count()
+    calls = AuditRow.objects.for_organization(organization_id).filter(tool_name__gt="")
     if "ask" in done:
-        calls = AuditRow.objects.for_organization(organization_id).filter(tool_name__gt="")
-        results["calls"] = describe_entries(organization_id, calls.reverse()[:1])
+        calls = calls.filter(outcome=AuditRow.Outcome.OK)
+    elif followed_session is not None:
+        calls = calls.filter(session_id=followed_session.pk)
+    if row := calls.order_by("opened_at").last():
+        results |= _load_call_result(principal, row)
     return results
+
+
+def _load_call_result(principal: Principal, row: AuditRow) -> dict[str, Any]:
+    """Return a call; if the principal may see its session, with its text and the first message."""
+    [call] = describe_entries(principal.organization_id, [row])
+    sessions = Session.objects.visible_to(principal).select_related("agent")
+    session = sessions.filter(pk=row.session_id).first() if row.session_id else None
+    if session is None:
+        return {"call": call}
+    return {
+        "call": call,
+        "call_step": session.steps.filter(call_id=row.pk).first(),
+        "session": session,
+        "message": session.steps.filter(kind=Step.Kind.MESSAGE).first(),
+    }
 
 
 def _build_add_view(add_view: Callable[..., HttpResponseBase]) -> View:

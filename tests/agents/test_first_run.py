@@ -18,6 +18,8 @@ from agents.llm.interface import ToolSpec
 from agents.llm.offline.choose_tool import choose_tools
 from agents.models import Agent, ModelEndpoint, Session
 from agents.policies.effective_policies import load_policy
+from agents.services import attach_server
+from agents.sessions.services import start_session
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
@@ -25,6 +27,7 @@ from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, rest
 from tests.agents.admin.test_audit import create_call
+from tests.agents.admin.test_sessions import create_step
 
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +52,10 @@ def test_steps_are_completed_by_existing_rows(
     assert list_open_steps(acme) == ["connect", "ask"]  # its tools aren't approved
     approve_definitions(factories.build_administrator(acme), server)
     assert list_open_steps(acme) == ["ask"]
+    create_call(acme, outcome="error", code="tool_error")
+    create_call(acme, outcome="refused", code="denied_by_policy")
+    assert list_open_steps(acme) == ["ask"]  # no call succeeded
+    assert rest.as_role(acme, Role.OPERATOR).get("first-run").json["next"] == "ask"
     create_call(acme)
     with django_assert_num_queries(1):
         assert load_first_run_progress(acme.pk).next is None
@@ -134,12 +141,12 @@ def test_the_example_message_is_a_sentence_with_which_the_offline_model_calls_th
     approver = factories.build_administrator(acme)
     admin_client.declare_tool(server, "echo", inputSchema={"type": "object", **text})
     approve_definitions(approver, server)
-    assert build_example_message(acme.pk) == 'Echo with text "hello"'
+    assert build_example_message(acme.pk, [server.pk]) == 'Echo with text "hello"'
     admin_client.declare_tool(
         server, "getCurrentTime", inputSchema={"type": "object", **zone}, **reads
     )
     approve_definitions(approver, server)
-    message = build_example_message(acme.pk)
+    message = build_example_message(acme.pk, [server.pk])
     assert message == "What time is it in Asia/Tokyo?"
     specs = [
         ToolSpec(row.name, row.description, row.payload["inputSchema"])
@@ -150,6 +157,86 @@ def test_the_example_message_is_a_sentence_with_which_the_offline_model_calls_th
         "getCurrentTime",
         ({"timezone": "Asia/Tokyo"},),
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "annotations"),
+    [
+        ("git_diff", "repo_path", {"readOnlyHint": True}),  # a path that may not exist
+        ("get_issue", "issue_id", {"readOnlyHint": True}),
+        ("get_page", "number", {"readOnlyHint": True}),
+        ("send_note", "text", {}),
+        ("clean", "query", {"destructiveHint": True}),
+    ],
+)
+def test_the_example_message_asks_for_the_tools_if_no_call_is_sure_to_succeed(
+    acme: Organization, name: str, parameter: str, annotations: dict[str, bool]
+) -> None:
+    server = admin_client.create_web_server(acme)
+    schema = {"properties": {parameter: {"type": "string"}}, "required": [parameter]}
+    admin_client.declare_tool(server, name, inputSchema=schema, annotations=annotations)
+    approve_definitions(factories.build_administrator(acme), server)
+    assert build_example_message(acme.pk, [server.pk]) == "What can you do?"
+
+
+def test_the_example_message_is_for_a_tool_of_the_agents_servers(acme: Organization) -> None:
+    servers = [admin_client.create_web_server(acme, name) for name in ("docs", "pages")]
+    for server, tool in zip(servers, ("find_docs", "find_pages"), strict=True):
+        admin_client.declare_tool(server, tool)
+        approve_definitions(factories.build_administrator(acme), server)
+    attach_server(
+        factories.build_administrator(acme), factories.create_agent(acme, "Helper"), servers[1]
+    )
+    page = admin_client.sign_in(acme, Role.OWNER).get("first_run")
+    assert "Message to Helper" in page
+    assert "Find pages</textarea>" in page
+
+
+def test_a_failed_call_is_shown_with_its_reason_and_can_be_retried(acme: Organization) -> None:
+    server = admin_client.create_web_server(acme, "docs")
+    admin_client.declare_tool(server, "search")
+    approve_definitions(factories.build_administrator(acme), server)
+    agent = factories.create_agent(acme, "Helper")
+    administrator = factories.build_administrator(acme)
+    session = start_session(administrator, agent, "Use search")
+    Session.objects.update(status=Session.Status.DONE)
+    row = create_call(acme, outcome="error", code="tool_error", session_id=session.pk)
+    create_step(session, "message", text="Use search", by="anna")
+    step = create_step(session, "call", "failed", text="The index <b>is missing</b>.")
+    step.call_id = row.pk
+    step.save()
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = owner.get("first_run")
+    text = admin_client.get_text(page)
+    assert "2 of 3 steps done." in text
+    assert "pay didn't succeed." in text
+    assert "The index &lt;b&gt;is missing&lt;/b&gt;." in page
+    assert "tool_error" in text
+    fields = dict(re.findall(r'name="(step|agent|text)" value="([^"]*)"', page))
+    assert fields == {"step": "ask", "agent": str(agent.pk), "text": "Use search"}
+    text = admin_client.get_text(owner.post("first_run", **fields))
+    assert "Helper is working on “Use search”" in text
+    assert "Waiting for the first call" in text  # the call of the first session isn't shown
+    assert agent.sessions.count() == 2
+
+
+def test_a_denied_or_pending_call_says_so_below_the_step(acme: Organization) -> None:
+    server = admin_client.create_web_server(acme, "docs")
+    admin_client.declare_tool(server, "search")
+    approve_definitions(factories.build_administrator(acme), server)
+    agent = factories.create_agent(acme, "Helper")
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    create_call(acme, decision="deny", outcome="refused", code="denied_by_policy")
+    page = admin_client.get_text(owner.get("first_run"))
+    assert "pay didn't succeed." in page
+    assert "denied_by_policy" in page
+    details = {"approval_id": str(factories.create_approval(agent).pk)}
+    create_call(
+        acme, decision="ask", outcome="refused", code="approval_required", details=details
+    )
+    page = admin_client.get_text(owner.get("first_run"))
+    assert "pay is pending approval." in page
+    assert "2 of 3 steps done." in page
 
 
 def test_the_first_call_creates_an_agent_with_servers_and_the_offline_model(

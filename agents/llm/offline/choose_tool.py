@@ -64,6 +64,13 @@ SAMPLES: Mapping[str, Any] = {
     "object": {},
 }
 
+# The samples of these kinds are real. A path, a number, or a text such as an ID may not exist.
+REAL_KINDS = frozenset({"timezone", "url", "time"})
+SAMPLE_TEXT = "hello"  # for texts whose parameter's name ends in one of `FREE_TEXT_WORDS`
+FREE_TEXT_WORDS = frozenset(
+    {"content", "keyword", "message", "prompt", "q", "query", "question", "search", "text", "topic"}
+)
+
 
 @dataclass(frozen=True)
 class ToolChoice:
@@ -122,7 +129,7 @@ def fill_arguments(tool: ToolSpec, text: str, instructions: str = "") -> ToolCho
             arguments[counts[0]] = value.value
     missing = tuple(name for name in required if name not in arguments)
     calls = [arguments]
-    if len(required) == 1 and not missing and not _list_changing_verbs(tool):
+    if len(required) == 1 and not missing and not list_changing_verbs(tool):
         kind = infer_kind(required[0], parameters[required[0]])
         others = (value.value for value in unused if value.kind == kind)
         calls += [arguments | {required[0]: value} for value in others if kind != "number"]
@@ -138,6 +145,19 @@ def build_sample_arguments(tool: ToolSpec) -> dict[str, Any]:
         kind = infer_kind(name, parameters[name])
         samples[name] = choices[0] if choices else SAMPLES.get(kind, "…")
     return samples
+
+
+def build_real_arguments(tool: ToolSpec) -> dict[str, Any] | None:
+    """Return a real value of each required argument; None if one has only a placeholder."""
+    parameters = _list_parameters(tool)
+    arguments = build_sample_arguments(tool)
+    for name in arguments:
+        kind = infer_kind(name, parameters[name])
+        if kind == "text" and FREE_TEXT_WORDS.intersection(_split_words(name)[-1:]):
+            arguments[name] = SAMPLE_TEXT
+        elif kind not in REAL_KINDS and not _list_choices(parameters[name]):
+            return None
+    return arguments
 
 
 def find_values(text: str, *kinds: str) -> list[FoundValue]:
@@ -253,12 +273,13 @@ def _list_terms(text: str, values: Sequence[FoundValue]) -> list[str]:
     return ["convert", "time"] if is_time and not terms else terms
 
 
-def _list_changing_verbs(tool: ToolSpec) -> frozenset[str]:
+def list_changing_verbs(tool: ToolSpec) -> frozenset[str]:
+    """Return the verbs in a tool's name that say that it changes something."""
     return CHANGING_VERBS.intersection(_split_words(_get_own_name(tool)))
 
 
 def _is_verb_missing(tool: ToolSpec, terms: Sequence[str]) -> bool:
-    return not {_to_stem(verb) for verb in _list_changing_verbs(tool)}.issubset(terms)
+    return not {_to_stem(verb) for verb in list_changing_verbs(tool)}.issubset(terms)
 
 
 def _get_own_name(tool: ToolSpec) -> str:
