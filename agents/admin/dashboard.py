@@ -29,7 +29,7 @@ from bonobot.accounts.models import AccountEmail
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount, counted, state_label
-from bonobot.core.i18n.localization import format_number, localize_text
+from bonobot.core.i18n.localization import format_number, join_names, localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
 from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
@@ -68,7 +68,7 @@ def describe_approvals(pending: Sequence[Approval], count: int) -> Iterator[Atte
         parts = [pending[0].own_name, str(pending[0].agent or pending[0].requester_name)]
         expiry = _("expires in %(time)s")
     else:
-        parts = [_join_names(str(row.agent or row.requester_name) for row in pending)]
+        parts = [join_names((str(row.agent or row.requester_name) for row in pending), MAX_NAMES)]
         expiry = _("next expires in %(time)s")
     expiry %= {"time": timeuntil(pending[0].expires_at, depth=1)}
     yield AttentionItem(
@@ -108,7 +108,7 @@ def describe_access_requests(
         tone="warn",
         title=ngettext("%(n)s access request", "%(n)s access requests", count)
         % {"n": counted(count)},
-        detail=_join_names(f"{row.target} ({row.requester_name})" for row in pending),
+        detail=join_names((f"{row.target} ({row.requester_name})" for row in pending), MAX_NAMES),
         url=reverse("admin:agents_accessrequest_changelist") + "?state__exact=waiting",
         button=_("View requests"),
         since=pending[0].created_at,
@@ -142,7 +142,7 @@ def describe_servers(servers: Iterable[Any], count: int, url: str) -> Iterator[A
             "cancel",
             tone="bad",
             title=_("%(n)s servers are failing or need credentials") % {"n": format_number(count)},
-            detail=_join_names((server.name for server in listed), count),
+            detail=join_names((server.name for server in listed), MAX_NAMES, count),
             url=url,
             button=_("View servers"),
         )
@@ -292,18 +292,6 @@ def _suggest_remedy(server: Server) -> tuple[str, str]:
     if server.interactive:
         return _("Sign in again"), "change"
     return _("Enter credentials"), "configuration"
-
-
-def _join_names(names: Iterable[str], count: int | None = None) -> str:
-    """Return the first names, and how many more there are (of `count`, if not all are given)."""
-    distinct = list(dict.fromkeys(make_visible(name, MAX_NAME) for name in names))
-    shown_names = ", ".join(distinct[:MAX_NAMES])
-    more = (count or len(distinct)) - MAX_NAMES
-    return (
-        _("%(names)s, and %(n)s more") % {"names": shown_names, "n": format_number(more)}
-        if more > 0
-        else shown_names
-    )
 
 
 def _join_parts(parts: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from mcp_servers.admin import (  # noqa: F401 - importing registers
     add_by_url,
-    approve_all_definitions,
     definitions,
     health,
     launchers,

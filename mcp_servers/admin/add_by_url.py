@@ -17,7 +17,7 @@ from bonobot.core.admin.theme import Checkbox, SecretInput, TextInput
 from bonobot.core.crypto.key_ring import seal, unseal
 from bonobot.core.problems import Problem
 from mcp_servers.admin.add_servers import ServerDestination, redirect_after_add
-from mcp_servers.admin.definitions import HINTS
+from mcp_servers.admin.definition_rows import HINTS
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
 from mcp_servers.client.list_definitions import RawDefinition
 from mcp_servers.find_server_at_url import UrlCheck, find_server_at_url

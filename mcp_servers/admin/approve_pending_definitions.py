@@ -1,16 +1,15 @@
-"""The page that confirms "Approve pending definitions…": what is pending review on several servers.
+"""The page that reviews what is pending on one or several servers, and approves what is selected.
 
-New definitions without findings are approved. Changed ones are shown with their difference and are
-approved only if they are selected. Those with findings are reviewed on the page of their server.
+What a review preselects is selected. Definitions with findings are reviewed on the page of their
+server.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
+from django.db.models.functions import Lower
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
@@ -18,119 +17,72 @@ from django.utils.translation import ngettext as _n
 
 from bonobot.accounts.admin_base.responses import change_each, redirect_back, render_screen
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.core.i18n.localization import format_number
+from bonobot.core.i18n.localization import format_number, join_names
 from mcp_servers.admin import bulk_actions
-from mcp_servers.admin.definition_diff import FieldDiff, diff_definitions
-from mcp_servers.admin.risk_groups import RiskGroup, group_by_risk
+from mcp_servers.admin.definition_rows import (
+    TOOLS_FIRST,
+    DefinitionRow,
+    build_definition_row,
+    parse_shown_digests,
+)
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels.effective_labels import load_label_context
+from mcp_servers.flow_labels.label_icons import ALL_MARKS
 from mcp_servers.models import BulkJob, Definition, Server
+from mcp_servers.models.definitions import DefinitionQuerySet
 
-MAX_CHANGED_SHOWN = 200
-
-
-@dataclass(frozen=True)
-class ChangedDefinition:
-    """A changed definition with its difference; `seen` is what an approval is bound to."""
-
-    row: Definition
-    difference: list[FieldDiff]
-    seen: str
-
-
-@dataclass
-class PendingReview:
-    """The definitions of a server that are pending review.
-
-    `new` are approved; `flagged` have findings; `hidden_count` of the changed ones aren't shown.
-    """
-
-    server: Server
-    new: list[Definition] = field(default_factory=list)
-    flagged: list[Definition] = field(default_factory=list)
-    changed: list[ChangedDefinition] = field(default_factory=list)
-    hidden_count: int = 0
-
-    @property
-    def total(self) -> int:
-        return len(self.new) + len(self.flagged) + len(self.changed) + self.hidden_count
-
-    @property
-    def groups(self) -> list[RiskGroup]:
-        """The new definitions by risk."""
-        return group_by_risk(self.new, load_label_context(self.server))
-
-    def list_digests(self) -> dict[UUID, str]:
-        """Return the digests of the definitions that can be approved here."""
-        return {row.pk: row.digest for row in (*self.new, *(item.row for item in self.changed))}
-
-    def select_digests(self, seen: set[str]) -> dict[UUID, str]:
-        """Return the digests of the new definitions and of the selected changed ones."""
-        selected = [item.row for item in self.changed if item.seen in seen]
-        return {row.pk: row.digest for row in (*self.new, *selected)}
-
-
-def hash_digests(pending: Iterable[dict[UUID, str]]) -> str:
-    """Return a hash of these definitions and their digests."""
-    lines = sorted(f"{pk}:{digest}" for digests in pending for pk, digest in digests.items())
-    return sha256("\n".join(lines).encode()).hexdigest()
-
-
-def load_pending_reviews(servers: Sequence[Server]) -> list[PendingReview]:
-    """Return what is pending review on each server (two queries)."""
-    reviews = {server.pk: PendingReview(server) for server in servers}
-    pending = Definition.objects.awaiting_review().filter(server__in=reviews)
-    changed_rows: list[Definition] = []
-    for row in pending.order_by("kind", "name").defer("pinned"):  # as long as `payload`
-        if row.findings:
-            reviews[row.server_id].flagged.append(row)
-        elif row.pinned_digest:
-            changed_rows.append(row)
-        else:
-            reviews[row.server_id].new.append(row)
-    shown_rows = changed_rows[:MAX_CHANGED_SHOWN]
-    approved = dict(
-        Definition.objects.filter(pk__in=[row.pk for row in shown_rows]).values_list("pk", "pinned")
-    )
-    for row in shown_rows:
-        difference = diff_definitions(approved.get(row.pk) or {}, row.payload)
-        changed = ChangedDefinition(row, difference, f"{row.pk}:{row.digest}")
-        reviews[row.server_id].changed.append(changed)
-    for row in changed_rows[MAX_CHANGED_SHOWN:]:
-        reviews[row.server_id].hidden_count += 1
-    return list(reviews.values())
+MAX_SHOWN = 500
+MAX_NAMES = 3
 
 
 def render_confirmation(
     admin: Any, request: HttpRequest, name: str, servers: Sequence[Server]
 ) -> HttpResponseBase:
-    """Render the pending definitions of these servers, to select changed ones and to approve."""
-    reviews = load_pending_reviews(servers)
+    """Render the pending definitions of these servers, at most `MAX_SHOWN`, to approve some."""
+    pending = _query_pending(servers)
+    items: dict[Server, list[DefinitionRow]] = {}
+    by_id = {server.pk: server for server in servers}
+    for row in pending.order_by(Lower("server__name"), "server", TOOLS_FIRST, "kind", "name")[
+        :MAX_SHOWN
+    ]:
+        server = by_id[row.server_id]
+        item = build_definition_row(row, load_label_context(server))
+        items.setdefault(server, []).append(item)
+    shown_items = [item for server_items in items.values() for item in server_items]
     return render_screen(
         request,
         "definitions/approve_pending.html",
-        title=_t("Approve pending definitions"),
-        affected=reviews,
+        title=_t("Review definitions"),
+        affected=servers,
+        reviews=items.items(),
+        legend=ALL_MARKS,
         opts=admin.opts,
         action=name,
-        has_effect=any(review.list_digests() for review in reviews),
-        confirmed=hash_digests(review.list_digests() for review in reviews),
+        selectable_count=sum(item.is_selectable for item in shown_items),
+        selected_count=sum(item.is_preselected for item in shown_items),
+        hidden_count=pending.count() - len(shown_items),
     )
 
 
-def approve_confirmed(request: HttpRequest, servers: Sequence[Server]) -> HttpResponseBase | None:
-    """Approve the confirmed definitions; they are confirmed again if others are pending now."""
-    reviews = load_pending_reviews(servers)
-    if request.POST.get("confirmed") != hash_digests(review.list_digests() for review in reviews):
-        messages.warning(request, _t("Other definitions are pending now. Confirm them again."))
-        # To the confirmation, whose URL may stand for more servers than a URL could have.
-        url = bulk_actions.redirect_to_confirmation(request, "approve_chosen").url
-        return redirect_back(request, url)
-    seen = set(request.POST.getlist("seen"))
-    digests = {review.server.pk: review.select_digests(seen) for review in reviews}
-    approvable = [review.server for review in reviews if digests[review.server.pk]]
-    total = sum(review.total for review in reviews)
-    _add_remaining_message(request, total - sum(map(len, digests.values())))
+def approve_selected(request: HttpRequest, servers: Sequence[Server]) -> HttpResponseBase | None:
+    """Approve the posted definitions with the digests that the page showed.
+
+    The page is shown again if some of them changed meanwhile, or if it didn't show all.
+    """
+    shown_digests = parse_shown_digests(request.POST.getlist("seen"))
+    digests: dict[UUID, dict[UUID, str]] = {server.pk: {} for server in servers}
+    left_names, changed_names = list[str](), list[str]()
+    by_id = {server.pk: server for server in servers}
+    pending = list(_query_pending(servers).only("server", "kind", "name", "digest", "findings"))
+    for row in pending:
+        shown_digest = shown_digests.get(row.pk)
+        if shown_digest == row.digest and not row.findings:
+            digests[row.server_id][row.pk] = row.digest
+        else:
+            names = left_names if shown_digest in (None, row.digest) else changed_names
+            names.append(f"{row} ({by_id[row.server_id].name})")
+    _add_remaining_messages(request, left_names, changed_names)
+    approvable = [server for server in servers if digests[server.pk]]
     if len(approvable) > bulk_actions.IMMEDIATE_LIMIT:
         details = {
             server.pk: {str(pk): digest for pk, digest in digests[server.pk].items()}
@@ -150,16 +102,31 @@ def approve_confirmed(request: HttpRequest, servers: Sequence[Server]) -> HttpRe
     if approved:
         text = _n("%(n)s definition approved.", "%(n)s definitions approved.", approved)
         messages.success(request, text % {"n": format_number(approved)})
+    if changed_names or len(pending) > MAX_SHOWN:
+        # To the page, whose URL may stand for more servers than a URL could have.
+        url = bulk_actions.redirect_to_confirmation(request, "approve_chosen").url
+        return redirect_back(request, url)
     return None
 
 
-def _add_remaining_message(request: HttpRequest, count: int) -> None:
-    if count > 0:
+def _query_pending(servers: Sequence[Server]) -> DefinitionQuerySet:
+    pending: DefinitionQuerySet = Definition.objects.awaiting_review().filter(server__in=servers)
+    return pending
+
+
+def _add_remaining_messages(
+    request: HttpRequest, left_names: Sequence[str], changed_names: Sequence[str]
+) -> None:
+    if left_names:
         text = _n(
-            "%(n)s definition is still pending review: it has findings, or changed and wasn't "
-            "selected.",
-            "%(n)s definitions are still pending review: they have findings, or changed and "
-            "weren't selected.",
-            count,
+            "%(n)s definition is still pending review: %(names)s.",
+            "%(n)s definitions are still pending review: %(names)s.",
+            len(left_names),
         )
-        messages.warning(request, text % {"n": format_number(count)})
+        n = format_number(len(left_names))
+        messages.warning(request, text % {"n": n, "names": join_names(left_names, MAX_NAMES)})
+    if changed_names:
+        text = _t(
+            "Not approved because they changed or are rejected: %(names)s. Review them again."
+        )
+        messages.warning(request, text % {"names": join_names(changed_names, MAX_NAMES)})

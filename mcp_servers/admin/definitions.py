@@ -4,17 +4,15 @@ An approval carries the digests that the page showed; definitions that changed s
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Case, Count, Q, When
+from django.db.models import Count, Q
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -27,44 +25,31 @@ from bonobot.accounts.admin_base import (
 )
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
-from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.admin.definition_diff import FieldDiff, diff_definitions
-from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
-from mcp_servers.admin.risk_groups import (
-    OTHER_GROUP,
-    OTHER_HEADING,
-    RISK_GROUPS,
-    find_risk_group,
+from mcp_servers.admin.definition_rows import (
+    TOOLS_FIRST,
+    DefinitionRow,
+    build_definition_row,
+    parse_definition_id,
+    parse_shown_digests,
 )
 from mcp_servers.admin.servers import KINDS_OF_PAGES, ServerAdmin
 from mcp_servers.definition_reviews import (
     approve_definitions,
-    needs_own_review,
     reject_definition,
     reset_review,
     set_definition_enabled,
 )
-from mcp_servers.flow_labels import LABEL_BITS, FlowLabel
 from mcp_servers.flow_labels.effective_labels import (
     LABEL_NAMES,
+    get_effective_labels,
     load_label_context,
     set_labels,
-    suggest_labels,
 )
 from mcp_servers.flow_labels.label_icons import (
     ALL_MARKS,
-    LabelMark,
-    list_hints,
-    list_label_marks,
 )
-from mcp_servers.flow_labels.label_reasons import (
-    REASON_TEXTS,
-    LabelReason,
-    find_label_reasons,
-)
-from mcp_servers.flow_labels.suggested_labels import LabelContext, Labels, list_missing_labels
+from mcp_servers.flow_labels.suggested_labels import LabelContext
 from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk, is_declared_read_only
 from mcp_servers.models import Definition, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
@@ -100,163 +85,16 @@ STATES = (
 )
 # The groups of tools; a server with more tools than `MAX_GROUPED` has them by name.
 MAX_GROUPED = 1_000
-REVIEW_GROUP = "review"
-RISKS = tuple(risk for risk, *_words in RISK_GROUPS)
-# The tool's own annotations. They are shown only; no decision uses them.
-HINTS = (
-    ("readOnlyHint", _("hint: read-only"), "plain"),
-    ("destructiveHint", _("hint: destructive"), "warn"),
-    ("idempotentHint", _("hint: idempotent"), "plain"),
-    ("openWorldHint", _("hint: open world"), "plain"),
+REVIEW_GROUP, OTHER_GROUP = "review", "definitions"
+# Group, icon, tone and title: definitions to review, tools by risk, all others.
+GROUPS = (
+    (REVIEW_GROUP, "fact_check", "trust", _("To review")),
+    (ToolRisk.DESTRUCTIVE, "delete", "bad", _("Destructive")),
+    (ToolRisk.EXTERNAL, "north_east", "warn", _("External effect")),
+    (ToolRisk.OTHER, "edit", "plain", _("Other")),
+    (ToolRisk.READ_ONLY, "visibility", "good", _("Read-only")),
+    (OTHER_GROUP, "description", "plain", _("Resources and prompts")),
 )
-PAYLOAD_FACTS = (
-    ("uri", _("URI")),
-    ("uriTemplate", _("Template")),
-    ("mimeType", _("Type")),
-    ("size", _("Bytes")),
-    ("audience", _("Audience")),
-    ("priority", _("Priority")),
-    ("lastModified", _("Last modified")),
-)
-ADVICE = (
-    (ToolRisk.DESTRUCTIVE, _("Check: destructive")),
-    (ToolRisk.EXTERNAL, _("Check: external effect")),
-    (ToolRisk.OTHER, _("Check what it changes")),
-    (ToolRisk.READ_ONLY, _("Read-only")),
-)
-TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
-
-
-@dataclass(frozen=True)
-class DefinitionRow:
-    """One definition, prepared for the page.
-
-    `labels` are the effective labels, `wider` are suggestions missing from the labels set by hand.
-    """
-
-    row: Definition
-    input: list[SchemaRow]
-    output: list[SchemaRow]
-    hints: list[tuple[Any, str]]
-    difference: list[FieldDiff]
-    marked: list[tuple[str, bool]]
-    labels: Labels
-    sources: Mapping[FlowLabel, LabelReason]
-    wider: list[Any]
-    facts: list[tuple[Any, str]]
-
-    @property
-    def label_choices(self) -> list[tuple[FlowLabel, Any, bool]]:
-        """All labels with their titles and whether they are effective."""
-        return [
-            (label, label_name, label in self.labels) for label, label_name in LABEL_NAMES.items()
-        ]
-
-    @property
-    def label_names(self) -> list[Any]:
-        """The titles of the effective labels."""
-        return [
-            label_name for _label, label_name, is_effective in self.label_choices if is_effective
-        ]
-
-    @property
-    def labelled(self) -> bool:
-        """Whether flow labels apply; instructions are never called."""
-        return self.row.kind != Definition.Kind.INSTRUCTIONS
-
-    @property
-    def marks(self) -> tuple[LabelMark, ...]:
-        """The labels of a tool as columns; empty for other definitions."""
-        is_tool = self.row.kind == Definition.Kind.TOOL
-        return list_label_marks(self.labels, self.row.payload, self.sources) if is_tool else ()
-
-    @property
-    def label_reasons(self) -> list[tuple[Any, Any]]:
-        """The effective labels, each with the reason why it applies."""
-        return [(LABEL_NAMES[label], REASON_TEXTS[self.sources[label]]) for label in self.labels]
-
-    @property
-    def has_unused_declaration(self) -> bool:
-        """Whether the server declares the tool read-only, which doesn't remove its label."""
-        is_declared = "readOnlyHint" in list_hints(self.row.payload)
-        return is_declared and FlowLabel.SENDS_OUT in self.labels
-
-    @property
-    def risk(self) -> ToolRisk:
-        return find_tool_risk(self.labels, self.row.payload)
-
-    @property
-    def safe(self) -> bool:
-        """Whether it is new, only reads data, and is not risky: many are approved at once."""
-        return (
-            self.is_pending
-            and not needs_own_review(self.row)
-            and not self.is_risky
-            and self.risk == ToolRisk.READ_ONLY
-        )
-
-    @property
-    def is_preselected(self) -> bool:
-        """Whether it is selected when servers are added: it isn't risky and changes nothing."""
-        return self.safe if self.row.kind == Definition.Kind.TOOL else not self.is_risky
-
-    @property
-    def is_risky(self) -> bool:
-        """Whether it is destructive, or has a label that a session keeps, such as private data."""
-        return bool(self.risky_labels) or self.risk == ToolRisk.DESTRUCTIVE
-
-    @property
-    def risky_labels(self) -> set[FlowLabel]:
-        """The effective labels that a session keeps."""
-        return LABEL_BITS.keys() & self.labels
-
-    @property
-    def advice(self) -> Any:
-        """What to check in a review."""
-        if self.row.findings:
-            return _("Check the description")
-        if self.row.pinned_digest:
-            return _("Check the change")
-        if self.risk == ToolRisk.READ_ONLY and self.is_risky:
-            names = [name for label, name in LABEL_NAMES.items() if label in self.risky_labels]
-            return format_lazy(_("Check: {names}"), names=", ".join(map(str, names)))
-        return dict(ADVICE)[self.risk]
-
-    @property
-    def advice_tone(self) -> str:
-        if self.safe:
-            return "good"
-        return "bad" if self.is_flagged or self.risk == ToolRisk.DESTRUCTIVE else "warn"
-
-    @property
-    def seen(self) -> str:
-        """The id and digest that an approval is bound to."""
-        return f"{self.row.pk}:{self.row.digest}"
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether it is pending review."""
-        return self.row.state in (Definition.State.PENDING, Definition.State.CHANGED)
-
-    @property
-    def can_approve(self) -> bool:
-        """Whether it can be approved: it is pending review, or was rejected in one."""
-        return self.is_pending or self.row.state == Definition.State.REJECTED
-
-    @property
-    def can_revoke(self) -> bool:
-        """Whether its approval is in effect."""
-        return self.row.state == Definition.State.APPROVED
-
-    @property
-    def can_try(self) -> bool:
-        """Whether a call could reach the server: approved, or pending review."""
-        return self.can_revoke or self.is_pending
-
-    @property
-    def is_flagged(self) -> bool:
-        """Whether it is pending review with findings, so it must be approved individually."""
-        return self.is_pending and bool(self.row.findings)
 
 
 @dataclass(frozen=True)
@@ -276,60 +114,6 @@ class DefinitionGroup:
         if self.key != ToolRisk.EXTERNAL:
             return None
         return next((item for item in self.items if item.has_unused_declaration), None)
-
-
-def build_definition_row(row: Definition, label_context: LabelContext) -> DefinitionRow:
-    suggested_labels = suggest_labels(row, label_context)
-    payload = row.payload if isinstance(row.payload, dict) else {}
-    annotations = payload.get("annotations")
-    hints = annotations if isinstance(annotations, dict) else {}
-    # A change that made it unusable is shown, too.
-    is_changed = row.pinned is not None and row.pinned_digest != row.digest
-    arguments = payload.get("arguments")
-    return DefinitionRow(
-        row=row,
-        input=build_schema_rows(payload.get("inputSchema")) or _build_argument_rows(arguments),
-        output=build_schema_rows(payload.get("outputSchema")),
-        hints=[(text, tone) for name, text, tone in HINTS if hints.get(name) is True],
-        difference=diff_definitions(row.pinned or {}, row.payload) if is_changed else [],
-        labels=suggested_labels
-        if row.labels is None
-        else tuple(FlowLabel(value) for value in row.labels),
-        sources=find_label_reasons(row, label_context),
-        wider=[LABEL_NAMES[label] for label in list_missing_labels(suggested_labels, row.labels)],
-        marked=_split_by_findings(row),
-        facts=list(_iterate_facts(payload, hints)),
-    )
-
-
-def _iterate_facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tuple[Any, str]]:
-    """Yield the title and text of the URI, type, size and annotations."""
-    values = {name: payload.get(name) for name in ("uri", "uriTemplate", "mimeType", "size")}
-    values |= {name: hints.get(name) for name in ("audience", "priority", "lastModified")}
-    for name, title in PAYLOAD_FACTS:
-        value = values[name]
-        if isinstance(value, list):
-            value = ", ".join(map(str, value[:10]))
-        if isinstance(value, str | int | float) and value != "":
-            yield title, make_visible(str(value), 500)
-
-
-def _split_by_findings(row: Definition) -> list[tuple[str, bool]]:
-    """Split the description into (text, has finding) pieces."""
-    spans = sorted(
-        (finding.get("start", 0), finding.get("end", 0))
-        for finding in row.findings
-        if finding.get("path") == "$.description"
-    )
-    pieces: list[tuple[str, bool]] = []
-    position = 0
-    for start, end in spans:
-        if end <= position:
-            continue
-        pieces.append((row.description[position:start], False))
-        pieces.append((row.description[max(start, position) : end], True))
-        position = end
-    return [piece for piece in (*pieces, (row.description[position:], False)) if piece[0]]
 
 
 @ServerAdmin.add_page("tools", _("Tools"), order=20)
@@ -386,8 +170,8 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         kind=kind,
         state=state,
         q=text,
-        approvable_items=[item for item in items if item.is_pending and not item.is_flagged],
-        safe_items=[item for item in items if item.safe],
+        approvable_items=[item for item in items if item.is_selectable],
+        safe_items=[item for item in items if item.is_preselected and item.is_tool],
         tools_only=kinds == TOOLS,
         pending=_count_pending(definitions),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
@@ -407,7 +191,6 @@ def _count_pending(definitions: DefinitionQuerySet) -> dict[str, int]:
         total=Count("pk", filter=AWAITING_REVIEW),
         changed=Count("pk", filter=AWAITING_REVIEW & ~Q(pinned_digest="")),
         flagged=Count("pk", filter=AWAITING_REVIEW & ~Q(findings=[])),
-        new=Count("pk", filter=AWAITING_REVIEW & Q(findings=[], pinned_digest="")),
     )
 
 
@@ -421,7 +204,7 @@ def _group_definitions(definitions: Any, label_context: LabelContext) -> dict[UU
     rows = list(definitions.only_call_fields()[: MAX_GROUPED + 1])
     if len(rows) > MAX_GROUPED:
         return {}
-    order = [REVIEW_GROUP, *RISKS, OTHER_GROUP]
+    order = [group for group, *_heading in GROUPS]
     keys = [(row, _find_group(row, label_context)) for row in rows]
     keys.sort(key=lambda entry: (order.index(entry[1]), _is_read_only_external(*entry)))
     return {row.pk: group for row, group in keys}
@@ -434,7 +217,9 @@ def _is_read_only_external(row: Definition, group: str) -> bool:
 def _find_group(row: Definition, label_context: LabelContext) -> str:
     if row.state in (Definition.State.PENDING, Definition.State.CHANGED):
         return REVIEW_GROUP
-    return find_risk_group(row, label_context)
+    if row.kind != Definition.Kind.TOOL:
+        return OTHER_GROUP
+    return find_tool_risk(get_effective_labels(row, label_context), row.payload)
 
 
 def _build_groups(
@@ -452,18 +237,13 @@ def _build_groups(
             else []
         )
     totals = Counter(groups_by_id.values())
-    headings = (
-        (REVIEW_GROUP, "fact_check", "trust", _("To review")),
-        *RISK_GROUPS,
-        OTHER_HEADING,
-    )
     groups = (
         DefinitionGroup(
             *heading,
             items=[item for item in items if groups_by_id[item.row.pk] == heading[0]],
             total=totals[heading[0]],
         )
-        for heading in headings
+        for heading in GROUPS
     )
     return [group for group in groups if group.items]
 
@@ -518,14 +298,7 @@ def _apply_action(visit: ObjectRequest) -> None:
 
 def _approve_definitions(visit: ObjectRequest, entries: list[str]) -> None:
     """Approve the chosen definitions with the digests that the page showed."""
-    if not entries:
-        raise InvalidInput(
-            "Nothing is selected.", field="seen", remedy="Select the definitions to approve."
-        )
-    digests = {}
-    for entry in entries:
-        pk, _colon, digest = entry.partition(":")
-        digests[_parse_uuid(pk)] = digest
+    digests = parse_shown_digests(entries)
     result = approve_definitions(visit.principal, visit.object, digests)
     count = len(result.approved)
     _add_success_message(
@@ -558,7 +331,7 @@ def _set_definition_labels(
         raise InvalidInput(
             "Nothing is selected.", field="labelled", remedy="Select the tools to label."
         )
-    parsed_ids = [_parse_uuid(definition_id) for definition_id in definition_ids]
+    parsed_ids = [parse_definition_id(definition_id) for definition_id in definition_ids]
     rows = list(visit.object.definitions.filter(pk__in=parsed_ids))
     set_labels(visit.principal, visit.object, rows, labels)
     count = len(rows)
@@ -574,37 +347,6 @@ def _get_definition(server: Server, pk: str) -> Definition:
         server.organization_id, pk=pk
     )
     return definition
-
-
-def _parse_uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise InvalidInput(
-            format_message("{text!r} isn't a definition ID.", text=text), field="seen"
-        ) from None
-
-
-def _build_argument_rows(arguments: Any) -> list[SchemaRow]:
-    entries = (
-        [entry for entry in arguments if isinstance(entry, dict)]
-        if isinstance(arguments, list)
-        else []
-    )
-    return build_schema_rows(
-        {
-            "properties": {
-                str(entry.get("name", "")): {
-                    "type": "string",
-                    "description": entry.get("description") or entry.get("title") or "",
-                }
-                for entry in entries
-            },
-            "required": [
-                str(entry.get("name", "")) for entry in entries if entry.get("required") is True
-            ],
-        }
-    )
 
 
 def _add_success_message(request: HttpRequest, text: str, **values: Any) -> None:

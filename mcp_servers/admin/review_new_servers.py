@@ -21,7 +21,12 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number, localize_text
 from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.definitions import TOOLS_FIRST, DefinitionRow, build_definition_row
+from mcp_servers.admin.definition_rows import (
+    TOOLS_FIRST,
+    DefinitionRow,
+    build_definition_row,
+    parse_shown_digests,
+)
 from mcp_servers.definition_reviews import approve_definitions, needs_own_review
 from mcp_servers.flow_labels.effective_labels import load_label_context
 from mcp_servers.health.server_status import INSTALLING
@@ -328,18 +333,11 @@ def _load_servers(principal: Principal, text: str) -> list[Server]:
 
 def _approve_selected(request: HttpRequest, principal: Principal, servers: list[Server]) -> None:
     """Approve the posted definitions with the digests that the page showed."""
-    digests: dict[str, str] = {
-        pk: digest
-        for pk, _colon, digest in (entry.partition(":") for entry in request.POST.getlist("seen"))
-    }
-    if not digests:
-        raise InvalidInput(
-            "Nothing is selected.", field="seen", remedy="Select the definitions to approve."
-        )
+    digests = parse_shown_digests(request.POST.getlist("seen"))
     approved, skipped_names = 0, list[str]()
     for server in servers:
         rows = server.definitions.values_list("pk", flat=True)
-        shown_digests: dict[UUID, str] = {pk: digests[str(pk)] for pk in rows if str(pk) in digests}
+        shown_digests = {pk: digests[pk] for pk in rows if pk in digests}
         if not shown_digests:
             continue
         try:

@@ -379,14 +379,14 @@ class ServerAdmin(TabbedAdmin):
             request, queryset, HealthCheck.Kind.DISCOVERY, BulkJob.Kind.REFRESH
         )
 
-    @action(description=_("Approve pending definitions…"), permissions=["approve"])
+    @action(description=_("Review definitions…"), permissions=["approve"])
     def approve_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Confirm the pending definitions of the chosen servers, then approve them."""
         if "confirmed" not in request.POST:
             return bulk_actions.redirect_to_confirmation(request, "approve_chosen")
-        return approve_pending_definitions.approve_confirmed(request, list(queryset))
+        return approve_pending_definitions.approve_selected(request, list(queryset))
 
     @action(description=_("Enable"), permissions=["change"])
     def enable_chosen(

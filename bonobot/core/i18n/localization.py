@@ -7,7 +7,7 @@ server's message, stays as it is.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import lru_cache
 from gettext import GNUTranslations
@@ -21,6 +21,7 @@ from django.utils.translation import get_language, gettext
 
 from bonobot.core.i18n.messages import TemplatePart, TranslatableMessage, split_template
 from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_visible
 
 # Longer texts, and texts with more sentences, aren't our messages.
 MAX_MESSAGE = 4_000
@@ -35,6 +36,7 @@ NOUN_PLACEHOLDERS = frozenset(
     }
 )
 NUMBER_PLACEHOLDER = re.compile(r"\{\w+:,?(\.\d+f)?\}")
+MAX_NAME_LENGTH = 60
 SENTENCE_ENDS = (". ", ".\n", "? ", "; ")
 
 
@@ -250,6 +252,18 @@ def format_percent(percent: float, specification: str = ",.1f") -> str:
 def format_day(day: date) -> str:
     """Return a day of the current year as charts label it: `Nov 23`, or `23. Nov` in German."""
     return date_format(day, gettext("M j"))
+
+
+def join_names(names: Iterable[str], maximum: int, count: int | None = None) -> str:
+    """Return the first distinct names, and how many more there are (of `count`, if given)."""
+    distinct = list(dict.fromkeys(make_visible(name, MAX_NAME_LENGTH) for name in names))
+    shown_names = ", ".join(distinct[:maximum])
+    more = (count or len(distinct)) - maximum
+    return (
+        gettext("%(names)s, and %(n)s more") % {"names": shown_names, "n": format_number(more)}
+        if more > 0
+        else shown_names
+    )
 
 
 def capitalize_words(text: Any) -> str:

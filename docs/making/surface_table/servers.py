@@ -77,7 +77,7 @@ AREA = Area(
         ),
         Feature(
             "Approve, reject, enable, or disable definitions",
-            admin="server.tools server.approve_all server!approve_chosen server.confirm_approve",
+            admin="server.tools server!approve_chosen server.confirm_approve",
             rest=(
                 "approve_definitions approve_definition reject_definition "
                 "revoke_definition_approval update_definition"

@@ -234,46 +234,6 @@ def test_testing_many_servers_shows_each_result(
     assert "bad: Nobody answers. Start it. server_unreachable" in page
 
 
-def test_all_pending_definitions_of_selected_servers_are_approved(
-    acme: Organization, browser: admin_client.AdminClient
-) -> None:
-    server = admin_client.create_web_server(acme)
-    admin_client.declare_tool(server, "forecast")
-    page = run_action(browser, "approve_chosen", server)
-    assert "1 new definition" in admin_client.get_text(page)
-    assert re.search(r"(Other|External effect) 1 forecast", admin_client.get_text(page))
-    assert not Definition.objects.callable().exists()
-    run_action(browser, "approve_chosen", server, confirmed=get_confirmation_digest(page))
-    assert Definition.objects.callable().count() == 1
-
-
-def test_a_confirmation_without_pending_definitions_has_no_button(
-    acme: Organization, browser: admin_client.AdminClient
-) -> None:
-    servers = [admin_client.create_web_server(acme, name) for name in ("docs", "time")]
-    page = run_action(browser, "approve_chosen", *servers)
-    assert admin_client.get_text(page).count("No pending definitions.") == 2
-    assert "Nothing else is affected" not in page
-    assert "<button" not in page[page.index('name="confirmed"') :].partition("</form>")[0]
-
-
-def test_definitions_added_meanwhile_need_another_confirmation(
-    acme: Organization, browser: admin_client.AdminClient
-) -> None:
-    server = admin_client.create_web_server(acme)
-    admin_client.declare_tool(server, "forecast")
-    before = get_confirmation_digest(run_action(browser, "approve_chosen", server))
-    admin_client.declare_tool(server, "another")
-    page = run_action(browser, "approve_chosen", server, confirmed=before)
-    assert "another" in admin_client.get_text(page)
-    assert not Definition.objects.callable().exists()
-
-
-def get_confirmation_digest(page: str) -> str:
-    """Return the digest of what a confirmation page showed."""
-    return re.findall(r'name="confirmed" value="([0-9a-f]{64})"', page)[0]
-
-
 def test_an_operator_has_no_approve_action(acme: Organization) -> None:
     server = admin_client.create_web_server(acme)
     admin_client.declare_tool(server)
