@@ -270,7 +270,7 @@ def test_subscriptions_that_are_too_large_to_store_stay_in_their_process(
 ) -> None:
     monkeypatch.setattr(session_router, "SYNC_INTERVAL_S", 0.05)
     session = gateway_client.handshake(f"/mcp/servers/{news.slug}")
-    monkeypatch.setattr(client_sessions, "MAX_STATE_SIZE", 30)
+    monkeypatch.setattr(client_sessions, "MAX_STATE_SIZE", len(PAPER))
     stream = session.follow()
     session.ask("resources/subscribe", {"uri": PAPER})
     assert GatewaySessionState.objects.get().watched == {}
