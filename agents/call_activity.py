@@ -130,7 +130,7 @@ def _build_failed_tile(
         change=_sign(change, format_number(abs(change))) if previous.calls else "",
         base=_describe_base(format_number(previous.errors) if previous.calls else ""),
         tone=_judge(change) if previous.calls else "",
-        note=_t("%(share)s of calls") % {"share": share} if share else _t("no calls"),
+        note=_t("%(share)s of calls") % {"share": share} if share else "",
         line_tone="bad" if total.errors else "",
         spark=_build_line([line.errors for line in lines]),
     )
@@ -380,6 +380,11 @@ class CallActivity:
         lines = [step.line for step in self.steps if step.ends <= self.now]
         has_calls = any(line.calls for line in lines)
         return build_tiles(lines if has_calls else all_lines, self.total, self.previous_total, urls)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the chart has a bar."""
+        return any(step.calls for step in self.steps)
 
     @property
     def chart(self) -> Chart:

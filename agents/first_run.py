@@ -25,7 +25,7 @@ from agents.llm.offline.choose_tool import (
     choose_tools,
     list_changing_verbs,
 )
-from bonobot.accounts.models import FirstRun, Organization
+from bonobot.accounts.models import FirstRun, Membership, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
@@ -35,7 +35,7 @@ from bonobot.notifications.models import Notification
 from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk, is_declared_read_only
 from mcp_servers.models import Definition
 
-# (slug, title, description), in order. Users who see the steps have an account.
+# (slug, title, description), in order.
 STEPS = (
     ("account", _("Create your account"), _("The owner of the organization.")),
     (
@@ -49,6 +49,8 @@ STEPS = (
         _("Each call is decided by a policy, limited by a budget and recorded in the audit log."),
     ),
 )
+# The first step of an organization that a platform administrator created.
+ADD_MEMBER = ("account", _("Add a member"), _("The organization has no members yet."))
 SLUGS = tuple(slug for slug, _title, _description in STEPS)
 MAX_TOOLS = 50
 # Questions as people ask them, for tools that answer them.
@@ -114,12 +116,13 @@ def load_first_run_progress(organization_id: UUID) -> FirstRunProgress:
         .order_by()
         .values("organization_id")
     )
-    [(undelivered, skipped, closed_at, *done)] = Organization.objects.filter(
+    [(undelivered, skipped, closed_at, has_members, *done)] = Organization.objects.filter(
         pk=organization_id
     ).values_list(
         Coalesce(Subquery(failed_notifications.annotate(n=Count("pk")).values("n")), 0),
         "first_run__skipped",
         "first_run__closed_at",
+        Exists(Membership.objects.filter(**in_organization)),
         Exists(Definition.objects.filter(**in_organization).exclude(pinned_digest="")),
         Exists(
             AuditRow.objects.filter(
@@ -135,7 +138,9 @@ def load_first_run_progress(organization_id: UUID) -> FirstRunProgress:
             done=is_done,
             skipped=slug in (skipped or ()),
         )
-        for (slug, title, description), is_done in zip(STEPS, (True, *done), strict=True)
+        for (slug, title, description), is_done in zip(
+            STEPS if has_members else (ADD_MEMBER, *STEPS[1:]), (has_members, *done), strict=True
+        )
     )
     return FirstRunProgress(tuple(steps), closed_at is not None, undelivered)
 

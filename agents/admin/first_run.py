@@ -41,7 +41,7 @@ from bonobot.accounts.admin_base.responses import (
     render_screen,
 )
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, TextInput
@@ -346,6 +346,9 @@ def _load_results(
     organization_id = principal.organization_id
     done = {step.slug for step in progress.steps if step.done}
     results: dict[str, Any] = {}
+    if "account" in done:
+        members = Membership.objects.filter(organization=organization_id).select_related("user")
+        results["member"] = members.order_by("created_at").first()
     if "connect" in done:
         approved = Definition.objects.for_organization(organization_id).exclude(pinned_digest="")
         server = Server.objects.filter(pk__in=approved.values("server")).order_by("created_at")

@@ -70,13 +70,14 @@ def list_preset_cards(principal: Principal, destination: "ServerDestination") ->
 def list_starter_cards(
     principal: Principal, destination: "ServerDestination"
 ) -> list["PresetCard"]:
-    """Return the presets that a new organization can try without an account."""
+    """Return the presets that a new organization can try without an account, enabled ones first."""
     usable = {
         card.preset.slug: card
         for card in list_preset_cards(principal, destination)
         if card.may_use and card.may_start and card.preset.slug in STARTERS and not card.added
     }
-    return [usable[slug] for slug in STARTERS if slug in usable]
+    cards = [usable[slug] for slug in STARTERS if slug in usable]
+    return sorted(cards, key=lambda card: not card.enabled)
 
 
 def _group_cards(cards: Sequence["PresetCard"]) -> list[tuple[Any, list["PresetCard"]]]:

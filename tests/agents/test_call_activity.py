@@ -248,7 +248,7 @@ def test_tiles_say_what_got_better_or_worse() -> None:
     ]
     assert tiles[1].note == "10.0% of calls"
     assert build_tiles([now], build_line(90, 0, 8, 0), before, urls)[1].note == "0% of calls"
-    assert build_tiles([now], UsageLine(), before, urls)[1].note == "no calls"
+    assert build_tiles([now], UsageLine(), before, urls)[1].note == ""
     first = build_tiles([now], now, UsageLine(), urls)
     assert all((tile.change, tile.base) == ("", "") for tile in first)
     assert first[0].spark is None  # a line needs two points

@@ -20,7 +20,7 @@ from agents.models import Agent, ModelEndpoint, Session
 from agents.policies.effective_policies import load_policy
 from agents.services import attach_server
 from agents.sessions.services import start_session
-from bonobot.accounts.models import FirstRun, Organization
+from bonobot.accounts.models import FirstRun, Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from mcp_servers.definition_reviews import approve_definitions
@@ -46,6 +46,8 @@ def list_open_steps(organization: Organization) -> list[str]:
 def test_steps_are_completed_by_existing_rows(
     acme: Organization, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
+    assert list_open_steps(acme) == ["account", "connect", "ask"]
+    factories.create_member(acme, Role.OWNER)
     assert list_open_steps(acme) == ["connect", "ask"]
     server = admin_client.create_web_server(acme)
     admin_client.declare_tool(server)
@@ -62,6 +64,7 @@ def test_steps_are_completed_by_existing_rows(
 
 
 def test_a_skipped_step_is_skipped_for_all_and_can_be_undone(acme: Organization) -> None:
+    factories.create_member(acme, Role.OWNER)
     administrator = factories.build_administrator(acme)
     set_step_skipped(administrator, "connect")
     set_step_skipped(administrator, "ask")
@@ -177,6 +180,30 @@ def test_the_example_message_asks_for_the_tools_if_no_call_is_sure_to_succeed(
     admin_client.declare_tool(server, name, inputSchema=schema, annotations=annotations)
     approve_definitions(factories.build_administrator(acme), server)
     assert build_example_message(acme.pk, [server.pk]) == "What can you do?"
+
+
+def test_the_first_step_of_an_organization_without_members_adds_one(acme: Organization) -> None:
+    administrator = admin_client.sign_in(acme, None)
+    page = administrator.get("first_run")
+    assert "0 of 3 steps done." in admin_client.get_text(page)
+    assert "Add a member" in page
+    assert "Create your account" not in page
+    assert admin_client.find_links(page, admin_client.build_url("tenancy_membership_add"))
+    admin_client.sign_in(acme, Role.OPERATOR)
+    page = administrator.get("first_run")
+    assert "1 of 3 steps done." in admin_client.get_text(page)
+    assert f"{Membership.objects.get().user.username} in Acme" in admin_client.get_text(page)
+
+
+def test_presets_that_arent_enabled_are_offered_last(acme: Organization) -> None:
+    set_step_skipped(factories.build_administrator(acme), "account")
+    administrator = admin_client.sign_in(acme, None)
+    page = administrator.get("first_run")
+    offered = re.findall(r'href="[^"]*/first-run/preset/([^/"]+)/"', page)
+    assert offered[0] == "microsoft-learn"
+    assert offered[-1] == "time"
+    text = admin_client.get_text(administrator.get("first_run_preset", "time"))
+    assert "Members of Acme can't use this preset until you enable it." in text
 
 
 def test_the_example_message_is_for_a_tool_of_the_agents_servers(acme: Organization) -> None:
@@ -354,6 +381,7 @@ def test_servers_can_be_added_every_way_and_return_to_the_step(acme: Organizatio
 
 
 def test_rest_and_the_command_line_skip_and_hide_steps(acme: Organization) -> None:
+    factories.create_member(acme, Role.OWNER)
     operator = rest.as_role(acme, Role.OPERATOR)
     progress = operator.get("first-run").json
     assert [step["slug"] for step in progress["steps"]] == ["account", "connect", "ask"]

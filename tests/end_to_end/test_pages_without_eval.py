@@ -70,7 +70,9 @@ def test_the_selected_theme_is_kept(admin_page: Page) -> None:
     page = admin_page.locator("html")
     admin_page.locator(".bb-user > summary").click()
     for name, dark in (("dark", True), ("light", False)):
-        admin_page.locator(f"""[x-on\\:click="switchTheme('{name}')"]""").first.click()
+        button = admin_page.locator(f"""[x-on\\:click="switchTheme('{name}')"]""")
+        button.click()
+        expect(button).to_have_attribute("aria-pressed", "true")
         assert ("dark" in (page.get_attribute("class") or "").split()) == dark
     admin_page.locator("""[x-on\\:click="switchTheme('dark')"]""").first.click()
     admin_page.reload()
