@@ -150,6 +150,16 @@ def _describe_target(config: Mapping[str, Any]) -> str:
     return " ".join(map(str, (config.get("command", ""), *config.get("args", ()))))
 
 
+def _build_preview(planned: PlannedServer) -> dict[str, Any]:
+    """Return the preview of an entry; its state says that a private address needs permission."""
+    preview = planned.entry.build_preview()
+    if planned.private:
+        preview["notices"] = [
+            notice for notice in preview["notices"] if notice["code"] != "private_address"
+        ]
+    return preview
+
+
 def find_existing_servers(server_import: ServerImport, scope_id: UUID) -> dict[str, Server]:
     """Return the servers that have the name of an entry already, by name (one query)."""
     names = [
@@ -193,7 +203,7 @@ def build_import_rows(
         rows.append(
             ImportRow(
                 planned,
-                shown=planned.entry.build_preview(),
+                shown=_build_preview(planned),
                 problems=tuple(_list_other_problems(planned)),
                 fields=fields,
                 kept_tools=server_import.overrides.only_tools.get(name, ()),
@@ -206,11 +216,9 @@ def build_import_rows(
 
 
 def count_import_states(rows: Sequence[ImportRow]) -> list[tuple[str, Any, int]]:
-    """Return the states that occur, with their words and number of rows."""
+    """Return the states with their words and number of rows."""
     states = [row.state for row in rows]
-    return [
-        (state, title, states.count(state)) for state, title, *_more in STATES if state in states
-    ]
+    return [(state, title, states.count(state)) for state, title, *_more in STATES]
 
 
 def count_selected_rows(rows: Sequence[ImportRow]) -> dict[str, int]:
@@ -383,7 +391,8 @@ def _apply_import(
     if not server_import.added and not any(
         attachment.action in ("attach", "detach") for attachment in server_import.shares
     ):
-        messages.warning(request, _t("No servers were added."))
+        if "seen" in request.POST:  # else the preview, which opens now, says what they need
+            messages.warning(request, _t("No servers were added."))
         return _redirect_to_draft(destination, save_draft(principal, content, draft))
     _add_attachment_messages(request, server_import)
     if remaining := tuple(failure.name for failure in failures if not failure.exists):

@@ -18,7 +18,7 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.i18n.localization import format_number, localize_text
+from bonobot.core.i18n.localization import format_number, join_names, localize_text
 from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.definition_rows import (
@@ -34,6 +34,7 @@ from mcp_servers.import_export.import_drafts import find_draft, load_content
 from mcp_servers.models import ImportDraft, Server
 
 MAX_SHOWN = 200
+MAX_NAMES = 3
 # Codes that mean the same for each server; other ones are grouped by their texts.
 GROUPED_CODES = (INSTALLING, "server_unreachable", "installation_failed", "needs_reauth")
 SEPARATOR = "."
@@ -274,7 +275,10 @@ def show_added_servers(
         "paste",
         "review_new_servers/page.html",
         rows=rows_by_state,
-        attention_groups=group_rows(rows_by_state["attention"]),
+        attention_groups=[
+            (group, join_names((row.server.name for row in group), MAX_NAMES))
+            for group in group_rows(rows_by_state["attention"])
+        ],
         failure_groups=group_failures(results.failures),
         existing_names=results.existing_names,
         skipped_names=results.skipped_names,

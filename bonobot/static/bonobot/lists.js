@@ -22,7 +22,11 @@ const bonobotLists = (() => {
   // The checkboxes that "Select all" stands for: those of the rows that are shown and can be selected.
   function listShownItems(checkbox, scope) {
     const items = queryAll(`input[name="${checkbox.dataset.tickAll}"]`, scope);
-    return items.filter((item) => !item.disabled && item.closest("[data-find-item]")?.hidden !== true);
+    return items.filter((item) => !item.disabled && isShown(item));
+  }
+
+  function isShown(item) {
+    return item.closest("[data-find-item]")?.hidden !== true;
   }
 
   // Show how many are selected; a button that needs a selection is disabled without one.
@@ -40,7 +44,8 @@ const bonobotLists = (() => {
   }
 
   function showPartialSelection(checkbox, scope) {
-    const items = listShownItems(checkbox, scope);
+    // Also those that can't be selected: they aren't, so not everything is.
+    const items = queryAll(`input[name="${checkbox.dataset.tickAll}"]`, scope).filter(isShown);
     const count = items.filter((item) => item.checked).length;
     checkbox.checked = count > 0 && count === items.length;
     checkbox.indeterminate = count > 0 && count < items.length;

@@ -7,6 +7,7 @@
   if (!form) return;
   const { dataset } = bar;
   const rows = [...form.querySelectorAll("tr[data-entry]")];
+  const STATES = { "": "ready", name: "exists", values: "credential", permission: "permission" };
   const getBox = (row) => row.querySelector("input[name=add]");
   const formatCount = (name, n) =>
     n === 1 ? dataset[`${name}One`] : dataset[`${name}Many`].replace("{n}", n);
@@ -24,6 +25,7 @@
   function updateRow(row) {
     const box = getBox(row);
     const need = findNeed(row);
+    row.dataset.state = STATES[need] ?? row.dataset.state;
     if (box.disabled === Boolean(need)) return need;
     box.disabled = Boolean(need);
     box.checked = !need;
@@ -35,8 +37,18 @@
     return need;
   }
 
+  function countStates() {
+    for (const label of form.querySelectorAll("[data-state-count]")) {
+      const button = label.closest("button");
+      const count = rows.filter((row) => row.dataset.state === button.dataset.showState).length;
+      label.textContent = count;
+      button.hidden = count === 0 && button.getAttribute("aria-pressed") !== "true";
+    }
+  }
+
   function showCounts() {
     const needs = rows.map(updateRow);
+    countStates();
     bonobotLists.updateCounts(form);
     const selectedCount = rows.filter((row) => getBox(row).checked).length;
     bar.querySelector("[data-import-selected]").textContent = dataset.selected.replace("{n}", selectedCount);

@@ -66,7 +66,7 @@ def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.AdminClien
     page = paste(seat, TWO, do="preview")
     assert "1 selected" in admin_client.get_text(page)
     text = admin_client.get_text(page)
-    assert "All 2 Ready 1 Not allowed 1" in text
+    assert text.count("Ready 1") == text.count("Not allowed 1") == 1
     assert "bad_url" in page
     assert "geheim" not in admin_client.get_text(page).replace(json.dumps(TWO), "")
     assert not Server.objects.exists()
@@ -92,6 +92,12 @@ def test_nothing_that_needs_a_decision_is_added_without_a_preview(acme: Organiza
     page = paste(admin_client.sign_in(acme, None), LOCAL, do="add")
     assert 'name="private" value="local"' in page
     assert not Server.objects.exists()
+    # The preview says it: the state of the row, its checkbox, and the bar.
+    text = admin_client.get_text(page)
+    assert "Permission 1" in text
+    assert "1 needs permission" in text
+    assert "No servers were added." not in text
+    assert "need a platform administrator's approval" not in text
 
 
 def test_deselected_servers_are_skipped(seat: admin_client.AdminClient) -> None:
@@ -443,7 +449,7 @@ def test_another_text_in_a_preview_has_all_its_servers(seat: admin_client.AdminC
 def test_added_servers_with_the_same_problem_are_one_row(
     acme: Organization, seat: admin_client.AdminClient
 ) -> None:
-    config = {f"web{n}": {"url": f"https://web{n}.example.com/mcp"} for n in range(4)}
+    config = {f"web{n}": {"url": f"https://web{n}.example.com/mcp"} for n in range(6)}
     fields = {"text": json.dumps({"mcpServers": config}), "do": "add"}
     url = admin_client.build_url("mcp_servers_server_paste")
     result_url = seat.client.post(url, fields).headers["Location"]
@@ -451,8 +457,8 @@ def test_added_servers_with_the_same_problem_are_one_row(
     Server.objects.update(**away)
     Server.objects.filter(name="web3").update(status_code="server_installing")
     text = admin_client.get_text(seat.open(result_url))
-    assert "0 added, 4 need attention" in text
-    assert text.count("Failed They can't be reached.") == 1
+    assert "0 added, 6 need attention" in text
+    assert "5 servers web0, web1, web2, and 2 more Failed They can't be reached." in text
     assert text.count("Failed") == 1
     assert "Installing No answer." in text
 
