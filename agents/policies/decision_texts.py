@@ -1,12 +1,52 @@
 """Texts of decisions: why a call is denied or needs an approval, and what to do next. No I/O."""
 
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from bonobot.core.i18n.messages import format_message
+from bonobot.core.i18n.messages import TranslatableMessage, format_message
 
 ENABLE_REMEDY = format_message("An operator or owner can enable it.")
 POLICY_REMEDY = format_message("An operator or owner can change the agent's tool policy.")
+
+
+# By owner and effect; `tools` is a message itself.
+TOOL_TEXTS: Mapping[tuple[str, str], Callable[..., TranslatableMessage]] = {
+    ("organization", "allow"): partial(
+        format_message, "A rule of the organization allows {tools}."
+    ),
+    ("organization", "ask"): partial(
+        format_message, "A rule of the organization requires approval for {tools}."
+    ),
+    ("organization", "deny"): partial(format_message, "A rule of the organization denies {tools}."),
+    ("policy", "allow"): partial(format_message, "A rule of the policy allows {tools}."),
+    ("policy", "ask"): partial(
+        format_message, "A rule of the policy requires approval for {tools}."
+    ),
+    ("policy", "deny"): partial(format_message, "A rule of the policy denies {tools}."),
+}
+TOOL_RULE = re.compile(
+    r"(?P<owner>organization|policy:\w+):(?P<effect>allow|ask|deny) (?P<source>\w+):"
+    r"(?P<pattern>.+?)(?P<condition> when its condition holds)?"
+)
+# An exact name, as an agent's own rule without a condition, is a setting in the table of its tools.
+TOOL_SETTING_TEXTS: Mapping[str, Callable[..., TranslatableMessage]] = {
+    "allow": partial(format_message, "The tool `{name}` is set to Allow for this agent."),
+    "ask": partial(format_message, "The tool `{name}` is set to Ask for this agent."),
+    "deny": partial(format_message, "The tool `{name}` is set to Deny for this agent."),
+}
+SERVER_SETTING_TEXTS: Mapping[str, TranslatableMessage] = {
+    "allow": format_message(
+        "Tools of the server without their own setting are set to Allow for this agent."
+    ),
+    "ask": format_message(
+        "Tools of the server without their own setting are set to Ask for this agent."
+    ),
+    "deny": format_message(
+        "Tools of the server without their own setting are set to Deny for this agent."
+    ),
+}
 
 
 class DecisionText(NamedTuple):
@@ -151,8 +191,41 @@ def explain_definition_denial(name: str) -> DecisionText:
     )
 
 
-def explain_required_approval(rule: str, tool: str) -> DecisionText:
+def explain_required_approval(rule: str, *, of_agent: bool) -> DecisionText:
+    """Return why a rule with this ID requires approval; `of_agent`: an agent's policy decided."""
     return DecisionText(
-        format_message("The rule `{rule}` requires approval for `{tool}`.", rule=rule, tool=tool),
+        describe_tool_rule(rule, of_agent=of_agent),
         format_message("Someone who can approve calls must approve it on the Approvals page."),
     )
+
+
+def is_tool_setting(rule: str) -> bool:
+    """Return whether the rule with this ID is a setting of a tool or server, if an agent's."""
+    match = TOOL_RULE.fullmatch(rule)
+    if match is None or match["owner"] == "organization" or match["condition"]:
+        return False
+    return not any(char in match["pattern"] for char in "*?[")
+
+
+def describe_tool_rule(rule: str, *, of_agent: bool) -> str:
+    """Return a sentence about a rule for tools; blank for the ID of another one."""
+    match = TOOL_RULE.fullmatch(rule)
+    if match is None:
+        return ""
+    pattern, effect = match["pattern"], match["effect"]
+    is_default = pattern == "default" and match["source"] == "mcp"
+    if of_agent and is_tool_setting(rule):
+        if is_default:
+            return SERVER_SETTING_TEXTS[effect]
+        return TOOL_SETTING_TEXTS[effect](name=pattern)
+    if is_default:
+        tools = format_message("tools of the server that have no rule of their own")
+    elif match["condition"]:
+        tools = format_message(
+            "calls of `{pattern}` whose arguments meet its condition", pattern=pattern
+        )
+    elif any(char in pattern for char in "*?["):
+        tools = format_message("tools whose name matches `{pattern}`", pattern=pattern)
+    else:
+        tools = format_message("the tool `{name}`", name=pattern)
+    return TOOL_TEXTS[match["owner"].partition(":")[0], effect](tools=tools)

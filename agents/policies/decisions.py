@@ -81,12 +81,14 @@ class EffectivePolicy:
 
     `policy` is the agent's (or the organization's, without an agent), `organization` has the
     organization's rules for every agent, `scopes` are those of the attached servers.
+    `of_agent` is whether there is an agent.
     """
 
     policy: Policy = field(default_factory=Policy)
     organization: Policy = UNRESTRICTED_POLICY
     switches: KillSwitches = ALL_SWITCHES_ON
     scopes: Mapping[UUID, AgentServerScope] = field(default_factory=dict)
+    of_agent: bool = True
 
     def find_scope(self, server_id: UUID | None) -> AgentServerScope | None:
         """Return the scope of a server; None if it isn't attached."""
@@ -241,7 +243,7 @@ def evaluate_tool_stages(
     yield evaluate_review_stage(tool)
     yield _evaluate_tool_scope(tool, scope)
     yield _evaluate_organization_policy(tool, effective_policy.organization, arguments)
-    yield _evaluate_policy(tool, effective_policy.policy, arguments)
+    yield _evaluate_policy(tool, effective_policy, arguments)
 
 
 def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
@@ -329,17 +331,22 @@ def _evaluate_organization_policy(
             *decision_texts.explain_organization_denial(matching_rules.deny, tool.label),
         )
     if matching_rules.ask is not None:
-        return _build_ask_stage("organization", f"organization:{matching_rules.ask}", tool)
+        rule = f"organization:{matching_rules.ask}"
+        return _build_ask_stage("organization", rule, of_agent=False)
     return StageVerdict("organization", "organization:none")
 
 
-def _evaluate_policy(tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> StageVerdict:
+def _evaluate_policy(
+    tool: ToolFacts, effective_policy: EffectivePolicy, arguments: Arguments | None
+) -> StageVerdict:
+    policy = effective_policy.policy
     matching_rules = _MatchingRules(tool, policy, arguments)
     rule = f"policy:{policy.mode}"
     is_listed = policy.mode in ("denylist", "all") or matching_rules.ask or matching_rules.allow
     if policy.mode != "none" and matching_rules.deny is None and is_listed:
         if matching_rules.ask is not None:
-            return _build_ask_stage("policy", f"{rule}:{matching_rules.ask}", tool)
+            asking_rule = f"{rule}:{matching_rules.ask}"
+            return _build_ask_stage("policy", asking_rule, of_agent=effective_policy.of_agent)
         return StageVerdict(
             "policy", f"{rule}:{matching_rules.allow}" if policy.mode == "allowlist" else rule
         )
@@ -364,8 +371,8 @@ class _MatchingRules:
             setattr(self, default.effect, default)
 
 
-def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:
-    text = decision_texts.explain_required_approval(rule.partition(":")[2], tool.label)
+def _build_ask_stage(stage: str, rule: str, *, of_agent: bool) -> StageVerdict:
+    text = decision_texts.explain_required_approval(rule, of_agent=of_agent)
     return StageVerdict(stage, rule, "", *text, asks=True)
 
 

@@ -42,6 +42,7 @@ def build_server_policy(server: Server, organization_policy: ToolPolicy | None) 
         policy=_build_organization_policy(organization_policy),
         switches=KillSwitches(server.organization.halted_at is None),
         scopes={server.pk: FULL_SCOPE},
+        of_agent=False,
     )
 
 

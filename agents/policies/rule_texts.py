@@ -2,17 +2,16 @@
 
 A decision names its rule by an ID, such as `policy:allowlist:ask mcp:send_*`. REST, audit entries,
 and the command line have the ID; screens show the sentence of `build_rule_text` with the ID next to
-it.
+it. The reason of a required approval is this sentence, too.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.policies.decision_texts import TOOL_RULE, describe_tool_rule, is_tool_setting
 from bonobot.accounts.roles import ACTION_TITLES, Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
@@ -92,25 +91,6 @@ RATE_TEXTS: Mapping[str, Message] = {
     "server": format_message("The server's rate limit applies."),
     "token": format_message("The token's rate limit applies."),
 }
-# By owner and effect; `tools` is a message itself.
-TOOL_TEXTS: Mapping[tuple[str, str], Callable[..., Message]] = {
-    ("organization", "allow"): partial(
-        format_message, "A rule of the organization allows {tools}."
-    ),
-    ("organization", "ask"): partial(
-        format_message, "A rule of the organization requires approval for {tools}."
-    ),
-    ("organization", "deny"): partial(format_message, "A rule of the organization denies {tools}."),
-    ("policy", "allow"): partial(format_message, "A rule of the policy allows {tools}."),
-    ("policy", "ask"): partial(
-        format_message, "A rule of the policy requires approval for {tools}."
-    ),
-    ("policy", "deny"): partial(format_message, "A rule of the policy denies {tools}."),
-}
-TOOL_RULE = re.compile(
-    r"(?P<owner>organization|policy:\w+):(?P<effect>allow|ask|deny) (?P<source>\w+):"
-    r"(?P<pattern>.+?)(?P<condition> when its condition holds)?"
-)
 # What decides by its rules, by the first part of their IDs.
 RULE_OWNERS: Mapping[str, Any] = {
     "agent": _("Agent"),
@@ -133,40 +113,26 @@ RULE_OWNERS: Mapping[str, Any] = {
 MIN_RATE_KEY_PARTS = 4  # `rate:{organization}:{scope}:{scope id}`
 
 
-def build_rule_text(rule: str) -> str:
-    """Return a sentence about a rule; blank for an ID without one, such as one of a plugin."""
-    if fixed_text := FIXED_TEXTS.get(rule):
-        return fixed_text
-    if match := TOOL_RULE.fullmatch(rule):
-        return _build_tool_text(match)
+def build_rule_text(rule: str, *, of_agent: bool = True) -> str:
+    """Return a sentence about a rule; blank for an ID without one, such as one of a plugin.
+
+    `of_agent` is whether an agent's policy decided; without an agent, it is the organization's.
+    """
+    if text := FIXED_TEXTS.get(rule) or describe_tool_rule(rule, of_agent=of_agent):
+        return text
     kind, _, rest = rule.partition(":")
     build_text = _TEXT_BUILDERS.get(kind)
     return build_text(rule, rest) if build_text and rest else ""
 
 
-def name_rule(rule: str) -> tuple[Any, str]:
+def name_rule(rule: str, *, of_agent: bool = True) -> tuple[Any, str]:
     """Return what decides by a rule and the tools that it matches, each blank if unknown."""
     if rule == "organization:halted":
         return _("Kill switch"), ""
+    owner = "attachment" if of_agent and is_tool_setting(rule) else rule.partition(":")[0]
     match = TOOL_RULE.fullmatch(rule)
     pattern = match["pattern"] if match else ""
-    return RULE_OWNERS.get(rule.partition(":")[0], ""), "" if pattern == "default" else pattern
-
-
-def _build_tool_text(match: re.Match[str]) -> Message:
-    owner = match["owner"].partition(":")[0]
-    pattern = match["pattern"]
-    if pattern == "default" and match["source"] == "mcp":
-        tools = format_message("tools of the server that have no rule of their own")
-    elif match["condition"]:
-        tools = format_message(
-            "calls of `{pattern}` whose arguments meet its condition", pattern=pattern
-        )
-    elif any(char in pattern for char in "*?["):
-        tools = format_message("tools whose name matches `{pattern}`", pattern=pattern)
-    else:
-        tools = format_message("the tool `{name}`", name=pattern)
-    return TOOL_TEXTS[owner, match["effect"]](tools=tools)
+    return RULE_OWNERS.get(owner, ""), "" if pattern == "default" else pattern
 
 
 def _build_attachment_text(_rule: str, rest: str) -> str:

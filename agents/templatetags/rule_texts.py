@@ -1,6 +1,7 @@
 """Template filters for policies: sentences about rules, titles of modes, and simulations."""
 
 from collections import Counter
+from uuid import UUID
 
 from django import template
 from django.utils.safestring import SafeString
@@ -16,9 +17,14 @@ register = template.Library()
 
 
 @register.filter
-def rule_text(rule: object) -> SafeString:
-    """Return a localized sentence about a rule; blank for an ID without one."""
-    return render_sentence(localize_text(build_rule_text(str(rule or ""))))
+@register.simple_tag(name="rule_text")
+def rule_text(rule: object, agent_id: UUID | None | str = "") -> SafeString:
+    """Return a localized sentence about a rule; blank for an ID without one.
+
+    `agent_id` is None if the organization's policy decided, because the call had no agent.
+    """
+    text = build_rule_text(str(rule or ""), of_agent=agent_id is not None)
+    return render_sentence(localize_text(text))
 
 
 @register.filter

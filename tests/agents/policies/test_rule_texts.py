@@ -12,6 +12,7 @@ from agents.policies.decisions import (
     EffectivePolicy,
     KillSwitches,
     ToolFacts,
+    decide_tool_call,
     evaluate_tool_stages,
 )
 from agents.policies.rule_texts import build_rule_text, format_condition
@@ -23,10 +24,11 @@ SERVER = uuid4()
 RULES = {
     "policy:allowlist:allow mcp:get_*": "A rule of the policy allows tools whose name matches "
     "`get_*`.",
-    "policy:denylist:ask mcp:send_reply": "A rule of the policy requires approval for the tool "
-    "`send_reply`.",
-    "policy:allowlist:deny mcp:default": "A rule of the policy denies tools of the server that "
-    "have no rule of their own.",
+    "policy:denylist:ask mcp:send_reply": "The tool `send_reply` is set to Ask for this agent.",
+    "policy:denylist:ask mcp:send_*": "A rule of the policy requires approval for tools whose name "
+    "matches `send_*`.",
+    "policy:allowlist:deny mcp:default": "Tools of the server without their own setting are set to "
+    "Deny for this agent.",
     "organization:ask mcp:create_refund when its condition holds": "A rule of the organization "
     "requires approval for calls of `create_refund` whose arguments meet its condition.",
     "organization:deny builtin:run_shell": "A rule of the organization denies the tool "
@@ -45,6 +47,24 @@ def test_a_rule_has_a_sentence(rule, text):
     assert build_rule_text(rule) == text
     with translation.override("de"):
         assert localize_text(build_rule_text(rule)) != text
+
+
+def test_without_an_agent_a_rule_for_one_tool_is_one_of_the_policy():
+    text = build_rule_text("policy:all:ask mcp:send_reply", of_agent=False)
+    assert text == "A rule of the policy requires approval for the tool `send_reply`."
+
+
+@pytest.mark.parametrize("of_agent", [True, False])
+@pytest.mark.parametrize("pattern", ["add", "add*", ""])
+def test_a_required_approval_has_the_sentence_of_its_rule_as_reason(pattern, of_agent):
+    policy = Policy("all", (Rule("ask", "mcp", pattern, SERVER),))
+    scopes = {SERVER: AgentServerScope()}
+    decision = decide_tool_call(
+        ToolFacts("mcp", "add", "mcp_web_add", SERVER, "web"),
+        EffectivePolicy(policy, scopes=scopes, of_agent=of_agent),
+    )
+    assert decision.verdict == "ask"
+    assert decision.reason == build_rule_text(decision.rule, of_agent=of_agent)
 
 
 @pytest.mark.parametrize("rule", ["", "plugin", "role:fly", "rate:short", "attachment:other:x"])
@@ -69,7 +89,7 @@ def test_the_filter_shows_the_sentence_with_names_as_code():
     template = Template("{% load rule_texts %}{{ rule|rule_text }}")
     context = Context({"rule": "policy:all:deny mcp:<b>"})
     assert (
-        template.render(context) == "A rule of the policy denies the tool <code>&lt;b&gt;</code>."
+        template.render(context) == "The tool <code>&lt;b&gt;</code> is set to Deny for this agent."
     )
 
 
@@ -88,7 +108,8 @@ def test_a_pattern_of_a_condition_is_worded_in_both_languages() -> None:
 def test_a_rule_is_named_by_what_decides_and_the_tools_that_it_matches():
     titles = {
         "policy:allowlist:deny mcp:drop_*": "Policy drop_*",
-        "policy:allowlist:allow mcp:default": "Policy",
+        "policy:allowlist:allow mcp:default": "Agent tools",
+        "policy:allowlist:ask mcp:create_refund": "Agent tools create_refund",
         "organization:halted": "Kill switch",
         "organization:deny builtin:run_shell": "Organization policy run_shell",
         "plugin:x": "plugin:x",
