@@ -36,9 +36,11 @@ from agents.approvals.changed_definitions import (
 from agents.approvals.details_for_approvers import (
     count_earlier_answers,
     list_matching_rules,
-    list_preceding_steps,
+    list_trace_steps,
 )
 from agents.approvals.services import filter_same_call, is_own_call, resolve_approval
+from agents.builtin_tools.registry import BUILTIN_TOOLS
+from agents.builtin_tools.toolset_options import build_toolbox
 from agents.calls.parse_arguments import parse_arguments
 from agents.flow_labels.services import list_approval_label_sources
 from agents.models import AccessRequest, Approval
@@ -68,6 +70,7 @@ from bonobot.core.text.syntax_highlighting import (
 )
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.core.text.uuids import parse_uuid
+from mcp_servers.flow_labels.effective_labels import get_effective_labels, load_label_context
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS, LabelMark, list_label_marks
 from mcp_servers.models import Definition
 
@@ -374,7 +377,7 @@ def build_inbox(request: HttpRequest, approvals: list[Approval], total: int) -> 
                 is_urgent=is_urgent(approval, now),
                 is_outdated=approval.pk in outdated,
                 minutes_left=math.ceil((approval.expires_at - now).total_seconds() / 60),
-                marks=_list_marks(approval, definitions.get(key)),
+                marks=list_tool_marks(approval, definitions.get(key), approval.flow_labels),
             )
             for approval, key in zip(approvals, keys, strict=True)
         ],
@@ -429,13 +432,26 @@ def _load_definitions(approvals: Iterable[Approval]) -> dict[Any, Definition]:
         name__in={name for _server_id, name in keys},
         kind=Definition.Kind.TOOL,
     )
-    return {(row.server_id, row.name): row for row in rows}
+    return {(row.server_id, row.name): row for row in rows.select_related("server__preset")}
 
 
-def _list_marks(approval: Approval, definition: Definition | None) -> list[LabelMark]:
-    labels = {*approval.flow_labels, *((definition.labels or ()) if definition else ())}
-    marks = list_label_marks(labels, definition.payload if definition else None)
-    return [mark for mark in marks if mark.present]
+def list_tool_marks(
+    approval: Approval, definition: Definition | None, held_labels: Iterable[str] = ()
+) -> list[LabelMark]:
+    """Return the labels in effect and annotations of a call's tool, and labels of its caller.
+
+    `definition` is that of the tool, with its server and preset; built-in tools have none.
+    """
+    labels, declaration = {*held_labels}, None
+    tool = BUILTIN_TOOLS.get(approval.own_name) if approval.server_id is None else None
+    if definition is not None:
+        context = load_label_context(definition.server)
+        labels |= {*get_effective_labels(definition, context)}
+        declaration = definition.payload
+    elif tool is not None and approval.agent is not None:
+        labels |= {*tool.list_labels(build_toolbox(approval.agent))}
+        declaration = tool.declaration
+    return [mark for mark in list_label_marks(labels, declaration) if mark.present]
 
 
 def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
@@ -445,6 +461,7 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
     marks = {name: text for match in rules for name, text in match.conditions.items()}
     lines = highlight_json_lines(approval.arguments, marks)
     size = len(format_arguments(approval))
+    declared, is_tool = find_definition(approval), approval.method == "tools/call"
     return {
         "approval": approval,
         "state": approval.get_state_at(now),
@@ -454,13 +471,15 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
         "approvers": capfirst(localize_names(format_allowed_roles((Action.APPROVE_CALLS,)))),
         "needs_second_person": approval.organization.four_eyes,
         **_describe_change(approval),
-        "declared": find_definition(approval),
+        "declared": declared,
+        "marks": list_tool_marks(approval, declared.row if declared and is_tool else None),
         "sources": [
             {"mark": FLOW_MARKS[source.label], "calls": source.calls}
             for source in list_approval_label_sources(approval)
         ],
         "rules": rules,
-        "steps": list_preceding_steps(approval),
+        "of_agent": approval.agent_id,
+        "steps": list_trace_steps(approval),
         "earlier": count_earlier_answers(approval),
         "lines": lines,
         "argument_changes": list_argument_changes(approval),
@@ -566,11 +585,12 @@ def find_definition(approval: Approval) -> ApprovalDefinition | None:
     if approval.server_id is None:
         return None
     rows = Definition.objects.for_organization(approval.organization_id)
-    definition = rows.filter(
+    same_name = rows.filter(
         server_id=approval.server_id,
         name=approval.own_name,
         kind__in=DEFINITION_KINDS.get(approval.method, tuple(Definition.Kind)),
-    ).first()
+    )
+    definition = same_name.select_related("server__preset").first()
     if definition is None:
         return None
     return ApprovalDefinition(definition, changed=definition.digest != approval.definition_digest)

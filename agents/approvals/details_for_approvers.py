@@ -8,6 +8,7 @@ from django.db.models import Count, Max, Q
 from django.utils import timezone
 
 from agents.models import Approval, Step, ToolName
+from agents.policies.decision_texts import is_tool_setting
 from agents.policies.effective_policies import load_policy
 from agents.policies.rule_texts import describe_condition, format_condition
 from agents.policies.rules import Policy, Rule
@@ -35,6 +36,11 @@ class MatchingRule:
     @property
     def pattern(self) -> str:
         return self.rule.pattern
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether it is the setting of the tool or its server in the table of the agent's tools."""
+        return not self.of_organization and is_tool_setting(f"policy:all:{self.rule}")
 
     @property
     def condition(self) -> str:
@@ -107,27 +113,34 @@ def count_earlier_answers(approval: Approval) -> EarlierAnswers:
 
 
 @dataclass(frozen=True)
-class PrecedingStep:
-    """A step that led to a call; a call is named as its server names it, with its outcome."""
+class TraceStep:
+    """A step that led to a call, another call of its turn, or (`is_own`) the call itself.
+
+    A call is named as its server names it, with its outcome.
+    """
 
     step: Step
     tool: ToolName | None = None
     approval: Approval | None = None
+    is_own: bool = False
 
     @property
     def tool_name(self) -> str:
-        payload = self.step.payload
+        payload, approval = self.step.payload, self.approval
         own_name = payload.get("tool") or (self.tool and self.tool.own_name)
-        return str(own_name or payload.get("name", ""))
+        return str(own_name or (approval and approval.own_name) or payload.get("name", ""))
 
     @property
     def server_name(self) -> str:
-        return str(self.step.payload.get("server") or (self.tool and self.tool.server.name) or "")
+        server_name = self.step.payload.get("server") or (self.tool and self.tool.server.name)
+        return str(server_name or (self.approval and self.approval.server_name) or "")
 
     @property
     def outcome(self) -> str:
         """Return what became of a call: waiting, running, done, cancelled, denied or failed."""
         payload = self.step.payload
+        if self.is_own and self.approval:
+            return str(self.approval.state)
         if self.step.state == Step.State.INTENT:
             return str(self.approval.state) if self.approval else "running"
         if payload.get("code") in CANCELED_CODES:
@@ -136,27 +149,30 @@ class PrecedingStep:
         return "denied" if is_denied else str(self.step.state)
 
 
-def list_preceding_steps(approval: Approval) -> list[PrecedingStep]:
-    """Return what led to a session's call: from the last message on, oldest first.
+def list_trace_steps(approval: Approval) -> list[TraceStep]:
+    """Return what led to a session's call, from the last message on, and the calls of its turn.
 
-    At most four queries: two for the steps, two for the names and approvals of calls.
+    Oldest first. At most four queries: two for the steps, two for the names and approvals of calls.
     """
-    steps = _load_preceding_steps(approval)
+    steps = _load_trace_steps(approval)
     calls = [step for step in steps if step.kind == Step.Kind.CALL]
     names = {step.payload.get("name") for step in calls if not step.payload.get("tool")}
     tools: dict[str, ToolName] = {}
     if names and approval.agent_id is not None:
         rows = ToolName.objects.filter(agent_id=approval.agent_id, name__in=names)
         tools = {row.name: row for row in rows.select_related("server")}
-    ids = {pk for step in calls if (pk := _get_approval_id(step))}
+    others = [step for step in calls if step.call_id != approval.call_id]
+    ids = {pk for step in others if (pk := _get_approval_id(step))}
     approvals = {str(row.pk): row for row in Approval.objects.filter(pk__in=ids)} if ids else {}
     return [
-        PrecedingStep(
+        TraceStep(
             step,
             tools.get(str(step.payload.get("name"))),
-            approvals.get(str(_get_approval_id(step))),
+            approval if is_own else approvals.get(str(_get_approval_id(step))),
+            is_own,
         )
         for step in steps
+        for is_own in (step.call_id == approval.call_id,)
     ]
 
 
@@ -166,16 +182,17 @@ def _get_approval_id(step: Step) -> str | None:
     return str(approval_id) if approval_id and step.state == Step.State.INTENT else None
 
 
-def _load_preceding_steps(approval: Approval) -> list[Step]:
+def _load_trace_steps(approval: Approval) -> list[Step]:
     if approval.session_id is None:
         return []
     steps = Step.objects.filter(session_id=approval.session_id)
-    own_seq = steps.filter(call_id=approval.call_id).values_list("seq", flat=True).first()
-    if own_seq is None:
+    own = steps.filter(call_id=approval.call_id).first()
+    if own is None:
         return []
     kinds = (Step.Kind.MESSAGE, Step.Kind.MODEL, Step.Kind.CALL)
+    same_turn = steps.filter(seq__gte=own.seq, turn=own.turn, kind=Step.Kind.CALL).order_by("seq")
     latest = list(
-        steps.filter(seq__lt=own_seq, kind__in=kinds).order_by("-seq")[: MAX_STEPS_SHOWN * 4]
+        steps.filter(seq__lt=own.seq, kind__in=kinds).order_by("-seq")[: MAX_STEPS_SHOWN * 4]
     )
     preceding: list[Step] = []
     for step in latest:
@@ -183,4 +200,4 @@ def _load_preceding_steps(approval: Approval) -> list[Step]:
             preceding.append(step)
         if step.kind == Step.Kind.MESSAGE:
             break
-    return preceding[::-1]
+    return [*preceding[::-1], *same_turn[:MAX_STEPS_SHOWN]]
