@@ -12,13 +12,14 @@ from django.utils.dateparse import parse_datetime
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.approval_entries import ApprovalEntry, load_approval_entry
 from agents.admin.approvals import list_argument_changes
 from agents.admin.audit_filters import (
     PENDING,
     parse_details,
 )
 from agents.calls.require_approval import SESSION_APPROVAL
-from agents.models import Approval, Session, Step
+from agents.models import Approval, ModelEndpoint, Session, Step
 from agents.policies.rule_texts import name_rule
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
@@ -104,7 +105,9 @@ class ShownEntry:
     @property
     def rule_name(self) -> tuple[Any, str]:
         """What decided the call by a rule, and the tools that the rule matches."""
-        return name_rule(self.row.rule) if self.row.event_type == "call" else ("", "")
+        if self.row.event_type != "call":
+            return "", ""
+        return name_rule(self.row.rule, of_agent=self.row.agent_id is not None)
 
     @property
     def code(self) -> str:
@@ -117,6 +120,8 @@ class ShownEntry:
         """What an entry that isn't a call is about, such as the name of a server."""
         if self.row.event_type == "call":
             return ""
+        if self.row.event_type == "model" and self.row.resource_id == ModelEndpoint.Kind.OFFLINE:
+            return "Offline"  # as its endpoint is named; others have the name of their model
         name = make_visible(self.row.resource_name or self.row.resource_id, 120)
         is_policy = RENAMED_ACTIONS.get(self.row.action, self.row.action).startswith("tool_policy_")
         kind = POLICY_OWNER_KINDS.get(self.row.resource_type) if is_policy else None
@@ -243,6 +248,7 @@ class EntryDetails:
     closed: dict[str, Any]
     labels: list[LabelMark]
     approval: Approval | None
+    approval_entry: ApprovalEntry | None
     session: Session | None
     turn: AuditRow | None
     turn_step: Step | None
@@ -327,6 +333,7 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         closed=closed,
         labels=_list_marks(opened),
         approval=approval if isinstance(approval, Approval) else None,
+        approval_entry=load_approval_entry(row, opened),
         session=Session.objects.filter(
             organization_id=row.organization_id, pk=row.session_id
         ).first()

@@ -45,6 +45,7 @@ MAX_MESSAGE_LENGTH = 2_000
 MICROSECONDS_PER_SECOND = 1_000_000
 ANSWER_EVENT = ChangeEvent("approval")
 SYSTEM = Actor(kind="system", id="approvals", label="approvals")
+DEFINITION_CHANGE = Actor("system", id="definition_changes", label="definition_changes")
 REQUEST_CANCELED = "The request for approval was canceled."
 SESSION_CANCELED = format_message("The session was canceled.")
 ENDED_CALLS = Cancellation(SYSTEM, "The call ended before it was approved.")
@@ -364,7 +365,7 @@ def _withdraw_replaced(approval: Approval) -> None:
         with record_change(
             **describe_row("approval", replaced, replaced.call_title),
             event=ANSWER_EVENT,
-            actor=SYSTEM,
+            actor=DEFINITION_CHANGE,
             action="approval_request_canceled",
             details={"call_id": str(replaced.call_id), "replaced_by": str(approval.pk)},
             governed=False,

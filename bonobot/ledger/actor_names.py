@@ -7,6 +7,7 @@ SYSTEM_ACTOR_NAMES = {
     "access_requests": _("Expiry of access requests"),
     "approvals": _("Expiry of approvals"),
     "connections": _("Connection monitor"),
+    "definition_changes": _("Definition change"),
     "health": _("Health check"),
     "notices": _("Change notification"),
     "oauth": _("Sign-ins to servers"),

@@ -18,6 +18,7 @@ from agents.tasks import sweep
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
+from bonobot.ledger.actor_names import get_actor_name
 from bonobot.ledger.models import ApprovalCell, AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from bonobot.notifications.channels import NotificationChannelSpec, save_channel
@@ -399,6 +400,9 @@ def test_a_sessions_call_requests_a_new_approval_when_its_changed_definition_is_
     assert approval.definition_digest == definition.digest
     replaced.refresh_from_db()
     assert replaced.state == Approval.State.WITHDRAWN
+    canceled = AuditRow.objects.get(action="approval_request_canceled")
+    actor = (canceled.actor_kind, canceled.actor_id, canceled.actor_label)
+    assert get_actor_name(*actor) == "Definition change"
     resolve_approval(reviewer, approval, "approve")
     assert run_to_rest(session) == Session.Status.DONE
     (step,) = list_call_steps(session)
