@@ -1,7 +1,9 @@
 """Start sessions, send and resend messages, and cancel sessions."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from json import JSONDecodeError, JSONDecoder
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +40,7 @@ from agents.wakeups import notify_runners_of_cancel, notify_watchers, notify_wor
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal, require_platform_admin
 from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.templatetags.display import argument_summary
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
@@ -54,16 +57,26 @@ MAX_NAMED_ENDPOINTS = 20
 def build_title(agent: Agent, text: str) -> str:
     """Return a text as a title in one line; an ellipsis ends a title that is cut.
 
-    The title of a command, such as `/mcp_clock_now {"zone": "UTC"}`, is the server and its tool:
-    `Clock: now` (one query).
+    The title of a command, such as `/mcp_clock_now {"zone": "UTC"}`, is the server and its tool,
+    with the arguments: `Clock: now (zone UTC)` (one query).
     """
     title = " ".join(text.split())
     if match := COMMAND.fullmatch(title):
         tool = agent.tool_names.filter(name=match[1]).select_related("server").first()
+        arguments = argument_summary(_parse_first_object(title), MAX_TITLE_LENGTH)
         title = f"{tool.server.name}: {tool.own_name}" if tool else match[1]
+        title += f" ({arguments})" if arguments else ""
     if len(title) <= MAX_TITLE_LENGTH:
         return title
     return f"{title[: MAX_TITLE_LENGTH - 1].rstrip()}…"
+
+
+def _parse_first_object(text: str) -> Any:
+    """Return the first JSON object in a text; None without one."""
+    start = text.find("{")
+    with suppress(JSONDecodeError):
+        return JSONDecoder().raw_decode(text, start)[0] if start >= 0 else None
+    return None
 
 
 def start_session(

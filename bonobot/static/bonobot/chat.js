@@ -92,7 +92,8 @@
       (event) => {
         if (!event.target.matches(".bb-edit[open]")) return;
         const field = event.target.querySelector("textarea");
-        field.focus();
+        scrollAboveDock(event.target.querySelector("form"));
+        field.focus({ preventScroll: true });
         field.setSelectionRange(field.value.length, field.value.length);
       },
       true,
@@ -127,12 +128,17 @@
     button.click();
   }
 
+  // Scroll a form that was opened into view, above the field for messages.
+  function scrollAboveDock(form) {
+    form.style.scrollMarginBottom = `${document.querySelector("[data-chat-dock]")?.offsetHeight ?? 0}px`;
+    form.scrollIntoView({ block: "nearest" });
+  }
+
   // The form of an answer opens above the field for messages.
   function showAnswer(event) {
     if (!event.target.matches(".bb-answer[open]")) return;
     const form = event.target.querySelector("form");
-    form.style.scrollMarginBottom = `${document.querySelector("[data-chat-dock]")?.offsetHeight ?? 0}px`;
-    form.scrollIntoView({ block: "nearest" });
+    scrollAboveDock(form);
   }
 
   // Arguments that aren't a JSON object would be lost with the page.

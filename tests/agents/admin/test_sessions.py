@@ -427,7 +427,7 @@ def test_a_session_shows_each_kind_of_step(
         "What time is it?",
         "The server web is not reachable now.",
         "I look it up.",
-        "T mcp_time_now time zone UTC check_circle completed 12 ms",
+        "T mcp_time_now time zone UTC check_circle succeeded 12 ms",
         "r:1",
         "Too many turns. Ask for less. turns_exhausted",
     ):

@@ -46,7 +46,8 @@ def test_a_long_message_is_cut_to_a_title_that_ends_with_an_ellipsis(administrat
 @pytest.mark.parametrize(
     ("text", "title"),
     [
-        ('/create_refund {"order": "475",\n "note": "x"}', "create_refund"),
+        ('/create_refund {"order": "475",\n "note": "x"}', "create_refund (order 475, note x)"),
+        ('/create_refund {"order": …}', "create_refund"),
         ("/now", "now"),
         ("/etc/hosts is missing", "/etc/hosts is missing"),
         ("/add one and two", "/add one and two"),
@@ -62,7 +63,17 @@ def test_the_title_of_a_command_names_the_server_of_its_tool(administrator, help
         organization=acme, agent=helper, server=server, own_name="refund", name="mcp_desk_refund"
     )
     session = sessions.start_session(administrator, helper, '/mcp_desk_refund {"order": "475"}')
-    assert session.title == str(session) == "Order desk: refund"
+    assert session.title == str(session) == "Order desk: refund (order 475)"
+
+
+def test_the_titles_of_two_commands_differ_by_the_arguments_of_the_first_one(administrator, helper):
+    titles = {
+        sessions.start_session(
+            administrator, helper, f'/refund {{"order": "{n}"}}\n/refund {{"order": "0"}}'
+        ).title
+        for n in (475, 476)
+    }
+    assert titles == {"refund (order 475)", "refund (order 476)"}
 
 
 @pytest.mark.parametrize(
