@@ -419,6 +419,7 @@ def _render_matrix(
         generation=snapshot.generation,
         groups=_add_attached_servers(agent, snapshot, groups, opened=query.get("open", "")),
         counts=_list_counts(groups),
+        has_unselected=any(cell.is_unselected for group in groups for cell in group.cells),
         total=len(tools),
         has_servers=bool(snapshot.servers),
         disabled_tool_count=sum(not tool.facts.granted for tool in snapshot.tools.values()),

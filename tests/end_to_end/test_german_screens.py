@@ -72,6 +72,17 @@ def test_names_and_decisions_of_the_matrix_are_whole_on_a_phone(
     assert link.evaluate("item => item.getBoundingClientRect().right") <= row.locator(
         ".bb-mx-decision"
     ).evaluate("item => item.getBoundingClientRect().right")
+    # The switch has a line of its own, in the rows of servers as well.
+    for part in german.locator("#matrix tr:has(.bb-switch3):visible").all():
+        switch = part.locator(".bb-switch3").bounding_box()
+        decision = part.locator(".bb-mx-decision").bounding_box()
+        assert switch
+        assert decision
+        assert decision["y"] + decision["height"] <= switch["y"]
+    legend = german.locator(".bb-label-legend").first
+    expect(legend).to_be_hidden()
+    german.get_by_text("Labels und Entscheidungen").click()
+    expect(legend).to_be_visible()
 
 
 def test_usage_fits_a_small_desktop(acme: Organization, german: Page) -> None:

@@ -144,6 +144,8 @@ def test_rules_are_edited_in_a_dialog_with_their_effect(
         expect(bar).to_contain_text("1 unsaved change", timeout=PATIENCE_MS)
 
         page.get_by_role("button", name="Add rule").click()
+        expect(dialog.get_by_label("Tool or pattern")).to_be_focused()
+        expect(dialog.locator("[role=listbox]")).to_be_hidden()
         dialog.get_by_label("Tool or pattern").fill("web add")
         expect(dialog.locator("[role=option]")).to_have_text("addweb")
         dialog.get_by_label("Tool or pattern").fill("read_result")

@@ -69,7 +69,6 @@
 
   input.addEventListener("input", show);
   input.addEventListener("click", () => list.hidden && show());
-  input.addEventListener("focus", () => !input.value && show());
   input.addEventListener("blur", () => toggle(false));
   input.addEventListener("keydown", handleKey);
   list.addEventListener("pointerdown", (event) => {

@@ -228,6 +228,8 @@ def test_a_tool_that_isnt_selected_differs_from_a_tool_that_a_policy_denies(
     assert 'value="deny"' in page
     assert ">Off" not in re.sub(r"\s+", "", page)
     assert "The tool isn't selected for this agent." in page
+    attach_server(administrator, helper, server)
+    assert "Not selected" not in operator.get("agents_agent_servers", helper.pk)
 
 
 def test_an_unreviewed_tool_links_to_its_review(

@@ -206,7 +206,7 @@ def test_the_organizations_rules_show_what_each_agents_policy_decides(acme, help
     assert "built-in tools" not in defaults
     preview_url = admin_client.build_url("organization_policy_preview") + "?section=rules"
     page = owner.send(preview_url, {"mode": "all", "deny": "mcp_web_drop_one"})
-    assert "drop_one per agent to block Deny" in admin_client.get_text(page)
+    assert "drop_one was decided per agent block Deny" in admin_client.get_text(page)
     page = owner.post("agents_agent_policy_preview", helper.pk, mode="all", deny="mcp_web_drop_one")
     assert "drop_one allow to block Deny" in admin_client.get_text(page)
 
