@@ -20,6 +20,7 @@ from tests.end_to_end.accounts import create_member, sign_in
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.whole]
 
 WIDTHS = (1440, 375)
+MAX_ROW_HEIGHT = 72  # pixels of two lines with the space around them
 # What the stream of live updates announces.
 CHANGED_APPROVALS = """document.dispatchEvent(
   new CustomEvent("bonobot:change", { detail: { topic: "approvals", first: false } })
@@ -306,7 +307,22 @@ def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> N
     assert [user.username for user in Agent.objects.get().members.all()] == ["person0777"]
 
 
-def test_members_have_one_row_of_tabs_and_whole_selected_cards_on_a_phone(
+@pytest.mark.parametrize("path", ["agents/agent", "agents/session", "mcp_servers/server"])
+def test_the_rows_of_a_list_have_two_lines_on_a_phone(
+    olga: Page, acme: Organization, path: str
+) -> None:
+    agent = factories.create_agent(acme)
+    factories.create_answered_session(agent)
+    admin_client.create_web_server(acme)
+    olga.set_viewport_size(PHONE)
+    olga.goto(f"/admin/{path}/")
+    row = olga.locator("#result_list tr.data-row").first.bounding_box()
+    assert row
+    assert row["height"] <= MAX_ROW_HEIGHT
+    assert olga.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_members_have_one_row_of_tabs_and_whole_selected_rows_on_a_phone(
     olga: Page, acme: Organization
 ) -> None:
     olga.set_viewport_size(PHONE)
@@ -315,10 +331,13 @@ def test_members_have_one_row_of_tabs_and_whole_selected_cards_on_a_phone(
     expect(olga.locator(".bb-settings-navigation")).to_be_hidden()
     olga.locator("input.action-select").first.check()
     get_background = "item => getComputedStyle(item).backgroundColor"
-    card = olga.locator("#result_list tr.data-row").first
+    row = olga.locator("#result_list tr.data-row").first
+    box = row.bounding_box()
+    assert box
+    assert box["height"] <= MAX_ROW_HEIGHT
     transparent = "rgba(0, 0, 0, 0)"
-    assert card.evaluate(get_background) != transparent
-    cells = card.locator("> :is(td, th)").all()
+    assert row.evaluate(get_background) != transparent
+    cells = row.locator("> :is(td, th)").all()
     assert {cell.evaluate(get_background) for cell in cells} == {transparent}
     olga.goto("/admin/tenancy/token/")
     expect(olga.locator(".bb-settings-navigation")).to_be_visible()

@@ -276,8 +276,8 @@ class MembershipAdmin(ServiceFormAdmin):
         return rows.annotate(has_factor=Exists(factors))
 
     @display(description=_("name"), ordering="user__last_name")
-    def full_name(self, member: Membership) -> str:
-        return member.user.get_full_name() or "–"
+    def full_name(self, member: Membership) -> str | None:
+        return member.user.get_full_name() or None
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Membership:
         """Add or update the member with the service."""

@@ -106,7 +106,7 @@ class ScopedAdmin(ModelAdmin):
     # Form fields by the field that a problem names.
     problem_fields: ClassVar[dict[str, str]] = {}
 
-    empty_value_display = "–"
+    empty_value_display = SafeString('<span class="bb-none">–</span>')
     search_help_text: Any = ""
 
     # The name of the rows below the list, if not the model's.
