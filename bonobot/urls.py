@@ -38,6 +38,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/", include("bonobot.api_urls")),
     path("", include("agents.gateway.server_registry")),
+    path("docs", RedirectView.as_view(pattern_name="documentation")),
     path("docs/", admin.site.admin_view(show_documentation), name="documentation"),
     path("docs/<path:name>", admin.site.admin_view(show_documentation)),
     path("language/setlang/", middleware.choose_language, name="set_language"),

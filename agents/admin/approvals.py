@@ -22,6 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from agents.access_requests import can_answer_access_requests
 from agents.admin.agents import READERS
@@ -291,7 +292,11 @@ class ApprovalAdmin(PersonRequestAdmin):
             )
         message = request.POST.get("message", "").strip()
         answered, skipped = _answer_all(principal, pending, answer, message)
-        text = _t("Calls denied: %(n)s.") if answer == "deny" else _t("Calls approved: %(n)s.")
+        text = (
+            ngettext("%(n)s call denied.", "%(n)s calls denied.", answered)
+            if answer == "deny"
+            else ngettext("%(n)s call approved.", "%(n)s calls approved.", answered)
+        )
         skipped += len(outdated)
         if answered or not skipped:
             messages.success(request, text % {"n": format_number(answered)})

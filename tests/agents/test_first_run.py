@@ -258,9 +258,7 @@ def test_a_denied_or_pending_call_says_so_below_the_step(acme: Organization) -> 
     assert "pay didn't succeed." in page
     assert "denied_by_policy" in page
     details = {"approval_id": str(factories.create_approval(agent).pk)}
-    create_call(
-        acme, decision="ask", outcome="refused", code="approval_required", details=details
-    )
+    create_call(acme, decision="ask", outcome="refused", code="approval_required", details=details)
     page = admin_client.get_text(owner.get("first_run"))
     assert "pay is pending approval." in page
     assert "2 of 3 steps done." in page

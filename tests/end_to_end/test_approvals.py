@@ -131,7 +131,7 @@ def test_selected_calls_are_answered_in_a_dialog_of_the_inbox(
     expect(message).to_be_focused()
     message.fill(REASON)
     rita.keyboard.press("Control+Enter")
-    expect(rita.locator(".bb-notice")).to_contain_text("Calls denied: 1.")
+    expect(rita.locator(".bb-notice")).to_contain_text("1 call denied.")
     expect(rita).to_have_url(re.compile("/admin/agents/approval/$"))
     expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")
     eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)

@@ -200,7 +200,7 @@ def test_120_calls_of_three_pages_are_approved_at_once(olga: Page, acme: Organiz
         confirm = olga.get_by_role("dialog").get_by_role("button", name="Approve all 120 calls")
         expect(confirm).to_be_in_viewport()
     confirm.click()
-    expect(olga.locator("[data-toasts]")).to_contain_text("Calls approved: 120.")
+    expect(olga.locator("[data-toasts]")).to_contain_text("120 calls approved.")
     assert not Approval.objects.pending().exists()
 
 

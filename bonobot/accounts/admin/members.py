@@ -19,6 +19,7 @@ from bonobot.accounts.admin.change_roles import confirm_or_change_roles
 from bonobot.accounts.admin.invitations import query_open_invitations, render_state_badge
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
+from bonobot.accounts.current_organization import ORGANIZATION_SESSION_KEY
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.password_reset import record_password_change, send_reset_link
 from bonobot.accounts.roles import ROLE_CHOICES, Action, Role
@@ -34,8 +35,10 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
+from bonobot.core.text.untrusted_text import make_visible
 
 MAX_INVITED_SHOWN = 50
+MAX_NAME_SHOWN = 80
 
 
 @register(User)
@@ -141,6 +144,25 @@ class OrganizationAdmin(ScopedAdmin):
             and self.get_principal(request).platform_admin
         )
 
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show the only organization to those who can't create others, else the list."""
+        principal = self.get_principal(request)
+        if self.has_view_permission(request) and not principal.platform_admin:
+            url = reverse("admin:tenancy_organization_change", args=[principal.organization_id])
+            return HttpResponseRedirect(url)
+        return super().changelist_view(request, extra_context)
+
+    def response_add(
+        self, request: HttpRequest, obj: Organization, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """Switch to the new organization, whose dashboard shows its first steps."""
+        request.session[ORGANIZATION_SESSION_KEY] = obj.slug
+        name = make_visible(obj.name, MAX_NAME_SHOWN)
+        messages.success(request, _t("Switched to the new organization %(name)s.") % {"name": name})
+        return HttpResponseRedirect(reverse("admin:index"))
+
     @display(description=_("registry URL"))
     def show_registry_url(self, organization: Organization) -> str:
         """Return the base URL that clients are configured with."""
@@ -161,7 +183,7 @@ class MembershipForm(forms.ModelForm):
     username = forms.CharField(
         label=_("Username"),
         widget=TextInput(attrs={"autocomplete": "off"}),
-        help_text=_("The name for signing in."),
+        help_text=_("Of an existing user. Invite people without an account by email."),
     )
 
     class Meta:

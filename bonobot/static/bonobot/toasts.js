@@ -38,7 +38,8 @@
   }
 
   const KEPT_CLEAR =
-    ".bb-save-bar, .bb-actions, .bb-deny-form, [data-chat-dock], .bb-tabs, .bb-primary, .bb-sidepanel :is(a, button)";
+    ".bb-save-bar, .bb-actions, .bb-deny-form, [data-chat-dock], .bb-tabs, .bb-primary, " +
+    ":is(.bb-sidepanel, .bb-rail) :is(a, button)";
   const GAP_PX = 8;
 
   const overlaps = (box, other) =>

@@ -504,7 +504,7 @@ def test_many_approvals_are_denied_together_after_confirmation(
     reviewer.send(
         admin_client.build_url(LIST), selection | {"confirmed": "1", "message": "Not today."}
     )
-    assert "Calls denied: 2." in get_messages(reviewer)
+    assert "2 calls denied." in get_messages(reviewer)
     assert list(Approval.objects.pending()) == [approvals[2]]
     assert set(Approval.objects.filter(state="denied").values_list("message", flat=True)) == {
         "Not today."
@@ -528,7 +528,7 @@ def test_many_approvals_are_approved_together_but_not_ones_own(
     assert "Approve all 3" in page
     assert Approval.objects.pending().count() == 3
     owner.send(admin_client.build_url(LIST), selection | {"confirmed": "1", "message": "Checked."})
-    assert "Calls approved: 2." in get_messages(owner)
+    assert "2 calls approved." in get_messages(owner)
     assert "Not answered: 1." in get_messages(owner)
     assert list(Approval.objects.pending()) == [own]
     assert ApprovalCell.objects.count() == 2
@@ -553,7 +553,7 @@ def test_calls_on_all_pages_are_selected_with_the_filters_of_the_list(
         admin_client.build_url(LIST),
         {"action": "approve_chosen", "confirmed": "1", "_selected_action": listed},
     )
-    assert "Calls approved: 59." in get_messages(reviewer)
+    assert "59 calls approved." in get_messages(reviewer)
     assert [approval.own_name for approval in Approval.objects.pending()] == ["refund"]
 
 

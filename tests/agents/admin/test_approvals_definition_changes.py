@@ -82,6 +82,6 @@ def test_approving_many_calls_skips_those_whose_definition_changed(
     }
     assert "Approve call" in reviewer.send(admin_client.build_url(LIST), selection)
     reviewer.send(admin_client.build_url(LIST), selection | {"confirmed": "1"})
-    assert "Calls approved: 1." in " ".join(reviewer.messages)
+    assert "1 call approved." in " ".join(reviewer.messages)
     assert "Not answered: 1." in " ".join(reviewer.messages)
     assert list(Approval.objects.pending()) == [outdated]

@@ -186,6 +186,7 @@ def test_a_member_is_added_by_username() -> None:
 
 def test_an_unknown_username_is_refused_at_its_field() -> None:
     administrator = admin_client.sign_in(factories.create_organization(), None)
+    assert "Of an existing user." in administrator.get("tenancy_membership_add")
     page = administrator.post("tenancy_membership_add", username="nobody", role="reviewer")
     assert 'value="nobody"' in page
     assert "The user &#x27;nobody&#x27; doesn&#x27;t exist" in page

@@ -40,6 +40,28 @@ def test_the_organization_form_cant_change_the_slug(acme: Organization) -> None:
     assert (acme.name, acme.slug) == ("Acme 2", "acme")
 
 
+def test_an_owner_is_led_from_the_list_to_the_only_organization(acme: Organization) -> None:
+    factories.create_organization("other")
+    url = admin_client.build_url("tenancy_organization_changelist")
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    expected = admin_client.build_url("tenancy_organization_change", acme.pk)
+    assert owner.client.get(url).headers["Location"] == expected
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    assert member.client.get(url).status_code == 403
+    page = admin_client.get_text(admin_client.sign_in(acme, None).client.get(url).content.decode())
+    assert "2 organizations" in page
+    assert "Create organization" in page
+
+
+def test_a_new_organization_is_switched_to(acme: Organization) -> None:
+    platform = admin_client.sign_in(acme, None)
+    page = platform.post("tenancy_organization_add", name="Twin", slug="twin", registry="off")
+    assert "Switched to the new organization Twin." in " ".join(platform.messages)
+    text = admin_client.get_text(page)
+    assert "Continue: Add a member" in text
+    assert platform.client.session["organization"] == "twin"
+
+
 @pytest.mark.parametrize("slug", [str(ID), str(ID).upper(), ID.hex])
 def test_a_slug_cant_look_like_an_identifier(acme: Organization, slug: str) -> None:
     platform = admin_client.sign_in(acme, None)

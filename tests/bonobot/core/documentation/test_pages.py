@@ -200,3 +200,10 @@ def test_headers_of_tables_begin_with_capital_letters() -> None:
     assert "<th>In <code>server.json</code></th>" in pages.render_page("importing").html
     assert "<th><code>--from</code></th>" in pages.render_page("importing").html
     assert "<th></th>" not in pages.render_page("approvals").html
+
+
+@pytest.mark.django_db
+def test_the_address_without_a_slash_leads_to_the_documentation() -> None:
+    member = admin_client.sign_in(factories.create_organization(), Role.MEMBER)
+    response = member.client.get("/docs")
+    assert (response.status_code, response.headers["Location"]) == (302, "/docs/")
