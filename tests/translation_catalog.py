@@ -30,6 +30,7 @@ SINGLE = frozenset({"_", "_t", "_lazy", "gettext", "gettext_lazy", "gettext_noop
 PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
 # Texts of the theme and of allauth that our pages show; the theme has no German translation.
 THEME = (
+    " By %(filter_title)s ",
     "After you've created a user, you’ll be able to edit more user options.",
     "Apply Filters",
     "Cancel",

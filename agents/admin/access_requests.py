@@ -57,8 +57,8 @@ from bonobot.accounts.admin_base import (
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import (
+    ChoicesCheckboxFilter,
     DateTimeRangeFilter,
-    MultipleChoicesDropdownFilter,
     Select,
     Textarea,
     TextInput,
@@ -138,8 +138,8 @@ class AccessRequestAdmin(PersonRequestAdmin):
     list_display_links = None
     change_list_template = "admin/access_requests/list.html"
     list_filter = (
-        ("state", MultipleChoicesDropdownFilter),
-        ("kind", MultipleChoicesDropdownFilter),
+        ("state", ChoicesCheckboxFilter),
+        ("kind", ChoicesCheckboxFilter),
         ("agent__name", PartialNameFilter),
         ("created_at", DateTimeRangeFilter),
     )

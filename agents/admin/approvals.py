@@ -53,10 +53,10 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, format_allowed_roles
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.core.admin.theme import (
+    ChoicesCheckboxFilter,
     DateTimeRangeFilter,
     DropdownFilter,
     FieldTextFilter,
-    MultipleChoicesDropdownFilter,
     action,
     display,
     register,
@@ -196,7 +196,7 @@ class ApprovalAdmin(PersonRequestAdmin):
     list_display = ("label",)
     list_filter = (
         AnsweredFilter,
-        ("state", MultipleChoicesDropdownFilter),
+        ("state", ChoicesCheckboxFilter),
         ("agent__name", PartialNameFilter),
         ("server_name", PartialNameFilter),
         ("own_name", PartialNameFilter),

@@ -32,6 +32,7 @@ from bonobot.accounts.templatetags.display import amount, counted, state_label
 from bonobot.core.i18n.localization import format_number, join_names, localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
+from mcp_servers.health.server_status import FAILING_STATES
 from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
 from mcp_servers.models import Definition, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
@@ -41,7 +42,6 @@ MAX_NAME, MAX_DETAIL = 60, 160
 MAX_NAMES = 3
 MAX_SERVERS = 3  # more failing servers are one item
 MAX_ITEMS = 7
-FAILING_STATES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
 PROCESS_HOURS = 24
 MAX_BUDGETS = 200
 MAX_OPEN_STEPS = 2  # with fewer open steps, the setup is one line

@@ -19,9 +19,9 @@ from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragme
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import (
     Checkbox,
+    ChoicesCheckboxFilter,
     DateTimeRangeFilter,
     IntegerInput,
-    MultipleChoicesDropdownFilter,
     Select,
     TextInput,
     display,
@@ -59,7 +59,7 @@ class ElicitationRequestAdmin(PersonRequestAdmin):
         "answered_or_expires",
     )
     list_filter = (
-        ("state", MultipleChoicesDropdownFilter),
+        ("state", ChoicesCheckboxFilter),
         ("agent__name", PartialNameFilter),
         ("server_name", PartialNameFilter),
         ("created_at", DateTimeRangeFilter),

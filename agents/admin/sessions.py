@@ -45,8 +45,8 @@ from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, cost, render_badge
 from bonobot.accounts.templatetags.display import tokens as format_tokens
 from bonobot.core.admin.theme import (
+    ChoicesCheckboxFilter,
     DateTimeRangeFilter,
-    MultipleChoicesDropdownFilter,
     display,
     register,
 )
@@ -75,7 +75,7 @@ class SessionAdmin(TabbedAdmin):
         "tokens",
         "cost",
     )
-    list_filter = (("status", MultipleChoicesDropdownFilter), ("created_at", DateTimeRangeFilter))
+    list_filter = (("status", ChoicesCheckboxFilter), ("created_at", DateTimeRangeFilter))
     search_fields = ("title", "agent__name", "started_by", "error_code")
     ordering = ("-created_at",)
     list_select_related = ("agent",)

@@ -25,7 +25,7 @@ from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.core.admin.theme import (
     Checkbox,
-    MultipleChoicesDropdownFilter,
+    ChoicesCheckboxFilter,
     SecretInput,
     Select,
     Textarea,
@@ -67,7 +67,7 @@ class NotificationAdmin(TabbedAdmin):
         "last_error",
         "created",
     )
-    list_filter = (("state", MultipleChoicesDropdownFilter), "severity", "channel")
+    list_filter = (("state", ChoicesCheckboxFilter), "severity", "channel")
     search_fields = ("subject_name", "text", "error")
     list_select_related = ("channel",)
     actions = ("retry_chosen",)

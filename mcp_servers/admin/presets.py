@@ -25,8 +25,8 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import (
+    ChoicesCheckboxFilter,
     DropdownFilter,
-    MultipleChoicesDropdownFilter,
     Select,
     Textarea,
     TextInput,
@@ -279,7 +279,7 @@ class PresetAdmin(ScopedAdmin):
     )
     list_filter = (
         PresetCategoryFilter,
-        ("auth_type", MultipleChoicesDropdownFilter),
+        ("auth_type", ChoicesCheckboxFilter),
         "transport_type",
     )
     search_fields = ("name", "slug", "description", "category")

@@ -5,9 +5,20 @@ from functools import partial
 from typing import Any, ClassVar
 
 from django.contrib import messages
-from django.db.models import Count, Exists, F, IntegerField, OuterRef, Q, QuerySet, Subquery
+from django.db.models import (
+    Case,
+    Count,
+    Exists,
+    F,
+    IntegerField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    When,
+)
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponseRedirect, QueryDict
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
@@ -31,8 +42,8 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, milliseconds
 from bonobot.core.admin.theme import (
+    ChoicesCheckboxFilter,
     DropdownFilter,
-    MultipleChoicesDropdownFilter,
     action,
     display,
     register,
@@ -52,6 +63,7 @@ from mcp_servers.admin.preset_gallery import add_by_preset, choose_preset
 from mcp_servers.admin.uptime_bar import render_uptime_bar
 from mcp_servers.definition_counts import count_definitions
 from mcp_servers.discovery import DiscoveryAttempt, DiscoveryResult, discover_servers
+from mcp_servers.health.server_status import FAILING_STATES
 from mcp_servers.health.uptime_windows import build_last_day, prefetch_last_day
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
@@ -68,6 +80,8 @@ KINDS_OF_PAGES = {
     ),
     "prompts": (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS),
 }
+IS_FAILING = Q(enabled=True, status__in=FAILING_STATES)
+FAILING_QUERY = "&".join(f"status__exact={state}" for state in FAILING_STATES)
 NONE_MARK = SafeString('<span class="bb-none">–</span>')
 
 
@@ -200,14 +214,14 @@ class ServerAdmin(TabbedAdmin):
     )
     change_columns = {"switch": ""}
     list_filter = (
-        ("status", MultipleChoicesDropdownFilter),
-        ("transport_type", MultipleChoicesDropdownFilter),
+        ("status", ChoicesCheckboxFilter),
+        ("transport_type", ChoicesCheckboxFilter),
         PendingReviewFilter,
         ServerScopeFilter,
     )
     search_fields = ("name", "description")  # and definitions, see `get_search_results`
     search_help_text = _("Name, description, or tool")
-    ordering = ("name",)
+    ordering = (Case(When(IS_FAILING, then=0), default=1), "name")
     actions = (
         "test_chosen",
         "refresh_chosen",
@@ -466,9 +480,33 @@ class ServerAdmin(TabbedAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show the list with the running bulk jobs."""
-        running_jobs = bulk_actions.list_running_jobs(request)
-        return super().changelist_view(request, {**(extra_context or {}), "jobs": running_jobs})
+        """Show the list with the running bulk jobs and how many servers need attention."""
+        context = {
+            "jobs": bulk_actions.list_running_jobs(request),
+            "segments": self._list_segments(request),
+        }
+        return super().changelist_view(request, {**(extra_context or {}), **context})
+
+    def _list_segments(self, request: HttpRequest) -> list[tuple[Any, str, int, bool]]:
+        """Return the title, query and number of servers of each segment, and if it is shown."""
+        servers = Server.objects.for_organization(self.get_principal(request).organization_id)
+        counts = servers.aggregate(
+            total=Count("pk"),
+            failing=Count("pk", filter=IS_FAILING),
+            pending=Count("pk", filter=Exists(_query_pending_definitions())),
+        )
+        segments = (
+            (_("All"), "", counts["total"]),
+            (_("Failing"), FAILING_QUERY, counts["failing"]),
+            (_("To review"), "waiting=yes", counts["pending"]),
+        )
+        shown = QueryDict(request.META.get("QUERY_STRING", ""))
+        names = ("status__exact", "waiting")
+        shown_filters = {name: shown.getlist(name) for name in names if name in shown}
+        return [
+            (title, query, n, shown_filters == dict(QueryDict(query).lists()))
+            for title, query, n in segments
+        ]
 
     def _discover_selected(
         self, request: HttpRequest, queryset: QuerySet[Server], kind: str, job_kind: str

@@ -29,6 +29,7 @@ STATUS_BY_CODE: dict[str, Server.Status] = {
     "needs_reauth": Server.Status.NEEDS_REAUTH,
     "server_unreachable": Server.Status.ERROR,
 }
+FAILING_STATES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
 # The code of a server whose package is being installed.
 INSTALLING = "server_installing"
 CONNECTIONS = Actor(kind="system", id="connections", label="connections")
@@ -169,8 +170,7 @@ def record_call_contact(server_id: Any, latency_ms: int) -> None:
 
     If each person signs in separately, their calls say nothing about missing logins of others.
     """
-    failed = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
-    server = Server.objects.enabled().filter(pk=server_id, status__in=failed).first()
+    server = Server.objects.enabled().filter(pk=server_id, status__in=FAILING_STATES).first()
     if server is None or (server.by_person and server.status == Server.Status.NEEDS_REAUTH):
         return
     record_contact(server, HealthCheck.Kind.HEALTH, latency_ms)

@@ -206,8 +206,10 @@ class ScopedAdmin(ModelAdmin):
         return self.can_delete and self.can_perform(request, self.needs_to_change)
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the bulk actions."""
+        """Return the bulk actions; Django's, which deletes, is the last."""
         actions: dict[str, Any] = super().get_actions(request) if self.has_bulk_actions else {}
+        if delete := actions.pop("delete_selected", None):
+            actions["delete_selected"] = delete
         return actions
 
     def get_list_display(self, request: HttpRequest) -> Any:

@@ -16,11 +16,11 @@ from django.utils.functional import Promise
 from django.utils.text import capfirst, format_lazy
 from django.utils.translation import gettext_lazy as _
 from unfold.admin import ModelAdmin, checkbox
+from unfold.contrib.filters.admin import ChoicesCheckboxFilter as ThemeChoicesCheckboxFilter
 from unfold.contrib.filters.admin import (
     ChoicesDropdownFilter,
     DropdownFilter,
     FieldTextFilter,
-    MultipleChoicesDropdownFilter,
     RangeDateTimeFilter,
 )
 from unfold.decorators import action, display
@@ -59,13 +59,13 @@ __all__ = [
     "AdminSite",
     "AuthenticationForm",
     "Checkbox",
+    "ChoicesCheckboxFilter",
     "ChoicesDropdownFilter",
     "DateTimeRangeFilter",
     "DropdownFilter",
     "FieldTextFilter",
     "IntegerInput",
     "ModelAdmin",
-    "MultipleChoicesDropdownFilter",
     "PasswordInput",
     "SecretInput",
     "Select",
@@ -93,6 +93,21 @@ class Select(UnfoldAdminSelectWidget):
         shown_label = capfirst(str(label)) if isinstance(label, Promise) else label
         option: dict[str, Any] = super().create_option(name, value, shown_label, *args, **kwargs)
         return option
+
+
+class ChoicesCheckboxFilter(ThemeChoicesCheckboxFilter):
+    """A filter by several choices, which begin with a capital letter as those of `Select`."""
+
+    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+        """Yield the form with the choices."""
+        labels = dict(self.field.flatchoices)
+        for choice in super().choices(changelist):
+            for field in choice["form"].fields.values():
+                field.choices = [
+                    (value, capfirst(str(text)) if isinstance(labels[value], Promise) else text)
+                    for value, text in field.choices
+                ]
+            yield choice
 
 
 class ActionForm(ThemeActionForm):

@@ -187,6 +187,10 @@ const bonobotLists = (() => {
   // A browser restores checkboxes when it goes back.
   window.addEventListener("pageshow", () => updateCounts(document));
   document.addEventListener("DOMContentLoaded", () => {
+    // "3 of 53 selected": of all pages, as the button that selects them.
+    for (const counter of queryAll("[data-result-count] .action-counter")) {
+      counter.dataset.actionsIcnt = counter.closest("[data-result-count]").dataset.resultCount;
+    }
     // The labels of cards on phones: pseudo-elements have no first letter.
     for (const cell of queryAll("#result_list [data-label]")) {
       const label = cell.dataset.label;

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 from typing import Any
 from uuid import uuid4
 
@@ -70,20 +71,21 @@ def test_a_row_shows_state_tools_and_pending_reviews(
     page = browser.get("mcp_servers_server_changelist")
     assert "needs new credentials" in page
     assert "The token is old." in page
-    assert "2 to review" in page
+    assert 'title="Review 2 definitions"' in page
 
 
-def test_the_list_says_why_a_server_failed_instead_of_its_description(
+def test_the_list_says_why_a_server_failed_below_its_description(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
     server = admin_client.create_web_server(acme, "broken")
     rows = Server.objects.filter(pk=server.pk)
     rows.update(description="Issues", status="error", status_detail="The name isn't known.")
     text = admin_client.get_text(browser.get("mcp_servers_server_changelist"))
-    assert "HTTP · The name isn't known." in text
-    assert "Issues" not in text
+    assert "HTTP · Issues The name isn't known." in text
     rows.update(enabled=False)
-    assert "HTTP · Issues" in admin_client.get_text(browser.get("mcp_servers_server_changelist"))
+    text = admin_client.get_text(browser.get("mcp_servers_server_changelist"))
+    assert "HTTP · Issues" in text
+    assert "The name isn't known." not in text
 
 
 def test_the_output_of_an_installer_is_collapsed_and_the_remedy_is_shown(
@@ -128,6 +130,40 @@ def test_an_empty_list_explains_how_to_begin(browser: admin_client.AdminClient) 
     page = browser.get("mcp_servers_server_changelist")
     assert "No servers yet" in page
     assert admin_client.build_url("mcp_servers_server_paste") in page
+
+
+def test_the_list_has_failing_servers_first_and_counts_them(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    servers = [admin_client.create_web_server(acme, name) for name in ("a", "b", "c", "d")]
+    problem = {"status_detail": "c can't be reached: the connection was refused. Start it."}
+    for server, status in zip(servers[1:], ("connected", "error", "needs_reauth"), strict=True):
+        Server.objects.filter(pk=server.pk).update(status=status, **problem)
+    admin_client.declare_tool(servers[0])
+    page = browser.get("mcp_servers_server_changelist")
+    text = admin_client.get_text(page)
+    assert "All 4 Failing 2 To review 1" in text
+    names = re.findall(r'<strong class="bb-ellipsis">(\w)</strong>', page)
+    assert names == ["c", "d", "a", "b"]
+    # The reason doesn't replace what the server is.
+    url = servers[2].endpoint_config["url"]
+    assert f"HTTP · {url} c can't be reached: the connection was refused. Start it." in text
+    [link] = re.findall(r'href="(\?status[^"]*)" *>Failing', page)
+    shown = browser.open(admin_client.build_url("mcp_servers_server_changelist") + unescape(link))
+    assert re.findall(r'<strong class="bb-ellipsis">(\w)</strong>', shown) == ["c", "d"]
+    assert re.search(r'aria-current="true">Failing 2', shown)
+
+
+def test_the_filters_show_their_choices(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    admin_client.create_web_server(acme)
+    page = browser.get("mcp_servers_server_changelist", status__exact="connected")
+    filters = page[page.index('id="changelist-filter"') :]
+    text = admin_client.get_text(filters)
+    assert "status Connecting Connected Not connected yet Failed" in text
+    assert "By status" not in text
+    assert re.search(r'value="connected"[^>]*checked', filters)
 
 
 def test_servers_are_filtered_by_pending_reviews(
@@ -288,7 +324,8 @@ def test_a_confirmation_is_a_page_that_can_be_loaded_again(
     acme: Organization, browser: admin_client.AdminClient, action: str
 ) -> None:
     servers = [admin_client.create_web_server(acme, name) for name in ("one", "two")]
-    admin_client.create_web_server(acme, "other")
+    for server in (*servers, admin_client.create_web_server(acme, "other")):
+        admin_client.declare_tool(server)
     list_url = admin_client.build_url("mcp_servers_server_changelist")
     fields = {"action": action, "_selected_action": [str(server.pk) for server in servers]}
     answer = browser.client.post(list_url, fields)
@@ -445,7 +482,8 @@ def test_a_server_whose_package_is_being_installed_has_not_failed(
     page = browser.get("mcp_servers_server_change", server.pk)
     assert "The package is being installed." in page
     assert 'role="alert"' not in page
-    assert "Failed" not in admin_client.get_text(browser.get("mcp_servers_server_changelist"))
+    page = browser.get("mcp_servers_server_changelist")
+    assert "Failed" not in admin_client.get_text(page[: page.index('id="changelist-filter"')])
 
 
 def test_testing_the_connection_returns_a_page_fragment(
@@ -541,7 +579,8 @@ def test_the_button_of_a_confirmation_is_in_the_bar_pinned_to_the_bottom_of_its_
     acme: Organization, action: str
 ) -> None:
     servers = [admin_client.create_web_server(acme, f"web-{n}") for n in range(4)]
-    admin_client.declare_tool(servers[0], "forecast")
+    for server in servers:
+        admin_client.declare_tool(server, "forecast")
     page = run_action(admin_client.sign_in(acme, Role.OWNER), action, *servers)
     form = page[page.index(f'value="{action}"') : page.index("bb-save-bar")]
     # The bar sticks while its form is in sight, so that the form includes the panels.

@@ -51,6 +51,16 @@ def list_roles() -> dict[str, str]:
     return dict(Membership.objects.values_list("user__username", "role"))
 
 
+def test_deletion_is_the_last_of_the_actions_for_members(
+    acme: Organization, owner: admin_client.AdminClient
+) -> None:
+    add_members(acme, Role.MEMBER, "anna")
+    page = owner.get(LIST)
+    actions = re.findall(r'<option value="(\w+_chosen|delete_selected)"', page)
+    assert actions == ["change_role_chosen", "offer_chosen", "reset_chosen", "delete_selected"]
+    assert 'data-result-count="2"' in page
+
+
 def test_roles_change_after_confirmation_each_with_an_audit_entry(
     acme: Organization, owner: admin_client.AdminClient
 ) -> None:
@@ -58,6 +68,7 @@ def test_roles_change_after_confirmation_each_with_an_audit_entry(
     members += add_members(acme, Role.AUDITOR, "carl")
     text = run_action(owner, members)
     assert "anna member bert member carl auditor" in text
+    assert "Select a role to see whose role changes" in text
     assert "Change the role" not in text
     text = run_action(owner, members, role="auditor")
     assert "anna member → auditor" in text
