@@ -18,7 +18,7 @@ register = template.Library()
 
 @register.filter
 @register.simple_tag(name="rule_text")
-def rule_text(rule: object, agent_id: UUID | None | str = "") -> SafeString:
+def rule_text(rule: object, agent_id: UUID | str | None = "") -> SafeString:
     """Return a localized sentence about a rule; blank for an ID without one.
 
     `agent_id` is None if the organization's policy decided, because the call had no agent.
