@@ -198,7 +198,9 @@ def test_the_pages_of_an_agent_and_of_the_organization_count_the_same_tools(acme
 
 def test_the_organizations_rules_show_what_each_agents_policy_decides(acme, helper, server):
     owner = admin_client.sign_in(acme, Role.OWNER, "olga")
-    text = admin_client.get_text(owner.get("organization_policy"))
+    page = owner.get("organization_policy")
+    assert re.search(r'bb-primary"\s+data-edit-rule', page)  # in the note that there are no rules
+    text = admin_client.get_text(page)
     assert "tools of servers and built-in tools" in text
     assert re.search(r"Per agent \d", text)
     defaults = admin_client.get_text(owner.get("organization_policy_defaults"))
