@@ -42,9 +42,7 @@ def render_confirmation(
     pending = _query_pending(servers)
     items: dict[Server, list[DefinitionRow]] = {}
     by_id = {server.pk: server for server in servers}
-    for row in pending.order_by(Lower("server__name"), "server", TOOLS_FIRST, "kind", "name")[
-        :MAX_SHOWN
-    ]:
+    for row in pending[:MAX_SHOWN]:
         server = by_id[row.server_id]
         item = build_definition_row(row, load_label_context(server))
         items.setdefault(server, []).append(item)
@@ -110,8 +108,9 @@ def approve_selected(request: HttpRequest, servers: Sequence[Server]) -> HttpRes
 
 
 def _query_pending(servers: Sequence[Server]) -> DefinitionQuerySet:
+    """Return the pending definitions of these servers, by server and name, tools first."""
     pending: DefinitionQuerySet = Definition.objects.awaiting_review().filter(server__in=servers)
-    return pending
+    return pending.order_by(Lower("server__name"), "server", TOOLS_FIRST, "kind", "name")
 
 
 def _add_remaining_messages(

@@ -132,8 +132,8 @@ def test_the_message_names_three_definitions_that_are_left(
     approve(reviewer, [server], rows[0])
     assert list_callable() == {"tool0"}
     [left, _approved] = reviewer.messages
-    assert left.startswith("5 definitions are still pending review: tool")
-    assert left.endswith(" (docs), and 2 more.")
+    names = "tool1 (docs), tool2 (docs), tool3 (docs), and 2 more"
+    assert left == f"5 definitions are still pending review: {names}."
 
 
 def test_nothing_is_approved_when_nothing_is_selected(
