@@ -151,7 +151,7 @@ def test_a_persons_denial_isnt_listed_as_the_rule_that_asked() -> None:
     }
     assert rows == {("Denied by a person", rule), ("Approval expired", rule)}
     page = admin_client.get_text(admin_client.sign_in(acme, None).get("index"))
-    assert "Denied by a person Policy echo 1" in page
+    assert "Denied by a person Agent tools echo 1" in page
 
 
 @pytest.mark.django_db

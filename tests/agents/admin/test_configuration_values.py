@@ -68,13 +68,13 @@ def test_skills_and_servers_are_shown_as_values(auditor, helper, acme):
 
 
 def test_the_header_says_that_an_agent_is_disabled(auditor, helper, acme):
-    assert " disabled helper " not in admin_client.get_text(
+    assert " disabled Chat " not in admin_client.get_text(
         auditor.get("agents_agent_configuration", helper.pk)
     )
     spec = AgentSpec(name=helper.name, enabled=False)
     update_agent(factories.build_administrator(acme), helper, spec)
     page = get_content(auditor.get("agents_agent_configuration", helper.pk))
-    assert " disabled helper " in admin_client.get_text(page)
+    assert " disabled Chat " in admin_client.get_text(page)
 
 
 def test_toolsets_are_shown_as_values(auditor, helper):
