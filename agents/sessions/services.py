@@ -40,10 +40,10 @@ from agents.wakeups import notify_runners_of_cancel, notify_watchers, notify_wor
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal, require_platform_admin
 from bonobot.accounts.roles import Action, Role
-from bonobot.accounts.templatetags.display import argument_summary
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
+from bonobot.core.text.argument_summary import summarize_arguments
 from bonobot.ledger.audit.admin_changes import record_change, record_changes_at_end
 
 MAX_MESSAGE_LENGTH = 100_000
@@ -63,7 +63,7 @@ def build_title(agent: Agent, text: str) -> str:
     title = " ".join(text.split())
     if match := COMMAND.fullmatch(title):
         tool = agent.tool_names.filter(name=match[1]).select_related("server").first()
-        arguments = argument_summary(_parse_first_object(title), MAX_TITLE_LENGTH)
+        arguments = summarize_arguments(_parse_first_object(title), MAX_TITLE_LENGTH)
         title = f"{tool.server.name}: {tool.own_name}" if tool else match[1]
         title += f" ({arguments})" if arguments else ""
     if len(title) <= MAX_TITLE_LENGTH:

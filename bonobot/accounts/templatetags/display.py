@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -32,6 +31,7 @@ from bonobot.core.i18n.localization import (
     localize_text,
 )
 from bonobot.core.text.amounts import MICROUSD_PER_USD
+from bonobot.core.text.argument_summary import summarize_arguments
 from bonobot.core.text.markdown_html import render_markdown
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,
@@ -42,6 +42,7 @@ from bonobot.core.text.syntax_highlighting import (
 from bonobot.core.text.untrusted_text import make_visible
 
 register = template.Library()
+register.filter("argument_summary", summarize_arguments)
 register.filter("as_json", highlight_json)
 register.filter("thousands", format_number)
 register.simple_tag(time_zones.get_zone_name, name="zone_name")
@@ -105,7 +106,6 @@ EFFECTS = {
     "ask": ("warn", "schedule", _lazy("Ask")),
     "deny": ("trust", "block", _lazy("Deny")),
 }
-MAX_VALUE_LENGTH = 60  # characters of one argument in a line
 MAX_PART_LENGTH = 4096
 # The tone, icon and label of outcomes; the values of `AuditRow.Outcome`, and `pending`.
 OUTCOMES = {
@@ -238,20 +238,6 @@ def line_changes(lines: Iterable[tuple[str, str]]) -> SafeString:
     """Return lines with their kinds (`added`, `removed`, `same`) as a colored block."""
     rows = format_html_join("", '<span class="bb-{}">{}</span>', lines)
     return format_html('<pre class="bb-code bb-diff" tabindex="0">{}</pre>', rows)
-
-
-@register.filter
-def argument_summary(arguments: Any, limit: int) -> str:
-    """Return the start of a call's arguments in one line: names and values."""
-    if not isinstance(arguments, Mapping):
-        return ""
-    pairs = (f"{name} {_shorten(value)}" for name, value in islice(arguments.items(), limit))
-    return make_visible(", ".join(pairs).replace("\n", " "), limit)
-
-
-def _shorten(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 
 @register.simple_tag
