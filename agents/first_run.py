@@ -46,7 +46,7 @@ STEPS = (
     (
         "ask",
         _("Make the first governed call"),
-        _("Each call is decided by a policy, limited by a budget and recorded in the audit log."),
+        _("Each call is decided by a policy, limited by a budget, and recorded in the audit log."),
     ),
 )
 # The first step of an organization that a platform administrator created.
