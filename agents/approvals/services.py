@@ -45,7 +45,7 @@ MAX_MESSAGE_LENGTH = 2_000
 MICROSECONDS_PER_SECOND = 1_000_000
 ANSWER_EVENT = ChangeEvent("approval")
 SYSTEM = Actor(kind="system", id="approvals", label="approvals")
-DEFINITION_CHANGE = Actor("system", id="definition_changes", label="definition_changes")
+DEFINITION_CHANGE = Actor(kind="system", id="definition_changes", label="definition_changes")
 REQUEST_CANCELED = "The request for approval was canceled."
 SESSION_CANCELED = format_message("The session was canceled.")
 ENDED_CALLS = Cancellation(SYSTEM, "The call ended before it was approved.")

@@ -102,6 +102,7 @@ def test_the_table_of_paths_is_complete():
 # Paths that belong to no organization, and why; all others are tested by ID and role.
 OPEN = {
     "": "redirects to the admin",
+    "docs": "redirects to the documentation",
     "docs/": "the documentation, the same for everybody who is signed in",
     "docs/<path:name>": "pages and images of the documentation",
     "api/schema": "the OpenAPI document, the same for everybody",
