@@ -23,6 +23,7 @@ from mcp_servers.admin.definition_rows import (
     TOOLS_FIRST,
     DefinitionRow,
     build_definition_row,
+    describe_approved_count,
     parse_shown_digests,
 )
 from mcp_servers.definition_reviews import approve_definitions
@@ -98,8 +99,7 @@ def approve_selected(request: HttpRequest, servers: Sequence[Server]) -> HttpRes
 
     change_each(request, approvable, approve)
     if approved:
-        text = _n("%(n)s definition approved.", "%(n)s definitions approved.", approved)
-        messages.success(request, text % {"n": format_number(approved)})
+        messages.success(request, describe_approved_count(approved))
     if changed_names or len(pending) > MAX_SHOWN:
         # To the page, whose URL may stand for more servers than a URL could have.
         url = bulk_actions.redirect_to_confirmation(request, "approve_chosen").url

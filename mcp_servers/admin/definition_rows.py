@@ -8,7 +8,9 @@ from uuid import UUID
 from django.db.models import Case, When
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
+from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
@@ -263,6 +265,12 @@ def _build_argument_rows(arguments: Any) -> list[SchemaRow]:
             ],
         }
     )
+
+
+def describe_approved_count(count: int) -> str:
+    """Return the message after an approval."""
+    text = ngettext("%(n)s definition approved.", "%(n)s definitions approved.", count)
+    return text % {"n": format_number(count)}
 
 
 def parse_shown_digests(entries: list[str]) -> dict[UUID, str]:

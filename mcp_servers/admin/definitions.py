@@ -30,6 +30,7 @@ from mcp_servers.admin.definition_rows import (
     TOOLS_FIRST,
     DefinitionRow,
     build_definition_row,
+    describe_approved_count,
     parse_definition_id,
     parse_shown_digests,
 )
@@ -300,12 +301,7 @@ def _approve_definitions(visit: ObjectRequest, entries: list[str]) -> None:
     """Approve the chosen definitions with the digests that the page showed."""
     digests = parse_shown_digests(entries)
     result = approve_definitions(visit.principal, visit.object, digests)
-    count = len(result.approved)
-    _add_success_message(
-        visit.request,
-        ngettext("%(n)s definition approved.", "%(n)s definitions approved.", count),
-        n=format_number(count),
-    )
+    messages.success(visit.request, describe_approved_count(len(result.approved)))
     if result.skipped:
         names = ", ".join(result.skipped[:10])
         text = _t(

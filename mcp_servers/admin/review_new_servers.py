@@ -18,13 +18,14 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.i18n.localization import format_number, join_names, localize_text
+from bonobot.core.i18n.localization import join_names, localize_text
 from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.definition_rows import (
     TOOLS_FIRST,
     DefinitionRow,
     build_definition_row,
+    describe_approved_count,
     parse_shown_digests,
 )
 from mcp_servers.definition_reviews import approve_definitions, needs_own_review
@@ -355,10 +356,8 @@ def _approve_selected(request: HttpRequest, principal: Principal, servers: list[
 
 
 def _add_messages(request: HttpRequest, approved: int, skipped_names: list[str]) -> None:
-    values = {"n": format_number(approved)}
     if approved:
-        text = ngettext("%(n)s definition approved.", "%(n)s definitions approved.", approved)
-        messages.success(request, text % values)
+        messages.success(request, describe_approved_count(approved))
     if skipped_names:
         text = _t(
             "Not approved because they changed or are rejected: %(names)s. Review them again."

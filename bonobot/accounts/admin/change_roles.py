@@ -39,7 +39,7 @@ class RoleChanges:
 def plan_role_changes(
     principal: Principal, members: Sequence[Membership], role: Role
 ) -> RoleChanges:
-    """Return what changing these members' role does; nobody changes their own with others'."""
+    """Return what changing these members' role does; the principal's own role stays."""
     unchanged = [member for member in members if member.role == role]
     others = [member for member in members if member.role != role]
     refused: list[tuple[Membership, Any]] = [
