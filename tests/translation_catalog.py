@@ -55,7 +55,6 @@ THEME = (
     "Reset filters",
     "Run",
     "Select action",
-    "Select action to run",
     "Select all rows",
     "Select record",
     "Select value",

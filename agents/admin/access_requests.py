@@ -189,14 +189,14 @@ class AccessRequestAdmin(PersonRequestAdmin):
         """Return whether the role can answer access requests."""
         return can_answer_access_requests(self.get_principal(request))
 
-    @action(description=_("Approve selected…"), permissions=["answer"])
+    @action(description=_("Approve…"), permissions=["answer"])
     def approve_requests(
         self, request: HttpRequest, queryset: AccessRequestQuerySet
     ) -> HttpResponseBase | None:
         """Confirm what is set up, then approve the pending requests."""
         return self._answer_selected(request, queryset, "approve")
 
-    @action(description=_("Deny selected…"), permissions=["answer"])
+    @action(description=_("Deny…"), permissions=["answer"])
     def deny_requests(
         self, request: HttpRequest, queryset: AccessRequestQuerySet
     ) -> HttpResponseBase | None:

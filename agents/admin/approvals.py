@@ -250,14 +250,14 @@ class ApprovalAdmin(PersonRequestAdmin):
             context |= build_details(principal, approvals[0]) | {"is_preselected": True}
         return response
 
-    @action(description=_("Approve selected…"), permissions=["answer"])
+    @action(description=_("Approve…"), permissions=["answer"])
     def approve_chosen(
         self, request: HttpRequest, queryset: QuerySet[Approval]
     ) -> HttpResponseBase | None:
         """Confirm with an optional reason, then approve the pending calls, each once."""
         return self._answer_chosen(request, queryset, "approve")
 
-    @action(description=_("Deny selected…"), permissions=["answer"])
+    @action(description=_("Deny…"), permissions=["answer"])
     def deny_chosen(
         self, request: HttpRequest, queryset: QuerySet[Approval]
     ) -> HttpResponseBase | None:

@@ -525,8 +525,7 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     running.append(first)
     owner.goto("/admin/mcp_servers/server/")
     owner.locator("#action-toggle").check()
-    owner.locator("select[name=action]").select_option("refresh_chosen")
-    owner.get_by_role("button", name="Run").click()
+    owner.get_by_role("button", name="Refresh definitions").click()
     status = owner.get_by_role("status").first
     expect(status).to_have_text("4 of 5 servers done", timeout=PATIENCE_MS)
     owner.reload()

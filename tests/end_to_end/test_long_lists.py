@@ -268,6 +268,8 @@ def test_the_actions_of_selected_rows_cover_no_row_and_a_cut_text_has_a_tooltip(
     rows, toggle = olga.locator("input.action-select"), olga.locator("#action-toggle")
     rows.first.check()
     assert toggle.evaluate("box => box.indeterminate")
+    rows.first.press("Enter")  # activates no switch
+    assert rows.first.is_checked()
     bar = olga.locator("#changelist-actions-wrapper")
     expect(bar).to_be_in_viewport(ratio=1)
     rows.last.scroll_into_view_if_needed()
@@ -278,6 +280,12 @@ def test_the_actions_of_selected_rows_cover_no_row_and_a_cut_text_has_a_tooltip(
     description = olga.get_by_text("A long description.").first
     description.hover()
     expect(olga.locator("[title*='A long description. A long']")).to_have_count(1)
+    for number in range(1, 4):
+        rows.nth(number).check()
+    expect(bar.get_by_text("4 of 60 selected")).to_be_visible()
+    with olga.expect_navigation():
+        bar.get_by_role("button", name="Disable…").click()
+    expect(olga.get_by_role("heading", level=1)).to_have_text("Disable these servers?")
 
 
 def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> None:

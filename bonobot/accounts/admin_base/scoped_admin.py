@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Never, cast
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME, ActionForm
 from django.contrib.admin.sites import AdminSite
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth.models import AnonymousUser
@@ -41,7 +41,7 @@ from bonobot.accounts.deletions import restorable_kinds
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, PLATFORM_ONLY, Action
 from bonobot.accounts.templatetags.display import ago
-from bonobot.core.admin.theme import ActionForm, ModelAdmin, Select, checkbox, display
+from bonobot.core.admin.theme import ModelAdmin, Select, checkbox, display
 from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
@@ -209,7 +209,7 @@ class ScopedAdmin(ModelAdmin):
         """Return the bulk actions; Django's, which deletes, is the last."""
         actions: dict[str, Any] = super().get_actions(request) if self.has_bulk_actions else {}
         if delete := actions.pop("delete_selected", None):
-            actions["delete_selected"] = delete
+            actions["delete_selected"] = (*delete[:2], _("Delete…"))
         return actions
 
     def get_list_display(self, request: HttpRequest) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from django import forms
 from django.contrib.admin import register, site
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
@@ -24,7 +23,6 @@ from unfold.contrib.filters.admin import (
     RangeDateTimeFilter,
 )
 from unfold.decorators import action, display
-from unfold.forms import ActionForm as ThemeActionForm
 from unfold.forms import (
     AdminPasswordChangeForm,
     AuthenticationForm,
@@ -54,7 +52,6 @@ from bonobot.core.i18n import time_zones
 from bonobot.core.text.masked_values import MASK
 
 __all__ = [
-    "ActionForm",
     "AdminPasswordChangeForm",
     "AdminSite",
     "AuthenticationForm",
@@ -108,17 +105,6 @@ class ChoicesCheckboxFilter(ThemeChoicesCheckboxFilter):
                     for value, text in field.choices
                 ]
             yield choice
-
-
-class ActionForm(ThemeActionForm):
-    """The actions for the selected rows of a list, with a select like those of forms."""
-
-    action = forms.ChoiceField(
-        label="",
-        widget=Select(
-            {"class": "lg:w-72", "aria-label": _("Select action to run"), "x-model": "action"}
-        ),
-    )
 
 
 class SecretInput(PasswordInput):

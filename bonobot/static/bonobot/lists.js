@@ -172,11 +172,19 @@ const bonobotLists = (() => {
     search.focus();
   }
 
+  // Of several buttons, Enter in a checkbox would activate the first: the switch or the deletion of another row.
+  function ignoreEnter(event) {
+    if (event.key !== "Enter" || !event.target.matches("input[type=checkbox]")) return;
+    const buttons = [...(event.target.form?.elements ?? [])].filter((field) => field.type === "submit");
+    if (buttons.length > 1) event.preventDefault();
+  }
+
   document.addEventListener("click", setAllRules);
   document.addEventListener("click", toggleGroup);
   document.addEventListener("input", filterItems);
   document.addEventListener("keydown", moveInList);
   document.addEventListener("keydown", focusSearch);
+  document.addEventListener("keydown", ignoreEnter);
   document.addEventListener("change", setGroupRule);
   document.addEventListener("change", (event) => {
     checkAll(event);
