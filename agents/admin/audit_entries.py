@@ -142,12 +142,18 @@ class ShownEntry:
     def requester(self) -> str:
         """Who acted: a person, a token, a part of Bonobot, or a user of the host."""
         row = self.row
-        return make_visible(get_actor_name(row.actor_kind, row.actor_id, row.actor_label), 80)
+        name = get_actor_name(self._get_requester_kind(), row.actor_id, row.actor_label)
+        return make_visible(name, 80)
 
     @property
     def requester_kind(self) -> Any:
         """What acted, if it wasn't a person."""
-        return REQUESTER_KINDS.get(self.row.actor_kind, "")
+        return REQUESTER_KINDS.get(self._get_requester_kind(), "")
+
+    def _get_requester_kind(self) -> str:
+        # A session has the label of who started it.
+        is_of_command = self.row.actor_kind == "session" and self.row.actor_label.startswith("cli:")
+        return "cli" if is_of_command else self.row.actor_kind
 
 
 AnsweredApproval = Approval | CoveringApproval | CanceledRequest | None
@@ -264,11 +270,14 @@ class EntryDetails:
     def has_decision(self) -> bool:
         """Whether a rule decided: changes by people have only what was refused.
 
-        The code of a connection's event says why it failed; no rule decided about it.
+        The code of a connection's event says why it failed; no rule decided about it. A model turn
+        has only what refused it, such as a budget.
         """
         row = self.entry.row
+        if row.event_type == "model":
+            return bool(row.code)
         is_decided = row.rule or (row.code and row.event_type != "connection")
-        return self.is_of_agent or bool(is_decided)
+        return row.event_type == "call" or bool(is_decided)
 
     @property
     def decision(self) -> str:

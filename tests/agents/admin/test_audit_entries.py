@@ -223,6 +223,35 @@ def test_the_panel_counts_an_approved_call_of_a_turn_once(
     assert panel[: panel.index("</section>")].count("<li") == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "label", "requester"),
+    [
+        ("cli", "cli:root", ("root", "command line")),
+        ("session", "cli:root", ("root", "command line")),
+        ("session", "anna", ("anna", "")),
+        ("token", "token:ci", ("ci", "token")),
+    ],
+)
+def test_the_requester_has_the_name_and_kind_of_who_started_the_session(
+    kind: str, label: str, requester: tuple[str, str]
+) -> None:
+    entry = build_entry(actor_kind=kind, actor_id=str(uuid4()), actor_label=label)
+    assert (entry.requester, entry.requester_kind) == requester
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("code", ["", "budget_exhausted"])
+def test_a_turn_has_a_decision_only_if_it_was_refused(
+    acme: Organization, auditor: admin_client.AdminClient, code: str
+) -> None:
+    outcome = "refused" if code else "ok"
+    turn = create_call(
+        acme, event_type="model", tool_name="", rule=code or "turn", code=code, outcome=outcome
+    )
+    page = auditor.get("ledger_auditrow_changelist", entry=str(turn.pk))
+    assert ("<h3>Decision</h3>" in page) == bool(code)
+
+
 @pytest.mark.django_db
 def test_changes_of_a_server_and_of_its_attachment_name_the_server(
     acme: Organization, auditor: admin_client.AdminClient
