@@ -14,7 +14,6 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.urls import reverse
-from django.utils.timesince import timeuntil
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -28,7 +27,7 @@ from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.models import AccountEmail
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import amount, counted, state_label
+from bonobot.accounts.templatetags.display import amount, counted, state_label, time_left
 from bonobot.core.i18n.localization import format_number, join_names, localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
@@ -70,7 +69,7 @@ def describe_approvals(pending: Sequence[Approval], count: int) -> Iterator[Atte
     else:
         parts = [join_names((str(row.agent or row.requester_name) for row in pending), MAX_NAMES)]
         expiry = _("next expires in %(time)s")
-    expiry %= {"time": timeuntil(pending[0].expires_at, depth=1)}
+    expiry %= {"time": time_left(pending[0].expires_at)}
     yield AttentionItem(
         "inbox",
         tone="warn",

@@ -348,14 +348,16 @@ def ago(moment: Any) -> SafeString | str:
     if abs(seconds) < 60:
         text = _("just now") if seconds >= 0 else _("in a moment")
     elif seconds < 0:
-        text = _("in %(time)s") % {"time": _round_time_left(now, moment)}
+        text = _("in %(time)s") % {"time": time_left(moment)}
     else:
         text = _("%(time)s ago") % {"time": timesince(moment, now, depth=1)}
     return _render_time(moment, time_zones.format_datetime(moment, seconds=True), text)
 
 
-def _round_time_left(now: datetime, moment: datetime) -> str:
-    """Return the time left in one unit, rounded: 23 hours and 59 minutes are "1 day"."""
+@register.filter
+def time_left(moment: datetime) -> str:
+    """Return the time until `moment` in one unit, rounded: 23 hours and 59 minutes are "1 day"."""
+    now = timezone.now()
     left = moment - now
     units = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1))
     half_unit = next((unit / 2 for unit in units if left >= unit), timedelta())
