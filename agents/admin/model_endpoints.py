@@ -12,8 +12,10 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.llm.provider_kinds import PROVIDER_KINDS
 from agents.model_endpoints.services import (
     BOUNDS,
+    KINDS_WITH_OWN_URL,
     ModelEndpointSpec,
     delete_endpoint,
     save_endpoint,
@@ -64,7 +66,7 @@ KINDS_BY_FIELD = {
     "api_version": (Kind.AZURE,),
     "region": (Kind.VERTEX, Kind.BEDROCK),
     "access_key_id": (Kind.BEDROCK,),
-    "prompt_caching": (Kind.ANTHROPIC, Kind.BEDROCK),
+    "prompt_caching": tuple(kind for kind in Kind if PROVIDER_KINDS[kind].marks_cache_points),
     "thinking_summaries": (Kind.RESPONSES, Kind.ANTHROPIC, Kind.GOOGLE, Kind.VERTEX),
 }
 FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
@@ -130,7 +132,7 @@ class ModelEndpointForm(forms.ModelForm):
         help_texts = {
             "kind": _join_help_texts(
                 (
-                    (Kind.ANTHROPIC, Kind.GOOGLE, Kind.VERTEX, Kind.BEDROCK),
+                    tuple(kind for kind in Kind if PROVIDER_KINDS[kind].extra),
                     _(
                         "Anthropic, Google, and Amazon each require a library. If it's missing, "
                         "an error names it when you save."
@@ -146,10 +148,7 @@ class ModelEndpointForm(forms.ModelForm):
                     ),
                 ),
                 ((Kind.AZURE,), _("For Azure, the resource: https://NAME.openai.azure.com.")),
-                (
-                    (Kind.RESPONSES, Kind.ANTHROPIC, Kind.GOOGLE, Kind.VERTEX, Kind.BEDROCK),
-                    _("Leave empty to use the provider's own URL."),
-                ),
+                (KINDS_WITH_OWN_URL, _("Leave empty to use the provider's own URL.")),
             ),
             "model": _join_help_texts(
                 ((Kind.OPENAI, Kind.RESPONSES), _("Such as gpt-5-mini or qwen3:8b.")),

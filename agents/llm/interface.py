@@ -28,24 +28,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
+from agents.llm.provider_kinds import PROVIDER_KINDS
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 
-Kind = Literal[
-    "offline", "openai", "responses", "azure", "anthropic", "google", "vertex", "bedrock"
-]
-
-# Default base URLs by kind.
-DEFAULT_URLS: dict[str, str] = {
-    "openai": "https://api.openai.com/v1",
-    "responses": "https://api.openai.com/v1",
-    "anthropic": "https://api.anthropic.com",
-    "google": "https://generativelanguage.googleapis.com",
-    "vertex": "https://{region}-aiplatform.googleapis.com",
-    "bedrock": "https://bedrock-runtime.{region}.amazonaws.com",
-}
-# Kinds whose requests mark what the provider may cache; the others cache by themselves.
-CACHE_POINT_KINDS = frozenset({"anthropic", "bedrock"})
 # Hosts of OpenAI's own API.
 OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 # Vertex AI's URL without a region.
@@ -64,6 +50,7 @@ _loaded_modules: dict[str, ModuleType] = {}
 class ModelEndpointConfig:
     """The configuration of a model endpoint; prices are micro-dollars per million tokens.
 
+    `kind` is one of `PROVIDER_KINDS`.
     `api_key` is the provider's API key; for Bedrock the secret access key of `access_key_id`, or a
     Bedrock API key without one; for Vertex AI a service account's JSON. `timeout_s` limits a whole
     request, including a streamed answer. `thinking` is "" (the model's default), "off" or an
@@ -72,7 +59,7 @@ class ModelEndpointConfig:
     by sessions, not here.
     """
 
-    kind: Kind
+    kind: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
     model: str = ""
@@ -105,7 +92,7 @@ class ModelEndpointConfig:
             return self.base_url
         if self.kind == "vertex" and self.region in ("", "global"):
             return VERTEX_GLOBAL_URL
-        return DEFAULT_URLS.get(self.kind, "").format(region=self.region)
+        return PROVIDER_KINDS[self.kind].default_url.format(region=self.region)
 
     @property
     def origin(self) -> str:

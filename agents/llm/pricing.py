@@ -9,11 +9,8 @@ None (unknown), which a cost budget must refuse. Prices of new models come with 
 
 from decimal import ROUND_CEILING, Decimal
 
-from agents.llm.interface import (
-    CACHE_POINT_KINDS,
-    ModelEndpointConfig,
-    TokenUsage,
-)
+from agents.llm.interface import ModelEndpointConfig, TokenUsage
+from agents.llm.provider_kinds import PROVIDER_KINDS
 
 MILLION = 1_000_000
 # What providers that bill cache writes take for them, in percent of the input price.
@@ -37,7 +34,8 @@ def build_expected_usage(
     endpoint: ModelEndpointConfig, input_tokens: int, output_tokens: int
 ) -> TokenUsage:
     """Return the most expensive usage of a request, to reserve: all input is written to a cache."""
-    writes_cache = endpoint.prompt_caching and endpoint.kind in CACHE_POINT_KINDS
+    marks_cache_points = PROVIDER_KINDS[endpoint.kind].marks_cache_points
+    writes_cache = endpoint.prompt_caching and marks_cache_points
     return TokenUsage(
         input_tokens, output_tokens, cache_write_tokens=input_tokens if writes_cache else 0
     )

@@ -29,6 +29,7 @@ from pydantic_ai.exceptions import (
 )
 
 from agents.llm.interface import ModelEndpointConfig, ModelError
+from agents.llm.provider_kinds import PROVIDER_KINDS
 from bonobot.core.http.connection_errors import find_failure
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
@@ -39,16 +40,6 @@ T = TypeVar("T", bound=BaseException)
 
 logger = logging.getLogger(__name__)
 
-# The API of each kind of endpoint.
-API_NAMES = {
-    "openai": "an OpenAI-compatible API (its URL often ends in `/v1`)",
-    "responses": "OpenAI's Responses API (its URL often ends in `/v1`)",
-    "azure": "Azure OpenAI",
-    "anthropic": "Anthropic's Messages API",
-    "google": "the Gemini API",
-    "vertex": "Vertex AI",
-    "bedrock": "Amazon Bedrock",
-}
 UNREACHABLE_REMEDY = format_message(
     "Check the model endpoint's URL and whether the server is running."
 )
@@ -263,14 +254,14 @@ def _build_malformed_error(endpoint: ModelEndpointConfig, detail: str) -> ModelE
         format_message(
             "{endpoint} returned a response that isn't valid for {api}.",
             endpoint=_format_endpoint(endpoint),
-            api=API_NAMES[endpoint.kind],
+            api=PROVIDER_KINDS[endpoint.kind].api_name,
         )
         + _format_quote(detail, endpoint),
         code="provider_error",
         remedy=format_message(
             "Try again. If it fails again, check the endpoint's kind and URL: it must support "
             "{api}.",
-            api=API_NAMES[endpoint.kind],
+            api=PROVIDER_KINDS[endpoint.kind].api_name,
         ),
     )
 

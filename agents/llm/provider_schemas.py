@@ -8,7 +8,7 @@ always validated against the original.
 from collections.abc import Mapping
 from typing import Any
 
-from agents.llm.interface import Kind
+from agents.llm.provider_kinds import PROVIDER_KINDS
 
 Schema = dict[str, Any]
 
@@ -32,22 +32,21 @@ LIMIT_KEYWORDS = (
 UNION_KEYWORDS = ("anyOf", "oneOf", "allOf")
 
 
-def convert_schema(kind: Kind, schema: Schema) -> Schema:
-    if kind in ("google", "vertex"):
+def convert_schema(kind: str, schema: Schema) -> Schema:
+    accepted = PROVIDER_KINDS[kind].json_schema
+    if accepted == "simplified":
         return simplify_schema(schema)
-    if kind in ("anthropic", "bedrock"):
-        return _ensure_object(schema)
-    return schema
+    return _ensure_object(schema) if accepted == "object" else schema
 
 
-def convert_output_schema(kind: Kind, schema: Schema) -> Schema:
+def convert_output_schema(kind: str, schema: Schema) -> Schema:
     """Return an output schema as a provider's API accepts it; the answer is checked in any case."""
-    if kind in ("google", "vertex"):
-        return simplify_schema(schema)
-    if kind in ("anthropic", "bedrock"):
-        closed_schema: Schema = _close_objects(simplify_schema(schema))
-        return closed_schema
-    return schema
+    accepted = PROVIDER_KINDS[kind].json_schema
+    if accepted == "full":
+        return schema
+    simplified_schema = simplify_schema(schema)
+    closed_schema: Schema = _close_objects(simplified_schema)
+    return closed_schema if accepted == "object" else simplified_schema
 
 
 def _close_objects(schema: Any) -> Any:

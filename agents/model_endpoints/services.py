@@ -5,15 +5,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from django.utils.text import slugify
 
-from agents.llm.interface import (
-    DEFAULT_URLS,
-    ModelEndpointConfig,
-)
-from agents.llm.interface import Kind as EndpointKind
+from agents.llm.interface import ModelEndpointConfig
+from agents.llm.provider_kinds import PROVIDER_KINDS
 from agents.llm.providers.registry import find_missing_package
 from agents.models import ModelEndpoint
 from bonobot.accounts.principals import Principal
@@ -28,6 +25,10 @@ from bonobot.ledger.audit.admin_changes import record_change
 
 Kind = ModelEndpoint.Kind
 
+# The kinds that need no base URL.
+KINDS_WITH_OWN_URL = tuple(
+    kind for kind in Kind if PROVIDER_KINDS[kind].default_url and kind != Kind.OPENAI
+)
 # The region becomes part of a host name.
 REGION = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]{1,15}){0,4}")
 API_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?|latest|preview")
@@ -170,9 +171,7 @@ def build_endpoint(row: ModelEndpoint) -> ModelEndpointConfig:
     field_names = {field.name for field in fields(ModelEndpointConfig)} - {"id", "kind", "api_key"}
     values = {name: getattr(row, name) for name in field_names}
     key = row.api_key.open() if row.api_key else ""
-    return ModelEndpointConfig(
-        kind=cast(EndpointKind, row.kind), id=str(row.pk), api_key=key, **values
-    )
+    return ModelEndpointConfig(kind=row.kind, id=str(row.pk), api_key=key, **values)
 
 
 def build_fallback_chain(endpoint: Any) -> list[Any]:
@@ -200,7 +199,7 @@ def _check_bounds(spec: ModelEndpointSpec) -> None:
 
 
 def _check_url(spec: ModelEndpointSpec) -> None:
-    if not spec.base_url and spec.kind in DEFAULT_URLS and spec.kind != Kind.OPENAI:
+    if not spec.base_url and spec.kind in KINDS_WITH_OWN_URL:
         return
     try:
         check_url(spec.base_url, allow_private=spec.allow_private)
@@ -222,7 +221,7 @@ def _check_key_origin(spec: ModelEndpointSpec, row: ModelEndpoint | None) -> Non
 def _get_provider_origin(endpoint: ModelEndpointSpec | ModelEndpoint) -> str:
     """Return the origin; all regions of a provider have the same one."""
     return normalize_origin(
-        endpoint.base_url or DEFAULT_URLS.get(endpoint.kind, "").replace("{region}", "region")
+        endpoint.base_url or PROVIDER_KINDS[endpoint.kind].default_url.replace("{region}", "region")
     )
 
 

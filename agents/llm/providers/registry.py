@@ -10,18 +10,8 @@ import importlib.util
 from typing import Any, Protocol, cast
 
 from agents.llm.interface import ModelEndpointConfig, ModelError
+from agents.llm.provider_kinds import PROVIDER_KINDS
 from bonobot.core.i18n.messages import format_message
-
-# For each kind: our module, its library, and the extra that installs it ("": always installed).
-_KINDS = {
-    "openai": ("openai", "openai", ""),
-    "responses": ("openai", "openai", ""),
-    "azure": ("openai", "openai", ""),
-    "anthropic": ("anthropic", "anthropic", "anthropic"),
-    "google": ("google", "google.genai", "google"),
-    "vertex": ("google", "google.genai", "google"),
-    "bedrock": ("bedrock", "boto3", "bedrock"),
-}
 
 
 class ModelProvider(Protocol):
@@ -48,12 +38,12 @@ class ProviderConnection(Protocol):
 
 def find_missing_package(kind: str) -> str:
     """Return the command that installs a kind's missing library; "" if it is installed."""
-    _, library, extra = _KINDS.get(kind, ("", "", ""))
+    provider = PROVIDER_KINDS[kind]
     try:
-        is_installed = not extra or importlib.util.find_spec(library) is not None
+        is_installed = not provider.extra or importlib.util.find_spec(provider.library) is not None
     except ModuleNotFoundError:  # its parent package is missing
         is_installed = False
-    return "" if is_installed else f"pip install 'bonobot[{extra}]'"
+    return "" if is_installed else f"pip install 'bonobot[{provider.extra}]'"
 
 
 def get_provider(kind: str) -> ModelProvider:
@@ -68,4 +58,5 @@ def get_provider(kind: str) -> ModelProvider:
             remedy=format_message("Install it where sessions run: {remedy}", remedy=remedy),
             retryable=False,
         )
-    return cast(ModelProvider, importlib.import_module(f"agents.llm.providers.{_KINDS[kind][0]}"))
+    module_name = f"agents.llm.providers.{PROVIDER_KINDS[kind].module}"
+    return cast(ModelProvider, importlib.import_module(module_name))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agents.llm.interface import (
-    Kind,
     LanguageModelRequest,
     Message,
     ModelEndpointConfig,
@@ -34,7 +33,7 @@ KEY = "made-up-key-0123456789"
 class ProviderProtocol:
     """A provider's protocol: its kind of endpoint, its test server and further endpoint fields."""
 
-    kind: Kind
+    kind: str
     server: Callable[..., Any]
     model: str
     # Builds the body of an error response.

@@ -1,10 +1,11 @@
 """Saving model endpoints: what each kind requires, keys, fallbacks."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from agents.llm.providers import registry as provider_registry
+from agents.llm.provider_kinds import PROVIDER_KINDS
 from agents.model_endpoints.services import (
     MAX_CHAIN_LENGTH,
     ModelEndpointSpec,
@@ -109,8 +110,8 @@ def test_invalid_settings_are_refused_at_their_field(
 def test_a_missing_library_is_reported_with_its_extra(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = dict(provider_registry._KINDS, anthropic=("anthropic", "no_such_library", "anthropic"))
-    monkeypatch.setattr(provider_registry, "_KINDS", kinds)
+    anthropic = replace(PROVIDER_KINDS["anthropic"], library="no_such_library")
+    monkeypatch.setitem(PROVIDER_KINDS, "anthropic", anthropic)
     with pytest.raises(Problem) as caught:
         save(acme)
     assert (caught.value.field, caught.value.code) == ("kind", "provider_missing")
