@@ -43,6 +43,16 @@ def check_layout(page: Page, name: str) -> None:
     page.set_viewport_size(DESKTOP)
 
 
+def check_definition_lines(page: Page) -> None:
+    """Check that each definition to review is one line across the whole card."""
+    card_width = page.locator(".bb-result").evaluate("card => card.clientWidth")
+    for line in page.locator(".bb-result li").all():
+        box = line.bounding_box()
+        assert box is not None
+        assert box["height"] < 56
+        assert box["width"] > card_width * 0.9
+
+
 def test_the_first_steps_lead_to_a_governed_call_in_five_clicks(
     anna: Page, worker: Process
 ) -> None:
@@ -57,6 +67,8 @@ def test_the_first_steps_lead_to_a_governed_call_in_five_clicks(
     anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
     anna.get_by_role("button", name="Add and connect").click()
     expect(anna.locator("body")).to_contain_text("2 definitions to review", timeout=PATIENCE_MS)
+    check_definition_lines(anna)
+    check_layout(anna, "added")
     anna.get_by_role("button", name="Approve selected").click()
     expect(anna.locator("body")).to_contain_text("time: 2 tools approved")
     check_layout(anna, "ask")
