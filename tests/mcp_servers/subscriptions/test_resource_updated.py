@@ -329,6 +329,4 @@ def test_a_subscription_that_ends_during_a_delay_ends_immediately(
     with run_news_server() as url:
         server = create_news_server(acme, helper, url)
     assert watch(processes[0], server, PAPER) == {}  # the server is gone: it is retried later
-    eventually(
-        lambda: not len(processes[0]._tasks) - 1, what="the end of all tasks but the watcher"
-    )
+    eventually(lambda: not len(processes[0]._tasks), what="the end of all tasks")
