@@ -35,7 +35,7 @@ MORE = (
     ("dashboard, 7 days", "/admin/?range=7d"),
     ("dashboard, 30 days", "/admin/?range=30d"),
     ("usage", "/admin/usage/"),
-    ("audit, search of what isn't there", "/admin/ledger/auditrow/?q=nowhere-to-be-found"),
+    ("audit, search of what isn't there", "/admin/audit-log/?q=nowhere-to-be-found"),
 )
 
 

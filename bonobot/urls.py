@@ -9,20 +9,23 @@ from django.views.generic import RedirectView
 from bonobot.accounts import middleware
 from bonobot.accounts.views.documentation import show_documentation
 from bonobot.admin_pages import load_admin_pages
+from bonobot.core.admin.page_paths import get_default_path, get_page_path
 from bonobot.monitoring import health_endpoints
 
 load_admin_pages()
 
 # Admin pages that were renamed: links in notifications that were sent have the old URL.
 RENAMED_PAGES = {
-    "agents/question": "agents/elicitationrequest",
+    "agents/question": "elicitation-requests",
     "let-in": "authorized-clients",
-    "mcp_servers/round": "mcp_servers/bulkjob",
-    "notices/channel": "notices/notificationchannel",
-    "mcp_servers/server/rounds": "mcp_servers/server/jobs",
-    "notices/notice": "notices/notification",
+    "mcp_servers/bulkjob": "mcp-servers/jobs",
+    "mcp_servers/round": "mcp-servers/jobs",
+    "mcp_servers/server/rounds": "mcp-servers/jobs",
+    "notices/channel": "notification-channels",
+    "notices/notice": "notifications",
     "organization/halt": "organization/kill-switch",
     "programs": "oauth-clients",
+    **{get_default_path(model): get_page_path(model) for model in admin.site._registry},
 }
 
 urlpatterns = [

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, Streami
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.templatetags.static import static
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, URLResolver, path, reverse
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
@@ -53,6 +53,7 @@ from bonobot.accounts.sso.identity_providers import list_announced_providers
 from bonobot.accounts.views import profile
 from bonobot.accounts.views.first_account import can_create_first_organization
 from bonobot.accounts.views.login import SignInForm, SignInView
+from bonobot.core.admin.page_paths import rename_paths
 from bonobot.core.admin.theme import AdminSite
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
@@ -154,7 +155,7 @@ class BonobotAdminSite(AdminSite):
         context = {"title": _("You are signed out."), "leaving": sign_in_mark.get("leaving", "")}
         return super().logout(request, context | (extra_context or {}))
 
-    def get_urls(self) -> list[URLPattern]:
+    def get_urls(self) -> list[URLPattern | URLResolver]:
         """Return the URLs, including the pages of the current organization."""
         from agents.admin.first_run import build_url_patterns
         from agents.admin.kill_switch import show_kill_switch  # these modules import this site
@@ -184,7 +185,7 @@ class BonobotAdminSite(AdminSite):
                 name="organization_kill_switch",
             ),
         ]
-        return [*own_urls, *super().get_urls()]
+        return [*own_urls, *rename_paths(super().get_urls(), self._registry)]
 
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -124,11 +124,11 @@ def take(browser: Browser, url: str, password: str, scheme: str) -> None:
 
 def pages(page: Page) -> Iterator[tuple[str, str]]:
     """Yield the other pages with their addresses."""
-    page.goto(_row(page, "/admin/mcp_servers/server/?q=time", "time"))
+    page.goto(_row(page, "/admin/mcp-servers/?q=time", "time"))
     yield "server", str(page.get_by_role("link", name="Tools", exact=True).get_attribute("href"))
-    yield "session", _row(page, "/admin/agents/session/", "What time is it")
-    yield "approvals", "/admin/agents/approval/"
-    yield "audit", "/admin/ledger/auditrow/"
+    yield "session", _row(page, "/admin/sessions/", "What time is it")
+    yield "approvals", "/admin/approvals/"
+    yield "audit", "/admin/audit-log/"
 
 
 def _row(page: Page, path: str, words: str) -> str:

@@ -288,7 +288,7 @@ def test_the_metrics_of_an_agent_link_to_its_entries(acme: Organization) -> None
     create_rollup(acme, now, 1, agent_id=helper.pk, outcome="error", code="tool_error", took_8=0)
     create_rollup(acme, now, 1, agent_id=helper.pk, outcome="refused", code="denied", took_8=0)
     page = admin_client.sign_in(acme, Role.REVIEWER).get("agents_agent_metrics", helper.pk)
-    links = admin_client.find_links(page, "/admin/ledger/auditrow/?")
+    links = admin_client.find_links(page, "/admin/audit-log/?")
     assert any("code=tool_error" in link for link in links)
     assert any("code=denied" in unescape(link) for link in links)
     assert all(f"agent_id={helper.pk}" in unescape(link) for link in links)

@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from django.contrib.admin import site
+from django.urls import reverse
 
 from agents.models import ModelEndpoint
 from bonobot.accounts.admin_base import scoped_admin
@@ -166,9 +168,31 @@ def test_a_model_in_use_lists_its_agents_and_cant_be_deleted() -> None:
     assert not ModelEndpoint.objects.filter(pk=spare.pk).exists()
 
 
+def test_the_pages_of_a_model_have_its_plural_name_as_their_path() -> None:
+    paths = {
+        name: reverse(f"admin:{name}_changelist")
+        for name in ("mcp_servers_server", "agents_agent", "tenancy_membership", "ledger_auditrow")
+    }
+    assert paths == {
+        "mcp_servers_server": "/admin/mcp-servers/",
+        "agents_agent": "/admin/agents/",
+        "tenancy_membership": "/admin/members/",
+        "ledger_auditrow": "/admin/audit-log/",
+    }
+
+
+def test_the_pages_of_each_model_redirect_from_the_path_that_django_gives_them() -> None:
+    admin = admin_client.sign_in(factories.create_organization(), Role.OWNER)
+    for model in site._registry:
+        name = f"{model._meta.app_label}_{model._meta.model_name}"
+        new = reverse(f"admin:{name}_changelist")
+        old = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
+        assert admin.client.get(f"{old}1/change/?q=a").headers["Location"] == f"{new}1/change/?q=a"
+
+
 def test_an_old_address_redirects_when_its_model_was_renamed() -> None:
     admin = admin_client.sign_in(factories.create_organization(), Role.OWNER)
     for suffix in ("7/change/?q=a", ""):
         response = admin.client.get(f"/admin/agents/question/{suffix}")
         assert response.status_code == 302
-        assert response["Location"] == f"/admin/agents/elicitationrequest/{suffix}"
+        assert response["Location"] == f"/admin/elicitation-requests/{suffix}"

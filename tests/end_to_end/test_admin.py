@@ -37,7 +37,7 @@ from tests.wait import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
 PATIENCE_MS = 60_000
-AUDIT = "/admin/ledger/auditrow/"
+AUDIT = "/admin/audit-log/"
 FILES = "d = new DataTransfer(); d.items.add(new File(['x'], 'a.txt')); d"
 FORM = {"method": "elicitation/create", "params": factories.FORM}
 
@@ -86,7 +86,7 @@ def everything(
 
 
 def add_by_pasting(page: Page, url: str) -> None:
-    page.goto("/admin/mcp_servers/server/add/paste/")
+    page.goto("/admin/mcp-servers/add/paste/")
     page.locator("textarea[name=text]").fill(
         json.dumps({"mcpServers": {"everything": {"url": url}, "broken": {"url": "ftp://x"}}})
     )
@@ -129,7 +129,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     anna.get_by_role("button", name="Approve selected").click(timeout=PATIENCE_MS)
     expect(anna.locator("body")).to_contain_text(re.compile(r"\d+ definitions approved\."))
 
-    anna.goto("/admin/agents/agent/add/")
+    anna.goto("/admin/agents/add/")
     anna.get_by_label("Name").fill("Tester")
     anna.get_by_role("button", name="Create agent").click()
     attach_and_allow_two_tools(anna)
@@ -145,7 +145,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     assert [call_report["name"] for call_report in build_report(session.pk)["calls"]] == [
         "mcp_everything_echo"
     ]
-    anna.goto(f"/admin/agents/session/{session.pk}/change/")
+    anna.goto(f"/admin/sessions/{session.pk}/change/")
     expect(anna.locator("[data-steps]")).to_contain_text("mcp_everything_echo")
     anna.locator("details.bb-call summary").click()
     anna.locator("details.bb-call").get_by_role("link", name="audit").click()
@@ -156,17 +156,17 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
 
     process.kill()
     server = Server.objects.get(organization=acme)
-    anna.goto(f"/admin/mcp_servers/server/{server.pk}/change/")
+    anna.goto(f"/admin/mcp-servers/{server.pk}/change/")
     anna.get_by_role("button", name="Test").click()
     expect(anna.locator("body")).to_contain_text("server_unreachable", timeout=PATIENCE_MS)
-    anna.goto(f"/admin/agents/agent/{Agent.objects.get(organization=acme).pk}/change/")
+    anna.goto(f"/admin/agents/{Agent.objects.get(organization=acme).pk}/change/")
     send_and_wait(anna, '/mcp_everything_get_sum {"a": 2, "b": 3}')
     expect(anna.locator("[data-steps]")).to_contain_text("server_unreachable")
     expect(anna.locator("[data-steps]")).to_contain_text("is not reachable now")
 
 
 def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page, acme: Organization) -> None:
-    anna.goto("/admin/mcp_servers/server/add/")
+    anna.goto("/admin/mcp-servers/add/")
     expect(anna.get_by_label("URL", exact=True)).to_be_visible()
     expect(anna.get_by_label("Command")).to_be_hidden()
     anna.get_by_label("stdio").check()
@@ -201,7 +201,7 @@ def test_a_session_continues_without_a_reload_and_a_turn_is_retried(
     anna: Page, acme: Organization, module_worker: Process
 ) -> None:
     agent = factories.create_agent(acme)
-    anna.goto(f"/admin/agents/agent/{agent.pk}/change/")
+    anna.goto(f"/admin/agents/{agent.pk}/change/")
     send_and_wait(anna, "What can you do?")
     address = anna.url
     anna.get_by_label("New message", exact=True).fill("And now?")
@@ -229,7 +229,7 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     agent = factories.create_agent(acme)
     add_program(agent, "asker", "modern")
     add_program(agent, "workshop", "stdio")
-    owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
+    owner.goto(f"/admin/agents/{agent.pk}/change/")
     state = owner.locator("[data-part=state]")
     rounds = [{"inputRequests": {"0": FORM}}]
     send_message(owner, f"/mcp_asker_script {json.dumps({'rounds': rounds})}")
@@ -249,13 +249,13 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     assert json.loads(download.value.path().read_text(encoding="utf-8"))
 
     session = Session.objects.get(organization=acme)
-    owner.goto(f"/admin/agents/session/{session.pk}/change/")
+    owner.goto(f"/admin/sessions/{session.pk}/change/")
     owner.get_by_role("button", name="Record").click()
     owner.get_by_role("button", name="Start replay", exact=True).click()
     replays = Replay.objects.filter(organization=acme)
     eventually(lambda: replays.get().status == Replay.Status.DONE, within=60)
 
-    owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
+    owner.goto(f"/admin/agents/{agent.pk}/change/")
     send_message(owner, '/mcp_workshop_wait {"seconds": 300}')
     expect(owner.locator("details.bb-call")).to_contain_text("running", timeout=PATIENCE_MS)
     expect(state).to_contain_text(re.compile(r"running\s+wait\s+\d+ s"))
@@ -292,7 +292,7 @@ def create_running_session(acme: Organization) -> Session:
 @pytest.mark.whole("postgres")
 def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owner: Page) -> None:
     session = create_running_session(acme)
-    owner.goto(f"/admin/agents/session/{session.pk}/change/")
+    owner.goto(f"/admin/sessions/{session.pk}/change/")
     thinking = owner.get_by_label("Waiting for the model")
     expect(thinking).to_be_visible()
 
@@ -310,7 +310,7 @@ def test_thinking_is_shown_collapsed_while_it_arrives(acme: Organization, owner:
         session.steps.filter(seq=2).update(state=state, payload=payload)
         Session.objects.filter(pk=session.pk).update(updated_at=timezone.now())
 
-    owner.goto(f"/admin/agents/session/{session.pk}/change/")
+    owner.goto(f"/admin/sessions/{session.pk}/change/")
     thinking = owner.locator("details.bb-thinking")
     expect(owner.get_by_label("Waiting for the model")).to_be_visible()
     expect(thinking).to_be_hidden()
@@ -427,7 +427,7 @@ def call_tool(page: Page, arguments: dict[str, object]) -> None:
 def test_an_operation_is_declared_previewed_approved_called_and_changed(
     anna: Page, shop: Shop
 ) -> None:
-    anna.goto("/admin/mcp_servers/server/add/operations/")
+    anna.goto("/admin/mcp-servers/add/operations/")
     anna.locator("#id_name").fill("shop")
     anna.get_by_label("Base URL").fill(f"{shop.url}/v1")
     anna.get_by_label("Allow private or loopback address").check()
@@ -523,7 +523,7 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     set_consuming(False)
     first = processes.start_worker(tmp_path, "worker2")
     running.append(first)
-    owner.goto("/admin/mcp_servers/server/")
+    owner.goto("/admin/mcp-servers/")
     owner.locator("#action-toggle").check()
     owner.get_by_role("button", name="Refresh definitions").click()
     status = owner.get_by_role("status").first

@@ -64,7 +64,7 @@ def test_hundreds_of_tools_are_set_by_server_by_selection_and_one_by_one(
         page.context.add_cookies(
             [{"name": cookie.key, "value": cookie.value, "url": live_server.url}]
         )
-        page.goto(f"/admin/agents/agent/{agent.pk}/servers/")
+        page.goto(f"/admin/agents/{agent.pk}/servers/")
         started = monotonic()
         page.reload()
         duration = monotonic() - started
@@ -104,7 +104,7 @@ def test_hundreds_of_tools_are_set_by_server_by_selection_and_one_by_one(
         )
 
         page.set_viewport_size(PHONE)
-        page.goto(f"/admin/agents/agent/{agent.pk}/servers/?q=web3+tool012")
+        page.goto(f"/admin/agents/{agent.pk}/servers/?q=web3+tool012")
         expect(page.locator("[data-find-item]")).to_have_count(1)
         page.get_by_role("radiogroup", name="tool012").get_by_text("Ask", exact=True).click()
         expect(bar).to_contain_text("tool012: deny to ask")
@@ -134,7 +134,7 @@ def test_changes_of_others_replace_the_rows_or_are_counted_while_settings_are_ch
         page.context.add_cookies(
             [{"name": cookie.key, "value": cookie.value, "url": live_server.url}]
         )
-        page.goto(f"/admin/agents/agent/{agent.pk}/servers/")
+        page.goto(f"/admin/agents/{agent.pk}/servers/")
         rows = page.locator("[data-find-item]", has=page.locator(".bb-mx-pick"))
         add, divide, subtract = (rows.filter(has_text=name) for name in TOOL_NAMES)
         change = page.locator("[data-matrix-changes]")

@@ -89,7 +89,7 @@ def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
     expect(rita.locator("[data-live-count=calls]").first).to_be_hidden()  # without a reload
     eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == "one\n"
-    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    rita.goto(f"/admin/sessions/{waiting_session.pk}/change/")
     rita.locator("details.bb-call summary").first.click()
     expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
     assert Approval.objects.get(session=waiting_session).decided_by == f"rita-{acme.slug}"
@@ -118,7 +118,7 @@ def test_a_call_is_denied_with_a_reason_that_the_model_reads(
 def test_selected_calls_are_answered_in_a_dialog_of_the_inbox(
     waiting_session: Session, rita: Page, effects: Path
 ) -> None:
-    rita.goto("/admin/agents/approval/")
+    rita.goto("/admin/approvals/")
     rita.keyboard.press("x")
     rita.keyboard.press("Shift+D")
     dialog = rita.get_by_role("dialog")
@@ -132,7 +132,7 @@ def test_selected_calls_are_answered_in_a_dialog_of_the_inbox(
     message.fill(REASON)
     rita.keyboard.press("Control+Enter")
     expect(rita.locator(".bb-notice")).to_contain_text("1 call denied.")
-    expect(rita).to_have_url(re.compile("/admin/agents/approval/$"))
+    expect(rita).to_have_url(re.compile("/admin/approvals/$"))
     expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")
     eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == ""
@@ -165,7 +165,7 @@ def test_only_the_changed_call_can_be_approved_while_its_arguments_are_changed(
     open_approval(rita)
     bar = rita.locator("[data-inbox-details] .bb-actions")
     check_that_changes_are_kept(rita, bar.locator("button[value=approve]"))
-    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    rita.goto(f"/admin/sessions/{waiting_session.pk}/change/")
     answers = rita.locator(".bb-answers").first
     check_that_changes_are_kept(rita, answers.locator("button[value=approve]"))
     assert Approval.objects.get(session=waiting_session).state == Approval.State.WAITING
@@ -190,7 +190,7 @@ def check_that_changes_are_kept(page: Page, approve: Locator) -> None:
 
 
 def test_calls_are_new_until_their_rows_are_in_view(waiting_session: Session, rita: Page) -> None:
-    rita.goto("/admin/agents/approval/")
+    rita.goto("/admin/approvals/")
     items, new = rita.locator("[data-inbox-item]"), rita.locator("[data-inbox-new]")
     expect(rita.locator("[data-live-state=on]").first).to_be_attached()
     factories.create_approval(waiting_session.agent, waiting_session)
@@ -240,7 +240,7 @@ def test_a_call_that_was_answered_meanwhile_shows_its_answer(
 def test_an_approval_for_the_session_continues_it_on_the_open_page(
     waiting_session: Session, rita: Page, effects: Path
 ) -> None:
-    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    rita.goto(f"/admin/sessions/{waiting_session.pk}/change/")
     call = rita.locator("details.bb-call")
     expect(call).to_contain_text("pending approval")
     call.locator("summary", has_text="Approve for this session").click()
@@ -254,7 +254,7 @@ def test_an_approval_for_the_session_continues_it_on_the_open_page(
 def test_a_pending_call_is_answered_with_keys_in_its_chat(
     waiting_session: Session, rita: Page, effects: Path
 ) -> None:
-    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    rita.goto(f"/admin/sessions/{waiting_session.pk}/change/")
     call = rita.locator("details.bb-call")
     message = call.get_by_label("Message to model")
     rita.keyboard.press("d")
@@ -271,7 +271,7 @@ def test_a_pending_call_is_answered_with_keys_in_its_chat(
 def test_arguments_are_changed_in_the_chat_and_stay_there_while_they_arent_json(
     rita: Page, waiting_session: Session, effects: Path
 ) -> None:
-    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
+    rita.goto(f"/admin/sessions/{waiting_session.pk}/change/")
     rita.locator("body").press("e")
     arguments = rita.get_by_label("Arguments")
     expect(arguments).to_be_focused()

@@ -17,7 +17,7 @@ from tests.browser import DESKTOP, PHONE, open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-AUDIT = "/admin/ledger/auditrow/"
+AUDIT = "/admin/audit-log/"
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_the_head_of_an_agent_is_low_and_stays_where_it_is_on_each_tab(
     olga: Page, agent: Agent, size: ViewportSize, highest: int
 ) -> None:
     olga.set_viewport_size(size)
-    olga.goto(f"/admin/agents/agent/{agent.pk}/change/")
+    olga.goto(f"/admin/agents/{agent.pk}/change/")
     chat = olga.locator(".bb-main-side").bounding_box()
     bar = olga.locator("header").first.bounding_box()
     assert chat

@@ -64,7 +64,7 @@ def test_the_message_field_stays_when_a_session_starts(
 ) -> None:
     agent = factories.create_agent(acme)
     olga.set_viewport_size({"width": width, "height": 800})
-    olga.goto(f"/admin/agents/agent/{agent.pk}/change/")
+    olga.goto(f"/admin/agents/{agent.pk}/change/")
     composer = olga.locator(".bb-composer")
     place = composer.bounding_box()
     assert place
@@ -78,7 +78,7 @@ def test_the_message_field_stays_when_a_session_starts(
 def test_the_search_key_leads_to_the_search_field(olga: Page, acme: Organization) -> None:
     server = admin_client.create_web_server(acme)
     for path in (f"{server.pk}/definitions/", "add/preset/"):
-        olga.goto(f"/admin/mcp_servers/server/{path}")
+        olga.goto(f"/admin/mcp-servers/{path}")
         olga.locator("h2, h3").first.click()
         olga.keyboard.press("/")
         search = olga.locator("main .bb-search input")
@@ -98,7 +98,7 @@ def leave_page(page: Page) -> None:
 def test_a_pasted_file_is_attached_but_not_the_picture_of_a_pasted_text(
     olga: Page, acme: Organization
 ) -> None:
-    olga.goto(f"/admin/agents/agent/{factories.create_agent(acme).pk}/change/")
+    olga.goto(f"/admin/agents/{factories.create_agent(acme).pk}/change/")
     composer = olga.locator(".bb-composer")
     files = composer.locator("[data-file-list]")
     copied = olga.evaluate_handle(FILE)
@@ -120,8 +120,8 @@ def test_leaving_a_changed_form_asks_and_submitting_it_doesnt(
     olga: Page, acme: Organization, form: str
 ) -> None:
     agent = factories.create_agent(acme)
-    budget = "/admin/agents/budget/add/"
-    own_form = f"/admin/agents/agent/{agent.pk}/configuration/"
+    budget = "/admin/budgets/add/"
+    own_form = f"/admin/agents/{agent.pk}/configuration/"
     guard = Guard(olga)
     olga.goto(own_form if form == "ours" else budget)
     field = olga.get_by_label("Description") if form == "ours" else olga.get_by_label("Limit")
@@ -135,7 +135,7 @@ def test_leaving_a_changed_form_asks_and_submitting_it_doesnt(
 
     field.fill(before)
     leave_page(olga)
-    expect(olga).to_have_url(re.compile("/agents/session/"))
+    expect(olga).to_have_url(re.compile("/admin/sessions/"))
     assert guard.dialogs == 1  # the original value was restored
 
     olga.goto(own_form if form == "ours" else budget)
@@ -151,7 +151,7 @@ def test_leaving_a_changed_form_asks_and_submitting_it_doesnt(
 def test_a_form_can_be_submitted_after_staying_on_the_page(olga: Page, acme: Organization) -> None:
     server = admin_client.create_web_server(acme)
     guard = Guard(olga)
-    olga.goto(f"/admin/mcp_servers/server/{server.pk}/configuration/")
+    olga.goto(f"/admin/mcp-servers/{server.pk}/configuration/")
     olga.locator("summary", has_text="Description").click()
     olga.get_by_label("Description").fill("Weather")
     with olga.expect_event("dialog"):
@@ -168,7 +168,7 @@ def test_a_form_can_be_submitted_after_staying_on_the_page(olga: Page, acme: Org
 def test_the_keyboard_reaches_lists_and_the_command_palette(olga: Page, acme: Organization) -> None:
     for number in range(3):
         admin_client.create_web_server(acme, f"web{number}")
-    olga.goto("/admin/mcp_servers/server/")
+    olga.goto("/admin/mcp-servers/")
     olga.keyboard.press("Tab")
     skip = olga.get_by_role("link", name="Skip to content")
     expect(skip).to_be_focused()
@@ -208,7 +208,7 @@ def test_the_keyboard_opens_and_closes_the_filters_of_a_list(
     olga: Page, acme: Organization
 ) -> None:
     admin_client.create_web_server(acme)
-    olga.goto("/admin/mcp_servers/server/")
+    olga.goto("/admin/mcp-servers/")
     filters = olga.get_by_role("button", name="Filters")
     olga.get_by_role("navigation", name="Servers", exact=True).get_by_role("link").last.focus()
     olga.keyboard.press("Tab")
@@ -242,7 +242,7 @@ def test_the_keyboard_reaches_the_user_menu_and_signs_out(olga: Page) -> None:
 
 def test_a_failed_connection_is_retried_on_the_overview(olga: Page, acme: Organization) -> None:
     server = admin_client.create_web_server(acme)  # nothing listens there
-    olga.goto(f"/admin/mcp_servers/server/{server.pk}/change/?connect=1")
+    olga.goto(f"/admin/mcp-servers/{server.pk}/change/?connect=1")
     state = olga.locator(f'[data-part="state-{server.pk}"]')
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
     expect(state).to_contain_text("failed")
@@ -256,7 +256,7 @@ def test_a_failed_connection_is_retried_on_the_overview(olga: Page, acme: Organi
 
 
 def test_typed_text_is_restored_after_the_session_expired(olga: Page) -> None:
-    olga.goto("/admin/agents/budget/add/")
+    olga.goto("/admin/budgets/add/")
     olga.get_by_label("Limit").fill("1200")
     olga.get_by_label("Period").select_option("day")
     olga.context.clear_cookies(name=settings.SESSION_COOKIE_NAME)
@@ -265,7 +265,7 @@ def test_typed_text_is_restored_after_the_session_expired(olga: Page) -> None:
     olga.locator("[name=username]").fill(User.objects.get().username)
     olga.locator("[name=password]").fill("pw-for-tests")
     olga.locator("#login-form button[type=submit]").click()
-    olga.wait_for_url("**/admin/agents/budget/add/")
+    olga.wait_for_url("**/admin/budgets/add/")
     expect(olga.get_by_role("status").filter(has_text="was restored")).to_be_visible()
     expect(olga.get_by_label("Limit")).to_have_value("1200")
     expect(olga.get_by_label("Period")).to_have_value("day")
@@ -282,7 +282,7 @@ def test_typed_text_is_restored_after_the_session_expired(olga: Page) -> None:
 def test_typed_text_is_restored_after_the_form_expired_and_not_after_it_was_saved(
     olga: Page,
 ) -> None:
-    olga.goto("/admin/agents/budget/add/")
+    olga.goto("/admin/budgets/add/")
     olga.get_by_label("Limit").fill("1200")
     olga.context.clear_cookies(name=settings.CSRF_COOKIE_NAME)
     olga.get_by_role("button", name="Create budget").click()
@@ -293,7 +293,7 @@ def test_typed_text_is_restored_after_the_form_expired_and_not_after_it_was_save
     expect(olga.get_by_label("Limit")).to_have_value("1200")
     olga.get_by_role("button", name="Create budget").click()
     expect(olga.get_by_text("1,200 tokens per month")).to_be_visible()
-    olga.goto("/admin/agents/budget/add/")
+    olga.goto("/admin/budgets/add/")
     expect(olga.get_by_label("Limit")).to_have_value("")
     assert Budget.objects.get().limit == 1200
 
@@ -352,7 +352,7 @@ def test_messages_cover_neither_tabs_nor_primary_buttons(olga: Page, acme: Organ
     agent = factories.create_agent(acme)
     for width, page_name in product((1440, 375), ("servers", "change", "configuration")):
         olga.set_viewport_size({"width": width, "height": 800})
-        olga.goto(f"/admin/agents/agent/{agent.pk}/{page_name}/")
+        olga.goto(f"/admin/agents/{agent.pk}/{page_name}/")
         for text in ("The server was attached.", "A long text " * 12):
             olga.evaluate(
                 "text => document.dispatchEvent(new CustomEvent('bonobot:toast', {detail: text}))",
@@ -369,7 +369,7 @@ def test_at_most_three_messages_are_visible_beside_an_open_panel_and_can_be_clos
     set_policy(factories.build_administrator(acme), agent, PolicySpec("allowlist"))
     for width in (1440, 375):
         olga.set_viewport_size({"width": width, "height": 800})
-        olga.goto("/admin/ledger/auditrow/")
+        olga.goto("/admin/audit-log/")
         olga.locator("[data-panel-url]").first.click()
         panel = olga.locator(".bb-sidepanel")
         expect(panel).to_be_visible()
@@ -399,10 +399,10 @@ def test_at_most_three_messages_are_visible_beside_an_open_panel_and_can_be_clos
 @pytest.mark.parametrize(
     ("address", "label", "typed"),
     [
-        ("/admin/agents/agent/add/", "Name", "description"),
-        ("/admin/mcp_servers/server/add/", "Name", "url"),
-        ("/admin/agents/budget/add/", "Limit", "warn_at"),
-        ("/admin/tenancy/token/add/", "Name", ""),
+        ("/admin/agents/add/", "Name", "description"),
+        ("/admin/mcp-servers/add/", "Name", "url"),
+        ("/admin/budgets/add/", "Limit", "warn_at"),
+        ("/admin/tokens/add/", "Name", ""),
     ],
     ids=["agent", "server", "budget", "token"],
 )
@@ -434,7 +434,7 @@ def test_the_summary_of_errors_has_the_focus_and_links_to_the_fields(
 
 
 def test_a_budget_is_previewed_while_its_limit_is_typed(olga: Page, acme: Organization) -> None:
-    olga.goto("/admin/agents/budget/add/")
+    olga.goto("/admin/budgets/add/")
     forecast = olga.locator("[data-part=forecast]")
     expect(forecast).to_contain_text("All calls and model turns of the organization")
     expect(forecast).not_to_contain_text("a notification")
@@ -448,7 +448,7 @@ def test_the_owner_of_a_budget_is_searched_among_many(olga: Page, acme: Organiza
     for n in range(12):
         factories.create_agent(acme, f"agent-{n}")
     wanted = factories.create_agent(acme, "support")
-    olga.goto("/admin/agents/budget/add/")
+    olga.goto("/admin/budgets/add/")
     separately = olga.get_by_label("Count each session separately")
     expect(separately).to_be_hidden()
     search = olga.get_by_label("Search: Applies to")

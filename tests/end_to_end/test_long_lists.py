@@ -50,12 +50,12 @@ def test_300_tools_are_reviewed_and_set_without_scrolling_back(
     large_organization.attach_servers(agent, [server])
     for width in WIDTHS:
         olga.set_viewport_size({"width": width, "height": 800})
-        olga.goto(f"/admin/mcp_servers/server/{server.pk}/definitions/?state=waiting")
+        olga.goto(f"/admin/mcp-servers/{server.pk}/definitions/?state=waiting")
         olga.locator("input[name=seen]").last.check()
         approve = olga.get_by_role("button", name="Approve selected")
         expect(approve).to_be_in_viewport()
         approve.click(trial=True)  # nothing covers it
-        olga.goto(f"/admin/agents/agent/{agent.pk}/servers/")
+        olga.goto(f"/admin/agents/{agent.pk}/servers/")
         olga.locator("tr[data-find-item] input.bb-tick").nth(250).check()
         allow = olga.locator("[data-matrix-bar] .bb-bulk button:visible").first
         expect(allow).to_be_in_viewport()
@@ -66,7 +66,7 @@ def test_approve_selected_needs_a_selection(olga: Page, acme: Organization) -> N
     server = admin_client.create_web_server(acme)
     for name in ("add", "sub"):
         admin_client.declare_tool(server, name)
-    olga.goto(f"/admin/mcp_servers/server/{server.pk}/tools/")
+    olga.goto(f"/admin/mcp-servers/{server.pk}/tools/")
     select_all = olga.locator("[data-tick-all=seen]")
     approve = olga.locator("[data-selection-bar] button")
     expect(approve).to_be_disabled()
@@ -85,7 +85,7 @@ def test_bars_at_the_top_dont_cover_what_a_link_or_a_key_scrolls_to(
     server = admin_client.create_web_server(acme)
     large_organization.declare_tools([server], 300)
     olga.set_viewport_size({"width": 1440, "height": 800})
-    olga.goto(f"/admin/mcp_servers/server/{server.pk}/definitions/?state=waiting")
+    olga.goto(f"/admin/mcp-servers/{server.pk}/definitions/?state=waiting")
     row = olga.locator(".bb-def > details").nth(30)
     olga.goto(f"{olga.url}#{row.get_attribute('id')}")
     bar = olga.locator(".bb-defs > header").first.bounding_box()
@@ -103,7 +103,7 @@ def test_pasted_servers_are_selected_once_they_have_what_they_need(
         f"server-{n}": {"url": f"https://203.0.114.{n}/mcp"} for n in range(50)
     }
     config["server-1"]["headers"] = {"X-Key": "${KEY}"}
-    olga.goto("/admin/mcp_servers/server/add/paste/")
+    olga.goto("/admin/mcp-servers/add/paste/")
     olga.locator("textarea[name=text]").fill(json.dumps(config))
     olga.get_by_role("button", name="Preview").click()
     bar, select_all = olga.locator("[data-import-bar]"), olga.locator("[data-tick-all=add]")
@@ -128,7 +128,7 @@ def test_the_numbers_of_the_matrix_follow_the_search(olga: Page, acme: Organizat
     for name in ("get_order", "list_orders", "delete_order_with_a_long_name"):
         admin_client.declare_tool(server, name)
     factories.attach_server(factories.build_administrator(acme), agent, server)
-    olga.goto(f"/admin/agents/agent/{agent.pk}/servers/")
+    olga.goto(f"/admin/agents/{agent.pk}/servers/")
     everything = olga.locator('[data-filter-state=""]')
     total = int(everything.locator("span").inner_text())
     olga.locator("[data-matrix-bar] input[type=search]").fill("delete")
@@ -145,7 +145,7 @@ def test_previews_and_results_of_pasted_servers_are_pages_for_back_and_reload(
         f"server-{n}": {"url": f"https://203.0.114.{n}/mcp", "disabled": True} for n in range(3)
     }
     config["server-1"]["headers"] = {"X-Key": "${KEY}"}
-    olga.goto("/admin/mcp_servers/server/add/paste/")
+    olga.goto("/admin/mcp-servers/add/paste/")
     olga.locator("textarea[name=text]").fill(json.dumps(config))
     olga.get_by_role("button", name="Preview").click()
     rows = olga.locator("[data-entry]")
@@ -177,7 +177,7 @@ def test_all_controls_above_pasted_servers_are_in_view_on_a_phone(
     with open_context(module_browser, live_server.url) as page:
         sign_in(page, user, acme, live_server.url)
         page.set_viewport_size({"width": 375, "height": 800})
-        page.goto("/admin/mcp_servers/server/add/paste/")
+        page.goto("/admin/mcp-servers/add/paste/")
         page.locator("textarea[name=text]").fill(json.dumps(config))
         page.get_by_role("button", name="Preview").click()
         bar = page.locator("[data-row-filter]")
@@ -194,7 +194,7 @@ def test_120_calls_of_three_pages_are_approved_at_once(olga: Page, acme: Organiz
         factories.create_approval(agent, own_name=f"call{n}")
     for width in WIDTHS:
         olga.set_viewport_size({"width": width, "height": 800})
-        olga.goto("/admin/agents/approval/")
+        olga.goto("/admin/approvals/")
         check_selection(olga)
         olga.locator("[data-selection-actions]").get_by_role("button", name="Approve").click()
         confirm = olga.get_by_role("dialog").get_by_role("button", name="Approve all 120 calls")
@@ -235,7 +235,7 @@ def check_selection(page: Page) -> None:
 def test_calls_that_move_to_another_page_stay_selectable(olga: Page, acme: Organization) -> None:
     agent = factories.create_agent(acme)
     approvals = [factories.create_approval(agent, own_name=f"call{n}") for n in range(60)]
-    olga.goto("/admin/agents/approval/?p=2")
+    olga.goto("/admin/approvals/?p=2")
     items = olga.locator("[data-inbox-item]")
     expect(items).to_have_count(10)
     administrator = factories.build_administrator(acme)
@@ -253,7 +253,7 @@ def test_the_message_about_an_answered_call_begins_with_its_name(
     agent = factories.create_agent(acme)
     for n in range(2):
         factories.create_approval(agent, own_name=f"call{n}")
-    olga.goto("/admin/agents/approval/")
+    olga.goto("/admin/approvals/")
     olga.keyboard.press("a")
     expect(olga.locator("[data-toasts]")).to_contain_text("call0: Approved for this call only.")
     expect(olga.locator("[data-inbox-item]")).to_have_count(1)
@@ -264,7 +264,7 @@ def test_the_actions_of_selected_rows_cover_no_row_and_a_cut_text_has_a_tooltip(
 ) -> None:
     servers = large_organization.add_servers(acme, 60)
     Server.objects.filter(pk=servers[0].pk).update(description="A long description. " * 30)
-    olga.goto("/admin/mcp_servers/server/")
+    olga.goto("/admin/mcp-servers/")
     rows, toggle = olga.locator("input.action-select"), olga.locator("#action-toggle")
     rows.first.check()
     assert toggle.evaluate("box => box.indeterminate")
@@ -294,7 +294,7 @@ def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> N
     Membership.objects.bulk_create(
         Membership(user=user, organization=acme, role=Role.MEMBER) for user in users
     )
-    olga.goto(f"/admin/agents/agent/{agent.pk}/configuration/")
+    olga.goto(f"/admin/agents/{agent.pk}/configuration/")
     fields = olga.locator("details", has=olga.locator("input[name=members]"))
     fields.locator("summary").click()
     box = fields.bounding_box()
@@ -315,7 +315,7 @@ def test_a_member_is_found_among_a_thousand(olga: Page, acme: Organization) -> N
     assert [user.username for user in Agent.objects.get().members.all()] == ["person0777"]
 
 
-@pytest.mark.parametrize("path", ["agents/agent", "agents/session", "mcp_servers/server"])
+@pytest.mark.parametrize("path", ["agents", "sessions", "mcp-servers"])
 def test_the_rows_of_a_list_have_two_lines_on_a_phone(
     olga: Page, acme: Organization, path: str
 ) -> None:
@@ -334,7 +334,7 @@ def test_members_have_one_row_of_tabs_and_whole_selected_rows_on_a_phone(
     olga: Page, acme: Organization
 ) -> None:
     olga.set_viewport_size(PHONE)
-    olga.goto("/admin/tenancy/membership/")
+    olga.goto("/admin/members/")
     expect(olga.get_by_role("link", name="Invitations")).to_be_visible()
     expect(olga.locator(".bb-settings-navigation")).to_be_hidden()
     olga.locator("input.action-select").first.check()
@@ -347,7 +347,7 @@ def test_members_have_one_row_of_tabs_and_whole_selected_rows_on_a_phone(
     assert row.evaluate(get_background) != transparent
     cells = row.locator("> :is(td, th)").all()
     assert {cell.evaluate(get_background) for cell in cells} == {transparent}
-    olga.goto("/admin/tenancy/token/")
+    olga.goto("/admin/tokens/")
     expect(olga.locator(".bb-settings-navigation")).to_be_visible()
 
 
@@ -355,7 +355,7 @@ def test_the_first_agent_replaces_an_empty_list_and_others_are_counted(
     olga: Page, acme: Organization
 ) -> None:
     changed_agents = CHANGED_APPROVALS.replace('"approvals"', '"agents"')
-    olga.goto("/admin/agents/agent/")
+    olga.goto("/admin/agents/")
     expect(olga.get_by_text("No agents yet")).to_be_visible()
     factories.create_agent(acme)
     with olga.expect_navigation():

@@ -44,7 +44,7 @@ def admin_page(
 
 
 def test_no_page_needs_eval(admin_page: Page) -> None:
-    for path in ("/admin/", "/admin/mcp_servers/server/", "/admin/agents/budget/add/"):
+    for path in ("/admin/", "/admin/mcp-servers/", "/admin/budgets/add/"):
         response = admin_page.goto(path)
         assert response
         assert "script-src 'self';" in response.headers["content-security-policy"]
@@ -83,7 +83,7 @@ def test_filters_open_and_close_and_actions_appear_for_a_selection(
     admin_page: Page, acme: Organization
 ) -> None:
     admin_client.create_web_server(acme)
-    admin_page.goto("/admin/mcp_servers/server/")
+    admin_page.goto("/admin/mcp-servers/")
     admin_page.locator("[x-on\\:click='filterOpen = true']").first.click()
     panel = admin_page.locator("#changelist-filter")
     expect(panel).to_be_visible()
@@ -92,9 +92,9 @@ def test_filters_open_and_close_and_actions_appear_for_a_selection(
 
 
 def test_a_form_of_the_theme_posts_to_its_own_page(admin_page: Page) -> None:
-    admin_page.goto("/admin/agents/budget/add/")
+    admin_page.goto("/admin/budgets/add/")
     form = admin_page.locator("form[x-bind\\:action]")
-    expect(form).to_have_attribute("action", "/admin/agents/budget/add/")
+    expect(form).to_have_attribute("action", "/admin/budgets/add/")
 
 
 def test_the_command_palette_opens_and_finds(admin_page: Page, acme: Organization) -> None:

@@ -87,7 +87,7 @@ def test_a_person_is_invited_and_signs_in_with_a_passkey(
         expect(page).to_have_url("/admin/")
         user = Membership.objects.get(organization=acme).user
 
-        page.goto("/admin/tenancy/membership/")
+        page.goto("/admin/members/")
         faults += check_page(page)
         page.goto("/admin/account/second-factor/")
         faults += check_page(page)
@@ -145,7 +145,7 @@ def test_a_person_signs_in_by_a_provider_and_another_links_it(
         expect(page).to_have_url(re.compile(f"^{url}/authorize"))
         page.get_by_label("Who").fill("anna@example.com")
         page.get_by_role("button", name="Let me in").click()
-        expect(page).to_have_url(re.compile("/admin/agents/agent/$"))  # the start page of members
+        expect(page).to_have_url(re.compile("/admin/agents/$"))  # the start page of members
         assert Membership.objects.get(user__email="anna@example.com").role == Role.MEMBER
         page.goto("/admin/profile/")
         expect(page.get_by_role("main").get_by_text("anna@example.com").first).to_be_visible()
@@ -163,9 +163,9 @@ def test_a_person_signs_in_by_a_provider_and_another_links_it(
         page.locator("[name=username]").fill("bert")
         page.locator("[name=password]").fill(PASSWORD_OF_MEMBERS)
         page.locator("#login-form button[type=submit]").click()
-        page.goto("/admin/tenancy/provider/")
+        page.goto("/admin/identity-providers/")
         faults += check_page(page)
-        page.goto(f"/admin/tenancy/provider/{login.pk}/change/")
+        page.goto(f"/admin/identity-providers/{login.pk}/change/")
         faults += check_page(page)
         page.goto("/admin/profile/")
         page.get_by_role("link", name="Link account").click()

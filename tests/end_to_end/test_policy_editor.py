@@ -60,7 +60,7 @@ def test_two_thousand_tools_are_managed_by_their_servers(
         page.context.add_cookies(
             [{"name": cookie.key, "value": cookie.value, "url": live_server.url}]
         )
-        page.goto(f"/admin/agents/agent/{agent.pk}/policy/")
+        page.goto(f"/admin/agents/{agent.pk}/policy/")
         started = monotonic()
         page.reload()
         duration = monotonic() - started
@@ -117,7 +117,7 @@ def test_rules_are_edited_in_a_dialog_with_their_effect(
         page.context.add_cookies(
             [{"name": cookie.key, "value": cookie.value, "url": live_server.url}]
         )
-        page.goto(f"/admin/agents/agent/{agent.pk}/policy/")
+        page.goto(f"/admin/agents/{agent.pk}/policy/")
         bar, effect = page.locator("[data-save-bar]"), page.locator(".bb-effect")
         expect(bar).to_be_hidden()
 

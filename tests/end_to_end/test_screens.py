@@ -27,10 +27,10 @@ VIEWS = (DESK, DARK_PHONE)
 WEB_SETTINGS = {"BONOBOT_OAUTH": "on"}  # as for the test client that lists the pages
 # Screens with violations: lists, forms, and tables.
 PLANTED_PATHS = (
-    "/admin/mcp_servers/server/",
-    "/admin/agents/agent/add/",
-    "/admin/tenancy/token/add/",
-    "/admin/ledger/auditrow/",
+    "/admin/mcp-servers/",
+    "/admin/agents/add/",
+    "/admin/tokens/add/",
+    "/admin/audit-log/",
 )
 # The share of elements that aren't checked again.
 CHECKED_SHARE_SCRIPT = """() => {
@@ -119,7 +119,7 @@ def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(
     with open_screens(module_browser, module_web.url, addresses, faults) as page:
         page.set_viewport_size(DESKTOP)
         page.emulate_media(color_scheme="dark")
-        page.goto("/admin/mcp_servers/server/")
+        page.goto("/admin/mcp-servers/")
         assert page.evaluate("document.documentElement.classList.contains('dark')")
         page.keyboard.press("j")
         expect(page.locator("[data-reached]")).to_contain_text("web0")

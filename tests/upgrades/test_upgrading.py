@@ -176,5 +176,5 @@ def test_the_administrator_signs_in_and_sees_every_page(
         }
         page = browser.post("/admin/login/", data=form, headers={"Referer": f"{web.url}/"})
         assert page.url.path == "/admin/"
-        for path in ("agents/agent/", "mcp_servers/server/", "agents/session/", "tenancy/token/"):
+        for path in ("agents/", "mcp-servers/", "sessions/", "tokens/"):
             assert browser.get(f"/admin/{path}").status_code == 200

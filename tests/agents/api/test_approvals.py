@@ -61,7 +61,7 @@ def test_the_list_uses_the_same_queries_for_any_number_of_approvals(
 def test_an_approval_has_the_call_and_its_url(approval, reviewer):
     data = reviewer.get(f"approvals/{approval.pk}").json
     assert (data["arguments"], data["state"]) == ({"a": 1}, "waiting")
-    assert data["url"].endswith(f"/admin/agents/approval/{approval.pk}/change/")
+    assert data["url"].endswith(f"/admin/approvals/{approval.pk}/change/")
 
 
 def test_an_approval_is_answered_once(approval, reviewer):

@@ -59,7 +59,7 @@ def test_a_call_that_requires_approval_is_pending_with_its_url(approval_policy, 
     problem = catch_problem(call, ECHO, {"text": "x"})
     assert isinstance(problem, ApprovalRequired)
     approval = get_pending_approval()
-    assert problem.extra["approval_url"].endswith(f"/admin/agents/approval/{approval.pk}/change/")
+    assert problem.extra["approval_url"].endswith(f"/admin/approvals/{approval.pk}/change/")
     assert (approval.label, approval.arguments) == (ECHO, {"text": "x"})
     row = AuditRow.objects.get(code="approval_required")
     assert (row.decision, row.outcome) == ("ask", "refused")
@@ -194,7 +194,7 @@ def test_approvers_are_notified_once(approval_policy, call, acme):
         "approval_waiting",
         "echo (workshop)",
     )
-    assert notification.link.endswith(f"/admin/agents/approval/{get_pending_approval().pk}/change/")
+    assert notification.link.endswith(f"/admin/approvals/{get_pending_approval().pk}/change/")
     assert "secret" not in notification.text
 
 

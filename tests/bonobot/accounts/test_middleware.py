@@ -10,7 +10,7 @@ from bonobot.accounts.roles import Role
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
-PAGE = "http://testserver/admin/agents/agent/?q=a"
+PAGE = "http://testserver/admin/agents/?q=a"
 
 
 def read_next(location: str) -> str:
@@ -18,9 +18,7 @@ def read_next(location: str) -> str:
     return parse_qs(urlsplit(location).query)["next"][0]
 
 
-@pytest.mark.parametrize(
-    ("referrer", "page"), [(PAGE, "/admin/agents/agent/?q=a"), ("", "/admin/")]
-)
+@pytest.mark.parametrize(("referrer", "page"), [(PAGE, "/admin/agents/?q=a"), ("", "/admin/")])
 def test_a_post_without_a_session_returns_to_the_page_of_its_form(referrer: str, page: str) -> None:
     url = reverse("admin:tenancy_deletion_restore", args=["00000000-0000-4000-8000-000000000001"])
     answer = Client().post(url, headers={"referer": referrer})
@@ -28,8 +26,8 @@ def test_a_post_without_a_session_returns_to_the_page_of_its_form(referrer: str,
 
 
 def test_a_get_without_a_session_returns_to_itself() -> None:
-    answer = Client().get("/admin/agents/agent/", headers={"referer": PAGE})
-    assert read_next(answer["Location"]) == "/admin/agents/agent/"
+    answer = Client().get("/admin/agents/", headers={"referer": PAGE})
+    assert read_next(answer["Location"]) == "/admin/agents/"
 
 
 def test_a_redirect_of_a_signed_in_person_is_unchanged() -> None:
@@ -42,10 +40,10 @@ def test_the_sign_in_page_says_that_the_session_expired_only_if_it_did() -> None
     text = "Your session expired. Sign in again to continue."
     browser = admin_client.sign_in(factories.create_organization(), Role.OWNER).client
     browser.session.flush()
-    answer = browser.get("/admin/agents/agent/?q=a")
-    assert read_next(answer["Location"]) == "/admin/agents/agent/?q=a"
+    answer = browser.get("/admin/agents/?q=a")
+    assert read_next(answer["Location"]) == "/admin/agents/?q=a"
     assert text in browser.get(answer["Location"]).content.decode()
 
-    answer = Client().get("/admin/agents/agent/")
+    answer = Client().get("/admin/agents/")
     assert text not in Client().get(answer["Location"]).content.decode()
     assert text not in Client().get(reverse("admin:login"), {"expired": 1}).content.decode()

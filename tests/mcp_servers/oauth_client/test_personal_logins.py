@@ -168,11 +168,11 @@ def test_the_server_page_links_to_the_sign_in(register, organization):
     owner = factories.create_member(organization, Role.OWNER)
     User.objects.update(is_staff=True)
     client = browser(owner)
-    page = client.get(f"/admin/mcp_servers/server/{server.pk}/change/")
+    page = client.get(f"/admin/mcp-servers/{server.pk}/change/")
     assert page.status_code == 200
     assert f"/oauth/start/{server.pk}" in page.content.decode()
     signed_in(client, server)
-    page = client.get(f"/admin/mcp_servers/server/{server.pk}/change/")
+    page = client.get(f"/admin/mcp-servers/{server.pk}/change/")
     assert "Sign in again" in page.content.decode()
     grant = OAuthGrant.objects.get()
     assert grant.access_token.open() not in page.content.decode()
@@ -184,7 +184,7 @@ def test_signing_out_applies_to_the_next_call(register, organization):
     User.objects.update(is_staff=True)
     signed_in(client, server)
     assert call_tool(server)
-    client.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
+    client.post(f"/admin/mcp-servers/{server.pk}/sign-out/")
     server.refresh_from_db()
     assert server.status == Server.Status.NEEDS_REAUTH
     with pytest.raises(Problem) as caught:
@@ -198,7 +198,7 @@ def test_only_roles_that_manage_servers_can_sign_the_organization_out(register, 
     signed_in(browser(factories.create_member(organization, Role.OWNER)), server)
     auditor = browser(factories.create_member(organization, Role.AUDITOR))
     User.objects.update(is_staff=True)
-    auditor.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
+    auditor.post(f"/admin/mcp-servers/{server.pk}/sign-out/")
     assert OAuthGrant.objects.exclude(access_token="").exists()
 
 

@@ -101,5 +101,5 @@ def test_rest_returns_the_state_of_change_notifications(server, client):
     data = client.get(f"/api/mcp-servers/{server.pk}").json()["change_notices"]
     assert (data["state"], data["last_notice_at"]) == ("listening", None)
     assert data["since"]
-    page = client.get(f"/admin/mcp_servers/server/{server.pk}/change/").content.decode()
+    page = client.get(f"/admin/mcp-servers/{server.pk}/change/").content.decode()
     assert "listening" in page

@@ -94,7 +94,9 @@ def test_an_unknown_address_and_an_outdated_form_show_our_pages() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("path", ["/admin/nowhere/", "/admin/agents/nowhere/1/", "/docs/nowhere"])
+@pytest.mark.parametrize(
+    "path", ["/admin/nowhere/", "/admin/mcp_servers/nowhere/1/", "/docs/nowhere"]
+)
 def test_a_signed_in_person_keeps_the_navigation_at_an_unknown_address(path: str) -> None:
     auditor = admin_client.sign_in(factories.create_organization(), Role.AUDITOR)
     page = auditor.open(path, status=404)

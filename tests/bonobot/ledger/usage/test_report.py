@@ -53,7 +53,7 @@ def acme() -> Organization:
 
 
 def find_audit_links(page: str) -> list[str]:
-    return admin_client.find_links(page, "/admin/ledger/auditrow/?")
+    return admin_client.find_links(page, "/admin/audit-log/?")
 
 
 def test_every_grouping_adds_up_to_the_same_total(acme: Organization) -> None:
