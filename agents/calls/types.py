@@ -270,29 +270,33 @@ class CallContext:
     deadline_ms: int = 0
     # Set by `check_call_arguments`.
     arguments_size: ValueSize | None = None
-    # Set by `decide_call` and for a decision that needs a person.
+    # Set by `decide_call`, `require_approval`, `load_root_limits`, and `build_admission`.
     decision: PolicyDecision = field(init=False)
     grant: ApprovalGrant | None = None
     root_limits: tuple[BudgetLimit, ...] = ()
     admission: Admission = field(init=False)
-    # Set by the stages after the admission; until something else is known, it was canceled.
+    # Set by `inspect_result` and its caller, by `save_pending_call`, or by `record_failure`; until
+    # something else is known, the call was canceled.
     outcome: LedgerOutcome = "unknown"
     code: str = "cancelled"
     result_text: ResultText = NO_TEXT
     result: dict[str, Any] = field(default_factory=dict)
     audit_details: dict[str, Any] = field(default_factory=dict)
+    # Set by `record_failure`.
     remedy: str = ""
     cause: str = ""
+    error: dict[str, Any] | None = None
     # Set by `forward_call` before the server, or the built-in tool, can receive the call.
     sent: bool = False
     answered: bool = False
-    # Without the time in which the server waited for an answer of a person or a model.
+    # Set by `make_call`: without the time in which the server waited for a person or a model.
     duration_ms: int = 0
     answer_wait_ms: int = 0
-    # About how many characters the result has; 0 if it wasn't inspected.
+    # Set by `inspect_result`: about how many characters the result has; 0 if it wasn't inspected.
     result_size: int = 0
     # Whether it is known to have no hidden characters.
     is_visible: bool = False
+    # Set by `save_pending_call`.
     pending_call_id: UUID | None = None
-    error: dict[str, Any] | None = None
+    # Set by `settle_call`.
     amounts: dict[str, int] = field(default_factory=dict)

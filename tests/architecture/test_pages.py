@@ -1,14 +1,13 @@
 """Pages of the documentation have their place, and each of their blocks is tried or marked."""
 
+import ast
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from agents.calls.types import CallContext
 from tests.architecture.rules import PACKAGES
 from tests.docs.pages import PAGES, blocks, instead
 from tests.docs.run_blocks import forbidden, iterate_statements, names_in
@@ -19,6 +18,7 @@ CONTRIBUTOR_PAGES = (
     ROOT / "docs" / "architecture.md",
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 )
+PRODUCT = ("agents", "bonobot", "mcp_servers")
 # A file that a recipe creates.
 CREATED_BY_RECIPES = {"templates/admin/agents/facts.html"}
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|html|json|toml|svg|css|po|md|yaml))`")
@@ -40,13 +40,20 @@ def test_the_architecture_page_names_every_package_of_the_layers() -> None:
     assert not missing, "add them to the diagrams of the layers, then run `make diagrams`"
 
 
-def test_the_table_of_the_path_of_a_call_has_every_field_of_its_context() -> None:
+def test_the_table_of_the_path_of_a_call_has_every_step_and_existing_error_codes() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    cells = re.findall(r"^\| \d+ \|.*\|(.*)\|$", page, re.MULTILINE)
-    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
-    assert named == {field.name for field in fields(CallContext)}, (
-        "correct the column *sets* in docs/architecture.md"
-    )
+    rows = re.findall(r"^\| \d+ \| (.*) \|(.*)\|$", page, re.MULTILINE)
+    named = {name for row, _codes in rows for name in re.findall(r"`(\w+)`", row)}
+    pipeline = ast.parse((ROOT / "agents/calls/pipeline.py").read_text(encoding="utf-8"))
+    awaited = [node.value for node in ast.walk(pipeline) if isinstance(node, ast.Await)]
+    steps = {call.func.id for call in awaited if isinstance(call.func, ast.Name)}
+    missing = {name for name in steps if not name.startswith("_")} - named - {"record_refusal"}
+    assert not missing, "add these steps to the table in docs/architecture.md"
+    modules = [path for name in PRODUCT for path in (ROOT / name).rglob("*.py")]
+    source = "".join(path.read_text(encoding="utf-8") for path in modules)
+    codes = {code for _row, cell in rows for code in re.findall(r"`(\w+)`", cell)}
+    unknown = {code for code in codes if f'"{code}"' not in source}
+    assert not unknown, "correct the error codes in docs/architecture.md"
 
 
 def test_blocks_that_arent_run_have_a_reason_and_valid_names() -> None:
@@ -77,5 +84,5 @@ def _find_files(name: str) -> Iterator[Path]:
     if (ROOT / name).exists():
         yield ROOT / name
     else:
-        for package in ("agents", "bonobot", "mcp_servers"):
+        for package in PRODUCT:
             yield from (ROOT / package).rglob(name)
