@@ -1,6 +1,8 @@
 """App configuration of Django's admin; its pages are loaded with the URLs."""
 
 from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from django.apps import AppConfig
@@ -30,9 +32,15 @@ def check_admin_pages(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 def load_admin_pages() -> None:
     """Register the admin pages of all apps.
 
-    Loading them takes a second, so workers and most commands don't.
+    Pages are in the modules `admin`, and in all modules of the packages `admin`. Loading them takes
+    a second, so workers and most commands don't.
     """
     admin.autodiscover()
-    # Not loaded by `autodiscover`: the site itself is in `agents.admin`.
-    from agents.admin import pages as agent_pages  # noqa: F401 - importing registers
-    from bonobot.jobs import admin as job_admin  # noqa: F401 - importing registers
+    from agents import admin as agents_admin
+    from bonobot.accounts import admin as accounts_admin
+    from bonobot.jobs import admin as jobs_admin  # noqa: F401 - importing registers
+    from mcp_servers import admin as servers_admin
+
+    for package in (accounts_admin, servers_admin, agents_admin):
+        for module in iter_modules(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
