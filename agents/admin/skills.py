@@ -20,7 +20,7 @@ from agents.admin.assignments import (
 )
 from agents.models import Agent, AgentAssignment, Skill
 from agents.models.agents import filter_by_visible_agents
-from agents.models.skills import MAX_SKILL_LENGTH, SKILL_TEXTS
+from agents.models.skills import SKILL_TEXTS
 from agents.sessions.services import can_run_agent, run_skill
 from agents.skills import (
     SkillSpec,
@@ -44,17 +44,19 @@ class SkillForm(AssignableForm):
     """The form of a skill."""
 
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
-    title = forms.CharField(label=_("Title"), max_length=255, required=False, widget=TextInput)
+    title = forms.CharField(
+        label=_("Title"), max_length=SKILL_TEXTS["title"], required=False, widget=TextInput
+    )
     description = forms.CharField(
         label=_("Description"),
-        max_length=500,
+        max_length=SKILL_TEXTS["description"],
         required=False,
         widget=TextInput,
         help_text=_("One line. Agents use it to choose a skill."),
     )
     text = forms.CharField(
         label=_("Instructions"),
-        max_length=MAX_SKILL_LENGTH,
+        max_length=SKILL_TEXTS["text"],
         strip=False,
         widget=Textarea(attrs={"rows": 14}),
         help_text=_("Use ${name} to insert an argument."),

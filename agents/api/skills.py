@@ -8,7 +8,7 @@ from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionSerializer
 from agents.models import Agent, AgentAssignment, Skill, SkillVersion
 from agents.models.agents import filter_by_visible_agents
-from agents.models.skills import MAX_SKILL_LENGTH, SkillQuerySet
+from agents.models.skills import SKILL_TEXTS, SkillQuerySet
 from agents.sessions.services import run_skill
 from agents.skills import (
     MAX_ARGUMENT_LENGTH,
@@ -62,9 +62,13 @@ class SkillBody(NumberedBody):
     """A skill to create or update; omitted fields are unchanged or get their default."""
 
     name = serializers.SlugField(max_length=64)
-    title = serializers.CharField(required=False, allow_blank=True, max_length=255)
-    description = serializers.CharField(required=False, allow_blank=True, max_length=500)
-    text = serializers.CharField(required=False, max_length=MAX_SKILL_LENGTH, trim_whitespace=False)
+    title = serializers.CharField(required=False, allow_blank=True, max_length=SKILL_TEXTS["title"])
+    description = serializers.CharField(
+        required=False, allow_blank=True, max_length=SKILL_TEXTS["description"]
+    )
+    text = serializers.CharField(
+        required=False, max_length=SKILL_TEXTS["text"], trim_whitespace=False
+    )
     arguments = SkillArgumentSerializer(many=True, required=False)
     enabled = serializers.BooleanField(required=False)
     agents = serializers.ListField(

@@ -13,9 +13,8 @@ from bonobot.accounts.models.abstract_models import (
 )
 from bonobot.accounts.principals import Principal
 
-MAX_SKILL_LENGTH = 32_000
 # The texts that people write, in every interface, with their maximum lengths.
-SKILL_TEXTS = {"title": 255, "description": 500, "text": MAX_SKILL_LENGTH}
+SKILL_TEXTS = {"title": 255, "description": 500, "text": 32_000}
 
 
 class SkillQuerySet(GovernedQuerySet):
@@ -44,9 +43,11 @@ class Skill(GovernedModel):
     """
 
     name = models.SlugField(_("name"), max_length=64)
-    title = models.CharField(_("title"), max_length=255, blank=True, default="")
-    description = models.CharField(_("description"), max_length=500, blank=True, default="")
-    text = models.TextField(_("instructions"), max_length=MAX_SKILL_LENGTH)
+    title = models.CharField(_("title"), max_length=SKILL_TEXTS["title"], blank=True, default="")
+    description = models.CharField(
+        _("description"), max_length=SKILL_TEXTS["description"], blank=True, default=""
+    )
+    text = models.TextField(_("instructions"), max_length=SKILL_TEXTS["text"])
     arguments = models.JSONField(_("arguments"), default=list, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
     version = models.PositiveIntegerField(_("version"), default=1)

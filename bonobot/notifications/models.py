@@ -19,6 +19,13 @@ SEVERITY_NAMES = {"info": _("info"), "warning": _("warning"), "critical": _("cri
 SEVERITIES = [(severity.word, SEVERITY_NAMES[severity.word]) for severity in Severity]
 
 
+class NotificationChannelKind(models.TextChoices):
+    """The kind of a notification channel."""
+
+    EMAIL = "email", _("email")
+    WEBHOOK = "webhook", _("webhook")
+
+
 class NotificationChannel(SavesChangedFields, OrganizationModel):
     """A notification channel of an organization: email addresses or a webhook.
 
@@ -26,11 +33,7 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
     is the part that may be shown.
     """
 
-    class Kind(models.TextChoices):
-        """The kind of channel."""
-
-        EMAIL = "email", _("email")
-        WEBHOOK = "webhook", _("webhook")
+    Kind = NotificationChannelKind
 
     name = models.CharField(_("name"), max_length=255)
     kind = models.CharField(_("type"), max_length=8, choices=Kind)
@@ -60,7 +63,9 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
         verbose_name_plural = _("notification channels")
         constraints = (
             models.UniqueConstraint(fields=["organization", "name"], name="channel_name_once"),
-            models.CheckConstraint(condition=Q(kind__in=["email", "webhook"]), name="channel_kind"),
+            models.CheckConstraint(
+                condition=Q(kind__in=NotificationChannelKind.values), name="channel_kind"
+            ),
         )
 
     def __str__(self) -> str:
