@@ -118,7 +118,9 @@ def test_every_list_and_object_response_has_an_example():
 def test_the_response_examples_are_complete_and_current():
     schemas = rest.build_document()["components"]["schemas"]
     for name, example in json.loads(ANSWERS_PATH.read_text(encoding="utf-8")).items():
-        assert set(example) == set(schemas[name]["properties"]), name
+        assert set(example) == set(schemas[name]["properties"]), (
+            f"correct `{name}` in bonobot/accounts/api/answers.json"
+        )
 
 
 def test_every_list_documents_its_ordering_and_every_response_its_fields():
@@ -152,7 +154,10 @@ def test_the_examples_match_their_schemas():
         for location, value in list_examples(operation):
             faults = rest.build_validator("paths", path, method, *location).iter_errors(value)
             errors = [error.message[:300] for error in faults]
-            assert not errors, f"{method} {path} {location}: {errors}"
+            assert not errors, (
+                f"correct the example of {method} {path} {location} in answers.json or "
+                f"requests.json of bonobot/accounts/api: {errors}"
+            )
 
 
 @pytest.mark.parametrize("name", ["Server", "Agent", "Session", "AuditEntry", "ProblemDetails"])

@@ -147,7 +147,7 @@ def _successful_webhooks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_verb_is_covered() -> None:
     assert {
         f"{name} {verb.name}" for name, command in GROUPS.items() for verb in command.verbs
-    } == set(CALLS)
+    } == set(CALLS), "correct the names of `CALLS` in tests/agents/cli/example_organization.py"
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -3,6 +3,7 @@
 import pytest
 
 from bonobot.accounts.roles import (
+    ACTION_TITLES,
     PLATFORM_ONLY,
     ROLE_ACTIONS,
     Action,
@@ -14,6 +15,12 @@ from bonobot.accounts.roles import (
 
 def test_every_role_is_in_the_table():
     assert set(ROLE_ACTIONS) == set(Role)
+
+
+def test_every_action_has_a_title():
+    assert set(ACTION_TITLES) == set(Action), (
+        "name each action in `ACTION_TITLES` in bonobot/accounts/roles.py"
+    )
 
 
 def test_an_owner_has_all_permissions_except_the_platforms():

@@ -49,7 +49,9 @@ def test_a_group_is_a_command_with_verbs(name):
 
 def test_the_names_of_verbs_are_those_of_their_tuple():
     for source, names in EVERY_SOURCE:
-        assert [verb.name for verb in resolve_name(source)] == names, source
+        assert [verb.name for verb in resolve_name(source)] == names, (
+            f"correct the verbs of {source} in bonobot/management/command_groups.py"
+        )
 
 
 def test_helps_are_listed_for_every_command_of_ours():
