@@ -11,7 +11,7 @@ from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import get_snapshot_cache
 from agents.cli.agents import get_agent
-from agents.models import Agent
+from agents.models import Agent, ToolPolicy
 from agents.policies.services import (
     EFFECTS,
     Entry,
@@ -89,7 +89,7 @@ POLICY_ARGUMENTS = (
     Argument(
         "--policy FILE", "JSON or YAML file with mode, allow, ask, and deny. -: standard input"
     ),
-    Argument("--mode", "Policy mode", choices=("none", "allowlist", "denylist", "all")),
+    Argument("--mode", "Policy mode", choices=ToolPolicy.Mode.values),
     Argument("--allow TOOL", f"Tool to allow: {_RULE_HELP}", action="append"),
     Argument("--ask TOOL", f"Tool that requires approval: {_RULE_HELP}", action="append"),
     Argument("--deny TOOL", f"Tool to deny: {_RULE_HELP}", action="append"),
