@@ -132,7 +132,7 @@ class ModelEndpointForm(forms.ModelForm):
         help_texts = {
             "kind": _join_help_texts(
                 (
-                    tuple(kind for kind in Kind if PROVIDER_KINDS[kind].extra),
+                    tuple(kind for kind in Kind if PROVIDER_KINDS[kind].library),
                     _(
                         "Anthropic, Google, and Amazon each require a library. If it's missing, "
                         "an error names it when you save."

@@ -8,16 +8,15 @@ from typing import Literal
 class ProviderKind:
     """A kind of endpoint.
 
-    `module` is in `agents.llm.providers`. It needs `library`, which the extra `extra` of this
-    package installs; without an extra, it is always installed. `api_name` is for error messages. Of
-    JSON Schema, the API accepts all (`full`), only objects for arguments (`object`), or a part
+    `module` is in `agents.llm.providers`. If it needs an optional library, that is `library`, which
+    the extra with the name of the module installs. `api_name` is for error messages. Of JSON
+    Schema, the API accepts all (`full`), only objects for arguments (`object`), or a part
     (`simplified`). With `marks_cache_points`, requests mark what the provider may cache; other
     providers cache by themselves.
     """
 
     module: str = ""
     library: str = ""
-    extra: str = ""
     api_name: str = ""
     default_url: str = ""
     json_schema: Literal["full", "object", "simplified"] = "full"
@@ -28,21 +27,18 @@ PROVIDER_KINDS = {
     "offline": ProviderKind(),
     "openai": ProviderKind(
         module="openai",
-        library="openai",
         api_name="an OpenAI-compatible API (its URL often ends in `/v1`)",
         default_url="https://api.openai.com/v1",
     ),
     "responses": ProviderKind(
         module="openai",
-        library="openai",
         api_name="OpenAI's Responses API (its URL often ends in `/v1`)",
         default_url="https://api.openai.com/v1",
     ),
-    "azure": ProviderKind(module="openai", library="openai", api_name="Azure OpenAI"),
+    "azure": ProviderKind(module="openai", api_name="Azure OpenAI"),
     "anthropic": ProviderKind(
         module="anthropic",
         library="anthropic",
-        extra="anthropic",
         api_name="Anthropic's Messages API",
         default_url="https://api.anthropic.com",
         json_schema="object",
@@ -51,7 +47,6 @@ PROVIDER_KINDS = {
     "google": ProviderKind(
         module="google",
         library="google.genai",
-        extra="google",
         api_name="the Gemini API",
         default_url="https://generativelanguage.googleapis.com",
         json_schema="simplified",
@@ -59,7 +54,6 @@ PROVIDER_KINDS = {
     "vertex": ProviderKind(
         module="google",
         library="google.genai",
-        extra="google",
         api_name="Vertex AI",
         default_url="https://{region}-aiplatform.googleapis.com",
         json_schema="simplified",
@@ -67,7 +61,6 @@ PROVIDER_KINDS = {
     "bedrock": ProviderKind(
         module="bedrock",
         library="boto3",
-        extra="bedrock",
         api_name="Amazon Bedrock",
         default_url="https://bedrock-runtime.{region}.amazonaws.com",
         json_schema="object",

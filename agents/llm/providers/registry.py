@@ -40,10 +40,10 @@ def find_missing_package(kind: str) -> str:
     """Return the command that installs a kind's missing library; "" if it is installed."""
     provider = PROVIDER_KINDS[kind]
     try:
-        is_installed = not provider.extra or importlib.util.find_spec(provider.library) is not None
+        is_installed = not provider.library or bool(importlib.util.find_spec(provider.library))
     except ModuleNotFoundError:  # its parent package is missing
         is_installed = False
-    return "" if is_installed else f"pip install 'bonobot[{provider.extra}]'"
+    return "" if is_installed else f"pip install 'bonobot[{provider.module}]'"
 
 
 def get_provider(kind: str) -> ModelProvider:
