@@ -4,7 +4,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import ValidationError
 from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -36,6 +35,7 @@ from bonobot.core.admin.theme import (
 from bonobot.core.problems import Problem
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.admin.list_fields import KeyValueLinesField, StringListField
 from mcp_servers.admin.preset_gallery import (
     build_preset_switch,
     disable_preset_view,
@@ -71,6 +71,7 @@ PROBLEM_FIELDS = {
     "endpoint_config": "url",
     "auth_config.type": "auth_type",
 }
+PAIRS_HELP = _("One NAME=value per line, or a JSON object if a value has line breaks.")
 NOT_ENABLED = _("A platform administrator must enable this preset for your organization.")
 
 
@@ -126,28 +127,6 @@ class PresetParametersField(forms.Field):
     widget: Any = PresetParametersWidget
 
 
-class KeyValueLinesField(forms.CharField):
-    """A mapping, written as one `NAME=value` per line."""
-
-    def __init__(self, label: Any, help_text: Any, hint: str) -> None:
-        # Values may be secrets, so drafts leave them out.
-        area = Textarea(
-            attrs={"rows": 2, "placeholder": hint, "spellcheck": "false", "data-secret": True}
-        )
-        super().__init__(label=label, help_text=help_text, required=False, widget=area)
-
-    def clean(self, value: Any) -> dict[str, str]:
-        """Return the mapping; raises ValidationError for a line without a name or `=`."""
-        pairs = {}
-        for line in str(super().clean(value) or "").splitlines():
-            name, equals, text = line.partition("=")
-            if line.strip() and not (equals and name.strip()):
-                raise ValidationError(_("Enter one NAME=value per line."), code="invalid")
-            if line.strip():
-                pairs[name.strip()] = text.strip()
-        return pairs
-
-
 def _build_text_field(
     label: Any, help_text: Any = "", *, required: bool = False, **attrs: str
 ) -> Any:
@@ -181,15 +160,18 @@ class PresetEditForm(PresetDetailsForm):
         label=_("Transport"), choices=[("http", "HTTP"), ("stdio", "stdio")], widget=Select
     )
     url = _build_text_field(_("URL"), placeholder="https://${TEAM}.example.com/mcp")
-    headers = KeyValueLinesField(_("Headers"), _("One NAME=value per line."), "X-Api-Key=${TOKEN}")
+    headers = KeyValueLinesField(_("Headers"), PAIRS_HELP, "X-Api-Key=${TOKEN}")
     command = _build_text_field(_("Command"), _("A launcher on the allowlist, such as npx or uvx."))
-    args = forms.CharField(
+    args = StringListField(
         label=_("Arguments"),
         required=False,
-        help_text=_("One per line, with a version: server@1.2.3."),
+        help_text=_(
+            "One per line, or a JSON array of strings if an argument has line breaks. With a "
+            "version: server@1.2.3."
+        ),
         widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
     )
-    env = KeyValueLinesField(_("Environment"), _("One NAME=value per line."), "API_TOKEN=${TOKEN}")
+    env = KeyValueLinesField(_("Environment"), PAIRS_HELP, "API_TOKEN=${TOKEN}")
     auth_type = forms.ChoiceField(label=_("Sign-in"), choices=Server.Auth.choices, widget=Select)
     auth = KeyValueLinesField(
         _("Authentication settings"),
@@ -213,8 +195,7 @@ class PresetEditForm(PresetDetailsForm):
         if cleaned["transport_type"] == Server.Transport.HTTP:
             endpoint = {"url": cleaned["url"], "headers": cleaned["headers"]}
         else:
-            args = [line.strip() for line in cleaned["args"].splitlines() if line.strip()]
-            endpoint = {"command": cleaned["command"], "args": args, "env": cleaned["env"]}
+            endpoint = {name: cleaned[name] for name in ("command", "args", "env")}
         return super().get_values() | {
             "transport_type": cleaned["transport_type"],
             "endpoint_config": {name: value for name, value in endpoint.items() if value},
@@ -231,17 +212,13 @@ def build_initial(preset: Preset) -> dict[str, Any]:
         "transport_type": preset.transport_type,
         "url": config.get("url", ""),
         "command": config.get("command", ""),
-        "args": "\n".join(config.get("args", ())),
-        "headers": _format_pairs(config.get("headers", {})),
-        "env": _format_pairs(config.get("env", {})),
+        "args": list(config.get("args", ())),
+        "headers": config.get("headers", {}),
+        "env": config.get("env", {}),
         "auth_type": preset.auth_type,
-        "auth": _format_pairs(preset.auth_config),
+        "auth": preset.auth_config,
         "parameters": preset.parameters,
     }
-
-
-def _format_pairs(pairs: dict[str, str]) -> str:
-    return "\n".join(f"{name}={value}" for name, value in pairs.items())
 
 
 class PresetCategoryFilter(DropdownFilter):

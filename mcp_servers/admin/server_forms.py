@@ -26,6 +26,7 @@ from bonobot.core.admin.theme import (
     TextInput,
 )
 from bonobot.core.text.masking import MASK
+from mcp_servers.admin.list_fields import StringListField
 from mcp_servers.auth_config import AUTH_FIELDS, mask_auth_config
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS, MAX_TOKENS
 from mcp_servers.models import Secret, Server
@@ -168,11 +169,14 @@ class ServerForm(forms.Form):
         placeholder="uvx",
         autocomplete="off",
     )
-    args = forms.CharField(
+    args = StringListField(
         label=_("Arguments"),
         required=False,
         widget=Textarea(attrs={"rows": 4, "placeholder": "mcp-server-time==2026.1.1"}),
-        help_text=_("One per line. Pin the version: an unpinned package can change at any time."),
+        help_text=_(
+            "One per line, or a JSON array of strings if an argument has line breaks. Pin the "
+            "version: an unpinned package can change at any time."
+        ),
     )
     env = KeyValueField(
         label=_("Environment"),
@@ -485,7 +489,7 @@ def build_initial(server: Server) -> dict[str, Any]:
             for name in ("url", "command", "cwd", "headers", "env", "bundle")
             if name in endpoint
         },
-        "args": "\n".join(endpoint.get("args", ())),
+        "args": list(endpoint.get("args", ())),
         **{name: auth[name] for name in public if name in auth},
         "scopes": _join_scopes(auth.get("scopes")),
         **dict.fromkeys(secret_names, MASK),
@@ -498,7 +502,7 @@ def _build_endpoint_config(cleaned: Mapping[str, Any]) -> dict[str, Any]:
         return config | ({"headers": cleaned["headers"]} if cleaned["headers"] else {})
     config = {
         "command": cleaned["command"],
-        "args": _split_lines(cleaned["args"]),
+        "args": cleaned["args"],
     }
     optional_fields = {name: cleaned[name] for name in ("env", "cwd", "bundle")}
     return config | {name: value for name, value in optional_fields.items() if value}
