@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agents.models import Agent, AgentServer
-from agents.services import attach_server, set_attachment_enabled
+from agents.services import attach_server, require_attachable, set_attachment_enabled
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
@@ -64,13 +64,20 @@ def plan_overrides(
 
 
 def apply_overrides(
-    principal: Principal, planned_attachments: Sequence[PlannedAttachment]
+    principal: Principal,
+    planned_attachments: Sequence[PlannedAttachment],
+    created_servers: Collection[Server],
 ) -> tuple[PlannedAttachment, ...]:
     """Apply the plan after the servers were created; return the result of each attachment."""
-    return tuple(_apply_attachment(principal, attachment) for attachment in planned_attachments)
+    return tuple(
+        _apply_attachment(principal, attachment, created_servers)
+        for attachment in planned_attachments
+    )
 
 
-def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> PlannedAttachment:
+def _apply_attachment(
+    principal: Principal, attachment: PlannedAttachment, created_servers: Collection[Server]
+) -> PlannedAttachment:
     agent, server = (
         _find_agent(principal, attachment.agent),
         _find_server(principal, attachment.share.server),
@@ -94,7 +101,7 @@ def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> Pl
                 server,
                 allowed_tools=allowed_tools,
                 denied_tools=denied_tools,
-                allows_disabled=True,
+                allows_disabled=server in created_servers,
             )
     except Problem as problem:
         return replace(attachment, action="invalid", problem=problem)
@@ -117,9 +124,7 @@ def _plan_attachments(
             field_path = f"bot_overrides.{override.agent}"
             problem = _build_missing_error("agent", override.agent, field_path, "agents add")
         else:
-            problem = _find_server_problem(
-                principal, server_override, new_server_names, override.agent
-            )
+            problem = _find_server_problem(principal, server_override, new_server_names, agent)
         action = (
             "invalid"
             if problem or agent is None
@@ -134,17 +139,21 @@ def _find_server_problem(
     principal: Principal,
     server_override: AgentServerOverride,
     new_server_names: Collection[str],
-    agent: str,
+    agent: Agent,
 ) -> Problem | None:
-    if (
-        server_override.removed
-        or server_override.server in new_server_names
-        or _find_server(principal, server_override.server)
-    ):
+    if server_override.removed or server_override.server in new_server_names:
         return None
-    return _build_missing_error(
-        "server", server_override.server, f"bot_overrides.{agent}", "mcp add"
-    )
+    field_path = f"bot_overrides.{agent.slug}"
+    server = _find_server(principal, server_override.server)
+    if server is None:
+        return _build_missing_error("server", server_override.server, field_path, "mcp add")
+    if not agent.agent_servers.filter(server=server).exists():
+        try:
+            require_attachable(server)
+        except Problem as problem:
+            problem.field = field_path
+            return problem
+    return None
 
 
 def _build_missing_error(kind: str, name: str, field_path: str, verb: str) -> NotFound:
@@ -299,7 +308,9 @@ def apply_import(
             link_preset(principal, server, planned_server.entry.preset)
         except Problem as problem:  # the name was taken since the plan was made
             server_import.problems_by_name[planned_server.entry.name] = problem
-    server_import.shares = apply_overrides(principal, server_import.shares)
+    server_import.shares = apply_overrides(
+        principal, server_import.shares, server_import.added.values()
+    )
     server_import.applied = True
 
 

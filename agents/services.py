@@ -225,8 +225,8 @@ def attach_server(
 ) -> AgentServer:
     """Attach a server to an agent, or update what the agent gets of it; idempotent.
 
-    Allowed resources and prompts stay unchanged if they are None. `allows_disabled` is for files
-    that declare both the server's state and its agents.
+    Allowed resources and prompts stay unchanged if they are None. `allows_disabled` is for a
+    server that the same file created disabled.
     Raises `NotFound` for another organization's server, `Conflict` (`server_disabled`) for a
     disabled one that isn't attached yet, `InvalidInput` for invalid lists.
     """

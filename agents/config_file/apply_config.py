@@ -177,7 +177,7 @@ def _apply_agent_server(principal: Principal, step: ConfigPlanStep) -> None:
     if step.action == "remove":
         detach_server(principal, step.row.agent, step.row.server)
         return
-    agent, agent_server = step.wanted
+    agent, agent_server, is_new_server = step.wanted
     pool = Server.objects.for_organization(principal.organization_id).in_organization_pool()
     attach_server(
         principal,
@@ -188,7 +188,7 @@ def _apply_agent_server(principal: Principal, step: ConfigPlanStep) -> None:
         denied_tools=agent_server.denied_tools,
         allowed_resources=agent_server.allowed_resources,
         allowed_prompts=agent_server.allowed_prompts,
-        allows_disabled=True,
+        allows_disabled=is_new_server,
     )
 
 

@@ -265,16 +265,15 @@ class _ConfigPlanner:
                 )
                 continue
             name = f"{entry.slug}/{agent_server.server}"
+            wanted = (entry, agent_server, agent_server.server not in self._servers)
             if (existing := stored_by_name.get(agent_server.server)) is None:
-                yield ConfigPlanStep(
-                    kind="agent_server", name=name, action="create", wanted=(entry, agent_server)
-                )
+                yield ConfigPlanStep(kind="agent_server", name=name, action="create", wanted=wanted)
             else:
                 yield _build_step(
                     "agent_server",
                     name,
                     _list_agent_server_changes(agent_server, existing),
-                    (entry, agent_server),
+                    wanted,
                     existing,
                 )
         if self._prune and entry.agent_servers is not None:

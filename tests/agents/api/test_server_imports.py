@@ -272,6 +272,27 @@ def test_an_attachment_of_a_server_that_wasnt_added_is_refused(acme, operator):
     assert (override["action"], override["problems"][0]["code"]) == ("invalid", "not_found")
 
 
+def test_a_disabled_server_is_attached_only_by_the_import_that_creates_it(acme, operator):
+    helper = factories.create_agent(acme)
+    entry = {"url": "https://mcp.example.com/mcp", "disabled": True}
+    document = {
+        "mcpServers": {"docs": entry},
+        "bot_overrides": {"helper": {"additional_servers": ["docs"]}},
+    }
+    post_import(operator, document, apply=True)
+    attached_server = helper.agent_servers.get()
+    assert not attached_server.server.enabled
+    attached_server.delete()
+    for apply in (False, True):
+        [override] = post_import(operator, document, apply=apply).json["overrides"]
+        assert (override["action"], override["problems"][0]["code"]) == (
+            "invalid",
+            "server_disabled",
+        )
+        assert override["problems"][0]["field"] == "bot_overrides.helper"
+    assert not helper.agent_servers.exists()
+
+
 def test_a_registry_at_a_private_address_is_refused(acme, operator):
     refused = operator.post("mcp-servers/import", {"registry": "http://127.0.0.1:1/registry"})
     assert (refused.json["field"], refused.status < 500) == ("registry", True)

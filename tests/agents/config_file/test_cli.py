@@ -277,6 +277,22 @@ def test_prune_detaches_servers_that_the_file_omits(bonobot, write, applied_conf
     assert [agent_server.server.name for agent_server in AgentServer.objects.all()] == ["workshop"]
 
 
+def test_a_disabled_server_is_attached_only_by_the_file_that_creates_it(
+    bonobot, write, applied_config
+):
+    assert AgentServer.objects.filter(server__name="docs").exists()  # created by the same file
+    AgentServer.objects.get(server__name="docs").delete()
+    assert not AgentServer.objects.filter(server__name="docs").exists()
+    result = bonobot("mcp", "apply", write(FILE), "--yes", "--json")
+    [problem] = result.json["problems"]
+    assert (result.status, problem["code"]) == (1, "server_disabled")
+    assert problem["field"].startswith("agents.helper.servers.docs")
+    enabled = FILE.replace("    enabled: false\nagents:", "    enabled: true\nagents:")
+    assert enabled != FILE
+    assert bonobot("mcp", "apply", write(enabled), "--yes", "--no-discover").status == 0
+    assert AgentServer.objects.filter(server__name="docs").exists()
+
+
 INVALID_FILES = {
     "an unknown member": ("max_turns: 7", "max_turn: 7", "unknown_field", "agents.helper.max_turn"),
     "a wrong type": ("max_turns: 7", "max_turns: many", "bad_value", "agents.helper.max_turns"),
