@@ -18,6 +18,7 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.client.endpoint import ServerEndpoint
 
 MAX_QUOTE_LENGTH = 500
+MAX_CAUSE_LENGTH = 240
 MAX_CHALLENGE_LENGTH = 2000
 UNREACHABLE_REMEDY = format_message("Check that the server is running and that its URL is correct.")
 # How Node, Python and other programs report a file that they can't read.
@@ -25,6 +26,11 @@ _MISSING_PATH = re.compile(
     r"cannot (?:find|access)|no such file|can't open|ENOENT|not found|does(?: not|n't) exist"
     r"|not a valid",
     re.IGNORECASE,
+)
+# What Node and npm print after the cause: the stack, the error's fields, the version.
+_CLOSING_LINE = re.compile(
+    r"at |[\[\]{}(),]+$|(?:code|errno|path|requireStack|syscall): |Node\.js v\d"
+    r"|Require stack:|- (?:/|file:)|npm (?:error|ERR!) A complete log of this run"
 )
 # HTTP statuses by code; other errors have 502.
 STATUSES = {
@@ -344,7 +350,7 @@ def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
 
 def build_crash_error(endpoint: ServerEndpoint, crash_reason: str, stderr: str) -> UpstreamError:
     """Return the error of a child process that ended; `stderr` is its last output."""
-    quoted_output = quote_text(endpoint, _get_last_lines(stderr.strip()))
+    quoted_output = quote_text(endpoint, _find_cause(mask_text(stderr, endpoint.secrets)))
     hidden_path = _find_hidden_path(endpoint, stderr)
     summary = format_message("`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=crash_reason)
     detail = (
@@ -381,16 +387,19 @@ def _explain_missing_path(path: str) -> TranslatableMessage:
     )
 
 
-def _get_last_lines(output: str) -> str:
-    """Return the last lines of an output, at most `MAX_QUOTE_LENGTH` characters.
+def _find_cause(output: str) -> str:
+    """Return the last line of an output that can be the cause, at most `MAX_CAUSE_LENGTH` long.
 
-    Only a single line that is longer is cut, at a space.
+    Programs report their cause last: the lines before it are a stack trace. The end of a longer
+    line is kept.
     """
-    if len(output) <= MAX_QUOTE_LENGTH:
-        return output
-    tail = output[-MAX_QUOTE_LENGTH:]
-    separator = "\n" if "\n" in tail else " "
-    return "… " + tail.partition(separator)[2] if separator in tail else tail
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    causes = [line for line in lines if not _CLOSING_LINE.match(line)] or lines
+    cause = causes[-1] if causes else ""
+    if len(cause) <= MAX_CAUSE_LENGTH:
+        return cause
+    tail = cause[-MAX_CAUSE_LENGTH:]
+    return f"… {tail.partition(' ')[2] or tail}"
 
 
 def _find_hidden_path(endpoint: ServerEndpoint, output: str) -> str:

@@ -10,6 +10,7 @@ from django.utils.translation import override
 from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.client.errors import (
     build_bundle_error,
     build_crash_error,
@@ -60,11 +61,44 @@ def test_the_last_output_of_a_crashed_server_is_shown_in_the_readers_language(st
         )
 
 
-def test_the_last_output_of_a_crashed_server_starts_with_a_whole_line() -> None:
-    output = "x" * 300 + "\n" + "\n".join(f"line {n} of the error" for n in range(20))
+@pytest.mark.parametrize(
+    ("output", "cause"),
+    [
+        (
+            "Traceback (most recent call last):\n" + '  File "<string>", line 1\n' * 30 + "\n"
+            "ModuleNotFoundError: No module named 'shop'\n\n  \n",
+            "ModuleNotFoundError: No module named 'shop'",
+        ),
+        (
+            "Error: no token\n    at main.js:1\n  code: 'NO_TOKEN'\n}\n\nNode.js v22.3.0\n",
+            "Error: no token",
+        ),
+        (
+            "Error: Cannot find module 'x'\nRequire stack:\n- /main.js\n    at main.js:1 {\n"
+            "  code: 'MODULE_NOT_FOUND',\n  requireStack: [ '/main.js' ]\n}\n\nNode.js v22.3.0\n",
+            "Error: Cannot find module 'x'",
+        ),
+        (
+            "npm error 404 Not Found\nnpm error A complete log of this run can be found in: /x\n",
+            "npm error 404 Not Found",
+        ),
+        ("Node.js v22.3.0", "Node.js v22.3.0"),
+        ("ValueError: " + "x " * 300 + "the end", "… " + "x " * 116 + "the end"),
+        ("y" * 300, "… " + "y" * 240),
+        ("red \x1b[31mtext\u202e", make_visible("red \x1b[31mtext\u202e")),
+    ],
+)
+def test_an_error_of_a_crashed_server_quotes_the_cause_at_the_end_of_its_output(
+    output: str, cause: str
+) -> None:
     text = str(build_crash_error(ENDPOINT, "it exited", output))
-    assert "x" not in text.partition("output")[2]
-    assert "“… line 0 of the error" in text
+    assert text == f"`a server` ended: it exited. Last error output: “{cause}”."
+
+
+def test_a_secret_at_the_cut_of_a_long_last_line_is_masked() -> None:
+    endpoint = replace(ENDPOINT, env={"TOKEN": "geheim-" * 5})
+    output = "x" * 10 + "geheim-" * 5 + " " + "y" * 220
+    assert "geheim" not in str(build_crash_error(endpoint, "it exited", output))
 
 
 @pytest.mark.parametrize(
