@@ -1,6 +1,7 @@
 """User, Organization, FirstRun and Membership."""
 
 import uuid
+from collections.abc import Sequence
 from typing import ClassVar
 
 from django.apps import apps
@@ -179,6 +180,15 @@ class Organization(Governed):
 
     def __str__(self) -> str:
         return self.name
+
+    def unique_error_message(
+        self, model_class: type[models.Model], unique_check: Sequence[str]
+    ) -> ValidationError:
+        """Return the error for a taken slug, in words that say what to do."""
+        if tuple(unique_check) != ("slug",):
+            return super().unique_error_message(model_class, unique_check)
+        message = _("An organization with this slug already exists. Choose another slug.")
+        return ValidationError(message, code="unique")
 
     @property
     def registry_url(self) -> str:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, IntegrityError, models
+from django.utils.text import slugify
 
 from bonobot.core.crypto.encrypted_fields import SealedValue
 from bonobot.core.i18n.messages import format_message
@@ -106,28 +107,50 @@ class SavesChangedFields(models.Model):
         return value
 
 
-def save_validated(row: models.Model) -> None:
-    """Validate and save; raises `Conflict` (`name_taken`) or `InvalidInput` with the field."""
+def save_validated(row: Any) -> None:
+    """Validate and save a row with a name and a slug.
+
+    Raises `Conflict` (`name_taken`) or `InvalidInput` with the field.
+    """
     try:
         row.full_clean()
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
-        is_name_taken = (
+        is_taken = (
             "unique" in {e.code for e in error.error_dict.get(field, [])} or field == "__all__"
         )
-        problem = Conflict if is_name_taken else InvalidInput
-        raise problem(
-            f"{messages[0]}",
-            code="name_taken" if is_name_taken else "invalid",
-            field="name" if field == "__all__" else field,
-            remedy="Change this field.",
+        if is_taken:
+            raise _build_slug_conflict(row) from None
+        if field == "slug" and not row.slug:
+            raise InvalidInput(
+                format_message(
+                    "The name {name!r} has no letter from A to Z and no digit.", name=row.name
+                ),
+                code="invalid",
+                field="name",
+                remedy="Change this field.",
+            ) from None
+        raise InvalidInput(
+            f"{messages[0]}", code="invalid", field=field, remedy="Change this field."
         ) from None
     try:
         row.save()
     except IntegrityError:
-        raise Conflict(
-            "This name is already in use.",
+        raise _build_slug_conflict(row) from None
+
+
+def _build_slug_conflict(row: Any) -> Conflict:
+    """Return the error for a taken slug; most are made of the name, and forms have only that."""
+    if row.slug == slugify(row.name)[: row._meta.get_field("slug").max_length]:
+        return Conflict(
+            format_message("A name like {name!r} is already in use.", name=row.name),
             code="name_taken",
             field="name",
             remedy="Choose another name.",
-        ) from None
+        )
+    return Conflict(
+        format_message("The slug {slug!r} is already in use.", slug=row.slug),
+        code="name_taken",
+        field="slug",
+        remedy="Choose another slug.",
+    )

@@ -132,7 +132,13 @@ def test_a_duplicate_name_is_reported_in_the_form(
     helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     fields = {"name": "Helper", "model_endpoint": str(helper.model_endpoint_id)}
-    assert "name_taken" in operator.post("agents_agent_add", **fields)
+    # The slug is made of the name, so that it can be taken by another one.
+    for name in ("Helper", "HELPER!"):
+        page = admin_client.get_text(operator.post("agents_agent_add", **fields | {"name": name}))
+        assert f"A name like '{name}' is already in use. Choose another name. name_taken" in page
+        assert "Slug" not in page
+    page = admin_client.get_text(operator.post("agents_agent_add", **fields | {"name": "日本"}))
+    assert "The name '日本' has no letter from A to Z and no digit." in page
     assert Agent.objects.count() == 1
 
 

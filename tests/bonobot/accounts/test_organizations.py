@@ -53,6 +53,13 @@ def test_an_owner_is_led_from_the_list_to_the_only_organization(acme: Organizati
     assert "Create organization" in page
 
 
+def test_a_taken_slug_is_reported_with_what_to_do(acme: Organization) -> None:
+    platform = admin_client.sign_in(acme, None)
+    fields = {"name": "Acme", "slug": acme.slug, "registry": "off"}
+    page = admin_client.get_text(platform.post("tenancy_organization_add", **fields))
+    assert "An organization with this slug already exists. Choose another slug." in page
+
+
 def test_a_new_organization_is_switched_to(acme: Organization) -> None:
     platform = admin_client.sign_in(acme, None)
     page = platform.post("tenancy_organization_add", name="Twin", slug="twin", registry="off")
