@@ -313,11 +313,15 @@ def _format_remaining(unit: str, remaining: int, limit: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NoToolsReason:
-    """Why a server or agent has no callable tools, and what to do."""
+    """Why a server or agent has no callable tools, and what to do.
+
+    `denied_count` is the number of the agent's tools if its policy denies all of them, else 0.
+    """
 
     code: str
     reason: str
     remedy: str
+    denied_count: int = 0
 
     def __str__(self) -> str:
         return f"{self.reason} {self.remedy}"
@@ -402,11 +406,14 @@ def find_no_tools_reason(snapshot: CallSnapshot) -> NoToolsReason | None:
 
 def _find_main_reason(tools: list[SnapshotTool], snapshot: CallSnapshot) -> NoToolsReason:
     """Return the most frequent reason, as worded for one of the tools."""
-    if snapshot.effective_policy.policy.mode == "none":
+    if {tool.decision.code for tool in tools} == {"denied_by_policy"}:
         return NoToolsReason(
             "denied_by_policy",
-            "The tool policy mode `none` denies every tool.",
-            "An operator or owner can choose another mode on the agent's Policy tab.",
+            format_message("All {count} tools are set to Deny.", count=len(tools))
+            if len(tools) > 1
+            else "The only tool is set to Deny.",
+            "An operator or owner can choose tools on the agent's Tools tab.",
+            denied_count=len(tools),
         )
     code, count = Counter(tool.decision.code for tool in tools).most_common(1)[0]
     decision = next(tool.decision for tool in tools if tool.decision.code == code)

@@ -193,11 +193,17 @@ def test_other_roles_can_view_the_organizations_policy(acme):
     assert load_policy_spec(acme) == PolicySpec("all")
 
 
-def test_the_chat_explains_why_an_agent_has_no_tools(helper, owner):
+def test_the_chat_explains_why_an_agent_has_no_tools(acme, helper, owner):
+    reason = f"{helper.name} can't call any tool yet. All 2 tools are set to Deny."
+    remedy = "An operator or owner can choose tools on the agent's Tools tab."
     for name in ("agents_agent_policy", "agents_agent_change"):
         page = admin_client.get_text(owner.get(name, helper.pk))
-        assert "can't call any server tools" in page
-        assert "denies every tool" in page
+        assert f"{reason} Choose tools" in page
+        assert remedy not in page
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    page = admin_client.get_text(auditor.get("agents_agent_policy", helper.pk))
+    assert f"{reason} {remedy}" in page
+    assert "Choose tools" not in page
 
 
 def test_a_policy_is_simulated_on_past_calls_before_saving(owner, helper) -> None:
