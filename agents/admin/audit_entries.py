@@ -82,7 +82,8 @@ class ShownEntry:
     """An entry as a row: its outcome for readers, who answered its approval, and its subject.
 
     `answered_by` approved the call, or denied it if `is_denied`, or canceled it if it has a
-    `canceled_request`. `covering_approval` approved its tool for the session.
+    `canceled_request`. `covering_approval` approved its tool for the session. `is_changed`: the
+    approver changed the arguments.
     """
 
     row: AuditRow
@@ -91,12 +92,15 @@ class ShownEntry:
     is_denied: bool = False
     covering_approval: CoveringApproval | None = None
     canceled_request: CanceledRequest | None = None
+    is_changed: bool = False
 
     @property
     def title(self) -> str:
         """The tool of a call; for other entries the action, such as "Server attached"."""
         if self.row.event_type == "call":
             name = self.row.tool_name or self.row.resource_name or self.row.resource_id
+        elif self.is_changed:
+            name = str(_("Call approved with changes"))
         else:
             name = capfirst(format_action(self.row.action))
         times = f" ×{self.row.repeats + 1}" if self.row.repeats else ""
@@ -173,7 +177,9 @@ def load_approvals(organization_id: UUID, rows: Iterable[AuditRow]) -> dict[UUID
     """
     listed = list(rows)
     approved = _load_referenced_approvals(
-        organization_id, [row for row in listed if row.decision == AuditRow.Decision.ASK]
+        organization_id,
+        [row for row in listed if row.decision == AuditRow.Decision.ASK],
+        [row for row in listed if _is_approving_entry(row)],
     )
     return approved | _load_refused_approvals(
         organization_id, [row.pk for row in listed if row.code in NOT_APPROVED_CODES]
@@ -195,11 +201,17 @@ def _load_refused_approvals(
     return {approval.call_id: approval for approval in refused.order_by("created_at")}
 
 
+def _is_approving_entry(row: AuditRow) -> bool:
+    """Return whether an entry records that someone approved a call."""
+    action = RENAMED_ACTIONS.get(row.action, row.action)
+    return row.resource_type == "approval" and action == "call_approved"
+
+
 def _load_referenced_approvals(
-    organization_id: UUID, rows: Sequence[AuditRow]
+    organization_id: UUID, rows: Sequence[AuditRow], approving: Sequence[AuditRow]
 ) -> dict[UUID, AnsweredApproval]:
-    """Return the approvals to which the texts of entries refer."""
-    if not rows:
+    """Return the approvals to which the texts of entries refer, and those of approving entries."""
+    if not rows and not approving:
         return {}
     texts = {row.pk: row.opened for row in rows if "opened" not in row.get_deferred_fields()}
     if len(texts) < len(rows):
@@ -207,9 +219,13 @@ def _load_referenced_approvals(
         texts = dict(deferred.values_list("pk", "opened"))
     details = {pk: parse_details(text) for pk, text in texts.items()}
     references = [str(entry.get("approval_id", "")) for entry in details.values()]
+    references += [row.resource_id for row in approving]
     ids = [pk for reference in references if (pk := parse_uuid(reference))]
     approvals = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
-    return {pk: _find_approval(approvals, entry) for pk, entry in details.items()}
+    of_approving: dict[UUID, AnsweredApproval] = {
+        row.pk: approvals.get(pk) for row in approving if (pk := parse_uuid(row.resource_id))
+    }
+    return of_approving | {pk: _find_approval(approvals, entry) for pk, entry in details.items()}
 
 
 def _find_approval(
@@ -227,6 +243,9 @@ def _find_approval(
 
 def _describe_entry(row: AuditRow, approval: AnsweredApproval) -> ShownEntry:
     is_denied = isinstance(approval, Approval) and approval.state == Approval.State.DENIED
+    is_changed = isinstance(approval, Approval) and approval.is_changed
+    if _is_approving_entry(row):
+        return ShownEntry(row, row.outcome, is_changed=is_changed)
     if not is_approval_request(row.outcome, row.code):
         if isinstance(approval, CanceledRequest):
             canceler = make_visible(approval.canceler_name, 60)
@@ -235,13 +254,19 @@ def _describe_entry(row: AuditRow, approval: AnsweredApproval) -> ShownEntry:
             approver = make_visible(approval.decider_name, 60) or str(_("for the session"))
             return ShownEntry(row, row.outcome, approver, covering_approval=approval)
         approver = approval.decider_name if isinstance(approval, Approval) else ""
-        return ShownEntry(row, row.outcome, make_visible(approver, 60), is_denied)
+        return ShownEntry(
+            row, row.outcome, make_visible(approver, 60), is_denied, is_changed=is_changed
+        )
     if not isinstance(approval, Approval):
         return ShownEntry(row, "unknown")
     outcomes = {"waiting": PENDING, "approved": "ok", "withdrawn": "cancelled"}
     state = approval.get_state_at(timezone.now())
     return ShownEntry(
-        row, outcomes.get(state, "refused"), make_visible(approval.decider_name, 60), is_denied
+        row,
+        outcomes.get(state, "refused"),
+        make_visible(approval.decider_name, 60),
+        is_denied,
+        is_changed=is_changed,
     )
 
 

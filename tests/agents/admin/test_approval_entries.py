@@ -36,9 +36,33 @@ def test_the_panel_shows_what_the_approver_changed(
     call = create_approved_call(acme, **answer, **changes)[1]
     panel = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
     text = admin_client.get_text(panel)
-    assert "Approved with changes by Jonas" in text
+    assert text.count("Approved with changes by Jonas") == 2  # a fact, and the decision
+    assert "Jonas · with changes" in text  # in the list
     for kind, number in (("removed", 7), ("added", 70)):
         assert f'<span class="bb-{kind}">"amount": {number}</span>' in unescape(panel)
+
+
+def test_the_list_tells_apart_what_was_approved_with_changes(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    answer = {"state": "approved", "decided_by": "Jonas", "decided_at": timezone.now()}
+    changes = {"requested_arguments": {"amount": 7}, "arguments": {"amount": 70}}
+    for number, approval_changes in enumerate(({}, changes)):
+        agent = factories.create_agent(acme, f"agent{number}")
+        approval = factories.create_approval(agent, **answer, **approval_changes)
+        record_finished_change(
+            organization_id=acme.pk,
+            event=ChangeEvent("approval"),
+            actor=Actor("user", str(UUID(int=number)), "Jonas"),
+            action="call_approved",
+            resource_type="approval",
+            resource_id=str(approval.pk),
+            resource_name=f"call {number}",
+            details={},
+        )
+    text = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
+    assert "Call approved call 0" in text
+    assert "Call approved with changes call 1" in text
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,8 @@ def test_a_call_shows_who_answered_its_approval(
         assert "Approved with changes by Jonas" in text
         assert "bb-removed" in page
         summary = page.partition('<details class="bb-call"')[2].partition("</summary>")[0]
-        assert "approved by Jonas check_circle succeeded" in admin_client.get_text(summary)
+        summary_text = admin_client.get_text(summary)
+        assert "approved with changes by Jonas check_circle succeeded" in summary_text
 
 
 def test_a_call_of_a_tool_with_an_app_says_where_the_app_is_shown(
