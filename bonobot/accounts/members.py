@@ -33,7 +33,7 @@ def add_member(principal: Principal, username: str, role: Role) -> Membership:
         raise NotFound(
             format_message("The user {username!r} doesn't exist.", username=username),
             field="username",
-            remedy="Enter the user's sign-in name, or invite them by email.",
+            remedy="Enter the user's username, or invite them by email.",
             status=400,
         )
     member = Membership(organization_id=principal.organization_id, user=user, role=role)

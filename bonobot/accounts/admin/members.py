@@ -25,6 +25,7 @@ from bonobot.accounts.password_reset import record_password_change, send_reset_l
 from bonobot.accounts.roles import ROLE_CHOICES, Action, Role
 from bonobot.accounts.second_factor import STRONG_TYPES, reset_second_factor
 from bonobot.accounts.templatetags.display import ago
+from bonobot.accounts.views.first_account import PASSWORD_HELP
 from bonobot.core.admin.theme import (
     AdminPasswordChangeForm,
     Select,
@@ -41,6 +42,22 @@ MAX_INVITED_SHOWN = 50
 MAX_NAME_SHOWN = 80
 
 
+class CreateUserForm(UserCreationForm):  # type: ignore[misc]  # the theme has no types
+    """A username and a password, which is not that of the person who reads the form."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["password1"].help_text = PASSWORD_HELP
+
+
+class ChangePasswordForm(AdminPasswordChangeForm):  # type: ignore[misc]  # the theme has no types
+    """A new password for another user."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["password1"].help_text = PASSWORD_HELP
+
+
 @register(User)
 class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are model admins
     """Users of the platform; created by platform administrators."""
@@ -50,8 +67,8 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     needs_to_change = Action.MANAGE_ORGANIZATION
     can_delete = False  # users are disabled, so that their name stays readable
     form = UserChangeForm
-    add_form = UserCreationForm
-    change_password_form = AdminPasswordChangeForm
+    add_form = CreateUserForm
+    change_password_form = ChangePasswordForm
     list_display = ("username", "full_name", "roles", "platform", "is_active", "last_sign_in")
     list_filter = ("is_active", "is_superuser")
     search_fields = ("username", "first_name", "last_name", "email")

@@ -31,6 +31,7 @@ from bonobot.core.admin.theme import PasswordInput, TextInput
 from bonobot.core.problems import Problem
 
 LINK_SESSION_KEY = "first_account_link"
+PASSWORD_HELP = _("At least 8 characters.")
 
 
 class CreateOrganizationForm(forms.Form):
@@ -63,7 +64,7 @@ class FirstAccountForm(CreateOrganizationForm):
         label=_("Password"),
         strip=False,
         widget=PasswordInput(attrs={"autocomplete": "new-password"}),
-        help_text=_("At least 8 characters."),
+        help_text=PASSWORD_HELP,
     )
 
     def clean(self) -> dict[str, Any]:

@@ -188,6 +188,7 @@ def test_an_unknown_username_is_refused_at_its_field() -> None:
     administrator = admin_client.sign_in(factories.create_organization(), None)
     assert "Of an existing user." in administrator.get("tenancy_membership_add")
     page = administrator.post("tenancy_membership_add", username="nobody", role="reviewer")
+    assert "Enter the user&#x27;s username, or invite them by email." in page
     assert 'value="nobody"' in page
     assert "The user &#x27;nobody&#x27; doesn&#x27;t exist" in page
     assert not Membership.objects.exists()
