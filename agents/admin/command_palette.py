@@ -30,7 +30,7 @@ MAX_DOCUMENTATION_RESULTS = 3
 PALETTE_ACTIONS: tuple[tuple[Any, str, str, Action], ...] = (
     (_("Add server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
     (
-        _("Paste configuration"),
+        _("Paste JSON"),
         "content_paste",
         "mcp_servers_server_paste",
         Action.MANAGE_SERVERS,

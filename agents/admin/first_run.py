@@ -331,6 +331,7 @@ def _build_step_context(principal: Principal, step: FirstRunStep | None) -> dict
         return {
             "servers": servers[:MAX_SERVERS],
             "review_url": _build_review_url(*servers[:MAX_SERVERS]),
+            "ways": FIRST_RUN_DESTINATION.build_tabs(),
             "starters": preset_gallery.list_starter_cards(principal, FIRST_RUN_DESTINATION),
         }
     if step is not None and step.slug == "ask":

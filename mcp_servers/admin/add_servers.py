@@ -50,14 +50,15 @@ class ServerDestination:
             self.on_created(principal, server)
         return server
 
-    def build_tabs(self, active: str) -> list[dict[str, Any]]:
+    def build_tabs(self, active: str = "") -> list[dict[str, Any]]:
+        """Return the ways to add a server, with their names on all screens."""
         titles = {
-            "presets": _("Preset"),
+            "presets": _("Presets"),
             "url": "URL",
             "paste": _("Paste JSON"),
             "openapi": "OpenAPI",
             "operations": _("HTTP operations"),
-            "form": _("Form"),
+            "form": _("Enter manually"),
         }
         return [
             {"title": title, "url": self.url(slug), "active": slug == active}

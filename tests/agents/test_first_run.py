@@ -352,6 +352,13 @@ def test_the_first_call_is_shown_with_its_decision(acme: Organization) -> None:
     assert "Open entry" in page
 
 
+def test_the_ways_to_add_a_server_have_the_names_of_the_tabs(acme: Organization) -> None:
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    names = ["Presets", "URL", "Paste JSON", "OpenAPI", "HTTP operations", "Enter manually"]
+    assert " ".join(names) in admin_client.get_text(owner.get("first_run"))
+    assert " ".join(names) in admin_client.get_text(owner.get("first_run_url"))
+
+
 def test_the_next_step_opens_when_all_definitions_are_approved(acme: Organization) -> None:
     owner = admin_client.sign_in(acme, Role.OWNER)
     server = admin_client.create_web_server(acme, "docs")

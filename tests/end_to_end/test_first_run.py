@@ -63,7 +63,7 @@ def test_the_first_steps_lead_to_a_governed_call_in_five_clicks(
     anna.get_by_role("button", name="Create account").click()
     expect(anna.locator("body")).to_contain_text("1 of 3 steps done.")
     check_layout(anna, "connect")
-    anna.get_by_role("link", name="Paste configuration").click()
+    anna.get_by_role("link", name="Paste JSON").click()
     anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
     anna.get_by_role("button", name="Add and connect").click()
     expect(anna.locator("body")).to_contain_text("2 definitions to review", timeout=PATIENCE_MS)
