@@ -5,7 +5,7 @@ them. Suspicious and changed ones are listed with a link to their own review.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from urllib.parse import urlencode
 from uuid import UUID
@@ -204,10 +204,12 @@ class AddedServer:
 
     @property
     def state(self) -> str:
-        """Return `connecting`, `attention` or `added`."""
-        if self.server.enabled and self.server.status_code:
+        """Return `disabled`, `attention`, `connecting`, or `connected`."""
+        if not self.server.enabled:
+            return "disabled"
+        if self.server.status_code:
             return "attention"
-        return "connecting" if self.server.enabled and self.review is None else "added"
+        return "connecting" if self.review is None else "connected"
 
     @property
     def is_installing(self) -> bool:
@@ -265,7 +267,7 @@ def show_added_servers(
     reviews = [row.review for row in added_rows if row.review]
     rows_by_state = {
         state: [row for row in added_rows if row.state == state]
-        for state in ("attention", "connecting", "added")
+        for state in ("attention", "connecting", "connected", "disabled")
     }
     results = _load_results(request, principal)
     paste_url = destination.url("paste")
@@ -273,7 +275,7 @@ def show_added_servers(
     unknown_count = len(rows_by_state["connecting"])
     return destination.render_page(
         request,
-        "paste",
+        "",
         "review_new_servers/page.html",
         rows=rows_by_state,
         attention_groups=[
@@ -285,6 +287,7 @@ def show_added_servers(
         skipped_names=results.skipped_names,
         remaining_count=results.remaining_count,
         paste_url=paste_url,
+        add_url=destination.url("presets"),
         again_url=build_draft_url(destination, results.draft) if results.draft else paste_url,
         summary=_summarize(rows_by_state, results),
         attention_count=len(rows_by_state["attention"]) + len(results.failures),
@@ -297,24 +300,46 @@ def show_added_servers(
 
 
 def _summarize(rows: Mapping[str, Sequence[AddedServer]], results: ImportResults) -> str:
-    """Return how many servers have which result, such as "25 added, 25 need attention".
+    """Return what became of the servers, such as "2 servers added. 1 couldn't connect."
 
-    Each server of the pasted text is in exactly one of the numbers.
+    The sentences after the first are about some of the added servers, then about those of the
+    pasted text that weren't added.
     """
-    parts = []
+    added = sum(len(state_rows) for state_rows in rows.values())
+    if not added:
+        sentences = [_t("No servers added.")]
+    else:
+        text = ngettext("%(n)s server added.", "%(n)s servers added.", added)
+        sentences = [text % {"n": added}, *_describe_states(rows, is_only=added == 1)]
+    if added and (failed := len(results.failures)):
+        text = ngettext("%(n)s wasn't added.", "%(n)s weren't added.", failed)
+        sentences.append(text % {"n": failed})
+    if existing := len(results.existing_names):
+        text = ngettext("%(n)s exists already.", "%(n)s exist already.", existing)
+        sentences.append(text % {"n": existing})
+    if skipped := len(results.skipped_names):
+        text = ngettext("%(n)s wasn't selected.", "%(n)s weren't selected.", skipped)
+        sentences.append(text % {"n": skipped})
+    return " ".join(sentences)
+
+
+def _describe_states(
+    rows: Mapping[str, Sequence[AddedServer]], *, is_only: bool
+) -> Iterator[str]:
+    """Yield a sentence for each state of added servers but connected; `is_only` for one server."""
+    installing = sum(row.is_installing for row in rows["attention"])
     if connecting := len(rows["connecting"]):
-        parts.append(_t("%(unknown)s connecting") % {"unknown": connecting})
-    if rows["added"] or not connecting:
-        parts.append(_t("%(n)s added") % {"n": len(rows["added"])})
-    if attention := len(rows["attention"]) + len(results.failures):
-        text = ngettext("%(n)s needs attention", "%(n)s need attention", attention)
-        parts.append(text % {"n": attention})
-    if existing_count := len(results.existing_names):
-        text = ngettext("%(n)s exists already", "%(n)s exist already", existing_count)
-        parts.append(text % {"n": existing_count})
-    if results.skipped_names:
-        parts.append(_t("%(n)s not selected") % {"n": len(results.skipped_names)})
-    return ", ".join(parts)
+        text = ngettext("%(n)s is connecting.", "%(n)s are connecting.", connecting)
+        yield _t("It is connecting.") if is_only else text % {"n": connecting}
+    if installing:
+        text = ngettext("%(n)s is being installed.", "%(n)s are being installed.", installing)
+        yield _t("It is being installed.") if is_only else text % {"n": installing}
+    if failed := len(rows["attention"]) - installing:
+        text = ngettext("%(n)s couldn't connect.", "%(n)s couldn't connect.", failed)
+        yield _t("It couldn't connect.") if is_only else text % {"n": failed}
+    if disabled := len(rows["disabled"]):
+        text = ngettext("%(n)s is disabled.", "%(n)s are disabled.", disabled)
+        yield _t("It is disabled.") if is_only else text % {"n": disabled}
 
 
 def _is_ready(server: Server) -> bool:

@@ -114,12 +114,12 @@ def test_a_server_that_cant_be_added_doesnt_stop_the_others(seat: admin_client.A
     for _reload in range(2):
         page = seat.open(result_address)
         text = admin_client.get_text(page)
-        assert "1 connecting, 1 needs attention" in text
+        assert "1 server added. It is connecting. 1 wasn't added." in text
         assert "bad_url" in page
         assert "line 1 · url" in text
     Server.objects.update(discovered_at=timezone.now(), status="connected")
     text = admin_client.get_text(seat.open(result_address))
-    assert "1 added, 1 needs attention" in text
+    assert "1 server added. 1 wasn't added." in text
     assert text.index("broken") < text.index("weather")
 
 
@@ -336,7 +336,7 @@ def test_the_result_accounts_for_each_pasted_server(
     Server.objects.update(discovered_at=timezone.now(), status="connected")
     page = seat.open(result_url)
     text = admin_client.get_text(page)
-    assert "3 added, 5 need attention, 1 exists already, 1 not selected" in text
+    assert "3 servers added. 5 weren't added. 1 exists already. 1 wasn't selected." in text
     assert "4 need values, such as tokens." in text
     assert text.count("Not added") == 2  # the values, and the command
     assert "Not selected 1 skipped" in text
@@ -361,14 +361,14 @@ def test_servers_that_could_not_be_selected_are_in_the_result_and_can_be_continu
     }
     page = paste(seat, config, do="add", seen="1", add=["ready"])  # the boxes of others are off
     text = admin_client.get_text(page)
-    assert "1 connecting, 2 need attention" in text
+    assert "1 server added. It is connecting. 2 weren't added." in text
     assert "2 need values, such as tokens." in text
     draft_url = find_draft_url(page)
     preview = seat.open(draft_url)
     assert re.findall(r'data-entry="([^"]*)"', preview) == ["key", "other"]
     fields = {"text": json.dumps(config), "do": "add", "seen": "1", "add": ["key"]}
     page = seat.send(draft_url, fields | {"parameter-KEY": "geheim"})
-    assert "1 connecting, 1 needs attention" in admin_client.get_text(page)
+    assert "1 server added. It is connecting. 1 wasn't added." in admin_client.get_text(page)
     assert find_draft_url(page) == draft_url
     fields["add"] = ["other"]
     page = seat.send(draft_url, fields | {"parameter-OTHER_KEY": "geheim"})
@@ -457,7 +457,7 @@ def test_added_servers_with_the_same_problem_are_one_row(
     Server.objects.update(**away)
     Server.objects.filter(name="web3").update(status_code="server_installing")
     text = admin_client.get_text(seat.open(result_url))
-    assert "0 added, 6 need attention" in text
+    assert "6 servers added. 1 is being installed. 5 couldn't connect." in text
     assert "5 servers web0, web1, web2, and 2 more" in text
     assert text.count("Failed They can't be reached.") == 1
     assert text.count("Failed") == 1

@@ -190,6 +190,37 @@ def test_what_is_preselected_can_be_seen_and_all_without_findings_can_be_selecte
         admin_client.declare_tool(server, "write")
     Server.objects.update(discovered_at=timezone.now())
     page = owner.open(address([*servers, *others]))
-    folds = re.findall(r"<details (open)?>", page)
+    folds = re.findall(r'<details class="bb-result-definitions"\s*(open)?>', page)
     assert folds == ["open"] * len(servers) + [""] * len(others)
     assert re.search(r'data-tick-all="seen">\s*Select all without findings', page)
+
+
+def test_the_result_says_of_one_server_that_it_was_added_and_could_not_connect(
+    acme: Organization, owner: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme)
+    Server.objects.update(status="error", status_code="server_unreachable", status_detail="Away.")
+    page = owner.open(address([server]))
+    assert "1 server added. It couldn't connect." in admin_client.get_text(page)
+
+
+def test_the_result_of_any_way_to_add_a_server_has_no_current_tab(
+    owner: admin_client.AdminClient, servers: list[Server]
+) -> None:
+    page = owner.open(address(servers))
+    tabs = page.partition('class="bb-tabs')[2].partition("</nav>")[0]
+    assert "Paste JSON" in tabs
+    assert "aria-current" not in tabs
+    presets_url = admin_client.build_url("mcp_servers_server_presets")
+    assert re.search(rf'href="{presets_url}">Add another server', page)
+
+
+def test_disabled_servers_are_added_but_not_among_the_connected_ones(
+    acme: Organization, owner: admin_client.AdminClient, servers: list[Server]
+) -> None:
+    disabled = admin_client.create_web_server(acme, "off")
+    Server.objects.filter(pk=disabled.pk).update(enabled=False)
+    text = admin_client.get_text(owner.open(address([*servers, disabled])))
+    assert "3 servers added. 1 is disabled." in text
+    assert "Connected 2" in text
+    assert "Disabled 1" in text
