@@ -41,7 +41,7 @@ STEPS = (
     (
         "connect",
         _("Add a server"),
-        _("Its tools are read at once. You approve them before anything can be called."),
+        _("Bonobot lists its tools immediately. You approve them before anything can be called."),
     ),
     (
         "ask",

@@ -48,6 +48,7 @@ from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, Te
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.text.uuids import parse_uuid
+from bonobot.ledger.audit.prune_chain import find_chain_start
 from bonobot.ledger.models import AuditRow
 from mcp_servers.admin import add_servers, declared_operations, openapi, preset_gallery
 from mcp_servers.admin.add_by_url import add_by_url
@@ -148,7 +149,10 @@ class FirstCallForm(forms.Form):
             models.append((OFFLINE, _("Offline model (no key needed)")))
         self.fields["model"].choices = models  # type: ignore[attr-defined]
         self.offered = offer_servers(self.fields["servers"], principal)
-        self.fields["servers"].initial = self.offered.ids[:MAX_SERVERS]
+        usable = self.fields["servers"].queryset.filter(  # type: ignore[attr-defined]
+            status=Server.Status.CONNECTED, callable_total__gt=0
+        )
+        self.fields["servers"].initial = list(usable.values_list("pk", flat=True)[:MAX_SERVERS])
 
     def save(self, principal: Principal) -> Session:
         """Create the agent with its servers and start a session, in one transaction."""
@@ -343,7 +347,11 @@ def _build_step_context(principal: Principal, step: FirstRunStep | None) -> dict
 def _load_results(
     principal: Principal, progress: FirstRunProgress, followed_session: Session | None
 ) -> dict[str, Any]:
-    """Return what the completed steps resulted in, for their lines, and the latest call."""
+    """Return what the completed steps resulted in, for their lines, and the call to show.
+
+    It is the first that succeeded; none if entries were pruned, because it can be one of them.
+    Until a call succeeds, it is the latest one.
+    """
     organization_id = principal.organization_id
     done = {step.slug for step in progress.steps if step.done}
     results: dict[str, Any] = {}
@@ -357,12 +365,13 @@ def _load_results(
         results["tool_count"] = approved.tools().filter(server=results["server"]).count()
     calls = AuditRow.objects.for_organization(organization_id).filter(tool_name__gt="")
     if "ask" in done:
-        calls = calls.filter(outcome=AuditRow.Outcome.OK)
-    elif followed_session is not None:
-        calls = calls.filter(session_id=followed_session.pk)
-    if row := calls.order_by("opened_at").last():
-        results |= _load_call_result(principal, row)
-    return results
+        succeeded = calls.filter(outcome=AuditRow.Outcome.OK).order_by("opened_at")
+        row = None if find_chain_start(organization_id)[0] else succeeded.first()
+    else:
+        if followed_session is not None:
+            calls = calls.filter(session_id=followed_session.pk)
+        row = calls.order_by("opened_at").last()
+    return results | _load_call_result(principal, row) if row else results
 
 
 def _load_call_result(principal: Principal, row: AuditRow) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The first run: completed steps follow from existing rows, skipped steps are stored."""
 
 import re
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
@@ -23,6 +25,7 @@ from agents.sessions.services import start_session
 from bonobot.accounts.models import FirstRun, Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
+from bonobot.ledger.models import Checkpoint
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, rest
@@ -270,6 +273,7 @@ def test_the_first_call_creates_an_agent_with_servers_and_the_offline_model(
     server = admin_client.create_web_server(acme, "docs")
     admin_client.declare_tool(server, "search")
     approve_definitions(factories.build_administrator(acme), server)
+    Server.objects.update(status=Server.Status.CONNECTED)
     operator = admin_client.sign_in(acme, Role.OPERATOR)
     page = operator.get("first_run")
     assert "Offline model (no key needed)" in page
@@ -350,6 +354,44 @@ def test_the_first_call_is_shown_with_its_decision(acme: Organization) -> None:
     assert "Your first governed call" in page
     assert "docs: 1 tool approved" in page
     assert "Open entry" in page
+
+
+def test_the_first_call_stays_the_first_when_later_ones_succeed(acme: Organization) -> None:
+    now = timezone.now()
+    create_call(acme, tool_name="denied", outcome="refused", opened_at=now - timedelta(hours=3))
+    create_call(acme, tool_name="first", opened_at=now - timedelta(hours=2))
+    create_call(acme, tool_name="later", opened_at=now)
+    page = admin_client.get_text(admin_client.sign_in(acme, Role.OWNER).get("first_run"))
+    assert ": first " in page
+    assert "later" not in page
+
+
+def test_a_later_call_is_not_called_the_first_when_the_first_can_be_pruned(
+    acme: Organization,
+) -> None:
+    create_call(acme, tool_name="later")
+    Checkpoint.objects.create(
+        id=uuid4(), organization_id=acme.pk, seq=5, digest="0" * 64, statement=""
+    )
+    page = admin_client.get_text(admin_client.sign_in(acme, Role.OWNER).get("first_run"))
+    assert "Your first governed call" not in page
+    assert "Your first call appears here" not in page
+    assert "later" not in page
+
+
+def test_only_connected_servers_with_approved_tools_are_preselected(acme: Organization) -> None:
+    administrator = factories.build_administrator(acme)
+    for name, status in (("failed", "error"), ("empty", "connected"), ("ready", "connected")):
+        server = admin_client.create_web_server(acme, name)
+        Server.objects.filter(pk=server.pk).update(status=status)
+        admin_client.declare_tool(server, "search")
+        if name != "empty":
+            approve_definitions(administrator, server)
+    page = admin_client.sign_in(acme, Role.OWNER).get("first_run")
+    boxes = re.findall(r'<input type="checkbox" name="servers"[^>]*>', page)
+    checked = [box for box in boxes if "checked" in box]
+    assert len(boxes) == 3
+    assert [str(Server.objects.get(name="ready").pk) in box for box in checked] == [True]
 
 
 def test_the_ways_to_add_a_server_have_the_names_of_the_tabs(acme: Organization) -> None:
