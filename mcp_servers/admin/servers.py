@@ -39,8 +39,9 @@ from bonobot.accounts.admin_base.form_versions import build_page_request
 from bonobot.accounts.admin_base.list_versions import insert_list_version, read_list_version
 from bonobot.accounts.admin_base.responses import add_deleted_message, change_each
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.models.abstract_models import MAX_COUNTED
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, milliseconds
+from bonobot.accounts.templatetags.display import ago, counted, milliseconds
 from bonobot.core.admin.theme import (
     ChoicesCheckboxFilter,
     DropdownFilter,
@@ -487,25 +488,29 @@ class ServerAdmin(TabbedAdmin):
         }
         return super().changelist_view(request, {**(extra_context or {}), **context})
 
-    def _list_segments(self, request: HttpRequest) -> list[tuple[Any, str, int, bool]]:
-        """Return the title, query and number of servers of each segment, and if it is shown."""
-        servers = Server.objects.for_organization(self.get_principal(request).organization_id)
-        counts = servers.aggregate(
-            total=Count("pk"),
-            failing=Count("pk", filter=IS_FAILING),
-            pending=Count("pk", filter=Exists(_query_pending_definitions())),
+    def _list_segments(self, request: HttpRequest) -> list[tuple[str, str, bool]]:
+        """Return the title with a count, the query of each segment, and if it is shown.
+
+        As on the dashboard, what is to review are definitions, not servers.
+        """
+        organization_id = self.get_principal(request).organization_id
+        counts = Server.objects.for_organization(organization_id).aggregate(
+            total=Count("pk"), failing=Count("pk", filter=IS_FAILING)
         )
+        definitions: DefinitionQuerySet = Definition.objects.for_organization(organization_id)
+        pending = definitions.awaiting_review().order_by()[: MAX_COUNTED + 1].count()
+        review = ngettext("%(n)s definition to review", "%(n)s definitions to review", pending)
         segments = (
-            (_("All"), "", counts["total"]),
-            (_("Failing"), FAILING_QUERY, counts["failing"]),
-            (_("To review"), "waiting=yes", counts["pending"]),
+            (f"{_t('All')} {format_number(counts['total'])}", ""),
+            (f"{_t('Failing')} {format_number(counts['failing'])}", FAILING_QUERY),
+            (review % {"n": counted(pending)}, "waiting=yes"),
         )
         shown = QueryDict(request.META.get("QUERY_STRING", ""))
         names = ("status__exact", "waiting")
         shown_filters = {name: shown.getlist(name) for name in names if name in shown}
         return [
-            (title, query, n, shown_filters == dict(QueryDict(query).lists()))
-            for title, query, n in segments
+            (title, query, shown_filters == dict(QueryDict(query).lists()))
+            for title, query in segments
         ]
 
     def _discover_selected(

@@ -1,5 +1,6 @@
 """Long lists: what is done with many rows stays in reach without scrolling back."""
 
+import itertools
 import json
 from collections.abc import Iterator
 
@@ -20,7 +21,7 @@ from tests.end_to_end.accounts import create_member, sign_in
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.whole]
 
 WIDTHS = (1440, 375)
-MAX_ROW_HEIGHT = 72  # pixels of two lines with the space around them
+MAX_ROW_HEIGHT = 72  # pixels of three lines with the space around them
 # What the stream of live updates announces.
 CHANGED_APPROVALS = """document.dispatchEvent(
   new CustomEvent("bonobot:change", { detail: { topic: "approvals", first: false } })
@@ -329,6 +330,25 @@ def test_the_rows_of_a_list_have_two_lines_on_a_phone(
     assert row
     assert row["height"] <= MAX_ROW_HEIGHT
     assert olga.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_the_reason_of_a_failure_is_one_line_and_the_tiles_of_the_history_are_apart(
+    olga: Page, acme: Organization
+) -> None:
+    server = admin_client.create_web_server(acme)
+    detail = "`web` can't be reached: " + "the connection was refused, " * 8
+    Server.objects.filter(pk=server.pk).update(status="error", status_detail=detail)
+    server.checks.create(organization=acme, kind="health", ok=False, detail=detail)
+    olga.set_viewport_size({"width": 1440, "height": 900})
+    olga.goto("/admin/mcp-servers/")
+    row = olga.locator("#result_list tr.data-row").bounding_box()
+    assert row
+    assert row["height"] <= MAX_ROW_HEIGHT
+    olga.goto(f"/admin/mcp-servers/{server.pk}/health/")
+    for tile in olga.locator(".bb-tile").all():
+        boxes = [part.bounding_box() or {} for part in tile.locator("> *").all()]
+        for above, below in itertools.pairwise(boxes):
+            assert above["y"] + above["height"] <= below["y"]
 
 
 def test_members_have_one_row_of_tabs_and_whole_selected_rows_on_a_phone(

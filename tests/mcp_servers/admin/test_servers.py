@@ -80,7 +80,9 @@ def test_the_list_says_why_a_server_failed_below_its_description(
     server = admin_client.create_web_server(acme, "broken")
     rows = Server.objects.filter(pk=server.pk)
     rows.update(description="Issues", status="error", status_detail="The name isn't known.")
-    text = admin_client.get_text(browser.get("mcp_servers_server_changelist"))
+    page = browser.get("mcp_servers_server_changelist")
+    assert page.count('title="The name isn&#x27;t known."') == 2  # of the status, and of the line
+    text = admin_client.get_text(page)
     assert "HTTP · Issues The name isn't known." in text
     rows.update(enabled=False)
     text = admin_client.get_text(browser.get("mcp_servers_server_changelist"))
@@ -139,10 +141,11 @@ def test_the_list_has_failing_servers_first_and_counts_them(
     problem = {"status_detail": "c can't be reached: the connection was refused. Start it."}
     for server, status in zip(servers[1:], ("connected", "error", "needs_reauth"), strict=True):
         Server.objects.filter(pk=server.pk).update(status=status, **problem)
-    admin_client.declare_tool(servers[0])
+    for name in ("add", "echo"):
+        admin_client.declare_tool(servers[0], name)
     page = browser.get("mcp_servers_server_changelist")
     text = admin_client.get_text(page)
-    assert "All 4 Failing 2 To review 1" in text
+    assert "All 4 Failing 2 2 definitions to review" in text
     names = re.findall(r'<strong class="bb-ellipsis">(\w)</strong>', page)
     assert names == ["c", "d", "a", "b"]
     # The reason doesn't replace what the server is.
