@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from django import forms
 from django.contrib import messages
@@ -313,16 +312,18 @@ class AgentDetailsForm(forms.Form):
 
 
 @dataclass(frozen=True)
-class OfferedServers:
-    """The servers that a new agent can have: the offered ones, and those that are left out."""
+class LeftOutServers:
+    """The servers that a new agent isn't offered."""
 
-    ids: list[UUID]
     disabled: list[Server]
-    more: int  # enabled ones that aren't offered, because they are too many
+    more: int  # enabled ones, because they are too many
 
 
-def offer_servers(field: forms.Field, principal: Principal) -> OfferedServers:
-    """Set the choices of a field to the enabled servers of the pool, connected ones first."""
+def offer_servers(field: forms.Field, principal: Principal) -> LeftOutServers:
+    """Set the choices of a field to the enabled servers of the pool, connected ones first.
+
+    Returns the other ones.
+    """
     is_unusable = ExpressionWrapper(~Q(status=Server.Status.CONNECTED), BooleanField())
     servers = Server.objects.in_scope(principal.organization_id).alias(is_unusable=is_unusable)
     pool = servers.order_by("is_unusable", "name")
@@ -333,8 +334,7 @@ def offer_servers(field: forms.Field, principal: Principal) -> OfferedServers:
         tool_total=_build_count_subquery(tools, Count("pk"), of="server"),
         callable_total=_build_count_subquery(tools.callable(), Count("pk"), of="server"),
     )
-    return OfferedServers(
-        offered_ids,
+    return LeftOutServers(
         disabled=list(pool.filter(enabled=False)[:MAX_OFFERED_SERVERS]),
         more=len(enabled_ids) - len(offered_ids),
     )
@@ -354,7 +354,7 @@ class NewAgentForm(AgentDetailsForm):
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
         """Offer the servers of the pool."""
         super().__init__(principal, *args, **kwargs)
-        self.offered = offer_servers(self.fields["servers"], principal)
+        self.left_out = offer_servers(self.fields["servers"], principal)
 
     def save(self, principal: Principal) -> Agent:
         """Create the agent and attach its servers, in one transaction."""

@@ -148,7 +148,7 @@ class FirstCallForm(forms.Form):
         if not endpoints.filter(kind=ModelEndpoint.Kind.OFFLINE).exists():
             models.append((OFFLINE, _("Offline model (no key needed)")))
         self.fields["model"].choices = models  # type: ignore[attr-defined]
-        self.offered = offer_servers(self.fields["servers"], principal)
+        self.left_out = offer_servers(self.fields["servers"], principal)
         usable = self.fields["servers"].queryset.filter(  # type: ignore[attr-defined]
             status=Server.Status.CONNECTED, callable_total__gt=0
         )

@@ -442,3 +442,33 @@ def test_only_definitions_that_are_pending_review_can_be_rejected_in_their_row(
     assert f'name="reject" value="{build_choice(row)}"' in actions
     browser.post("mcp_servers_server_tools", server.pk, only=build_choice(row))
     assert 'name="reject"' not in browser.get("mcp_servers_server_tools", server.pk)
+
+
+@pytest.mark.parametrize(
+    ("columns", "overview", "tools"),
+    [
+        ({}, "– Not checked yet", "Not checked yet Refresh"),
+        ({"status": "connecting"}, "– Connecting…", "Connecting…"),
+        (
+            {"status": "error", "status_code": "server_unreachable", "status_detail": "No route."},
+            "– Couldn't connect",
+            "Couldn't connect No route. Retry",
+        ),
+        (
+            {"status": "connecting", "status_code": "server_installing"},
+            "– Installing…",
+            "Installing…",
+        ),
+        ({"enabled": False, "status": "disabled"}, "– Disabled", "Disabled"),
+    ],
+)
+def test_the_pages_say_why_definitions_are_not_known(
+    acme: Organization, server: Server, columns: dict[str, object], overview: str, tools: str
+) -> None:
+    Server.objects.filter(pk=server.pk).update(discovered_at=None, **columns)
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = admin_client.get_text(owner.get("mcp_servers_server_change", server.pk))
+    assert f"Tools {overview}" in page
+    page = owner.get("mcp_servers_server_tools", server.pk)
+    box = page.split('class="bb-empty')[1].split("</form>")[0]
+    assert admin_client.get_text(f"<{box}").strip().endswith(tools)
