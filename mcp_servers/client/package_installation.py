@@ -391,13 +391,14 @@ async def _run_installer(
     finally:
         await child.close(0)
     if child.returncode != 0 and child.egress_refusal:
-        raise OSError(
-            format_message(
-                "a connection was denied: {refusal} The installer reported: {output}",
-                refusal=child.egress_refusal,
-                output=_get_last_lines(tail.get_last_output(), 3),
-            )
+        # Sentences that are translated one by one when the error is shown
+        output = _get_last_lines(tail.get_last_output(), 3)
+        sentences = (
+            f"{format_message('a connection was denied')}.",
+            str(child.egress_refusal),
+            format_message("The installer reported: {output}", output=output),
         )
+        raise OSError(" ".join(sentences))
     if child.returncode != 0:
         raise OSError(
             format_message(

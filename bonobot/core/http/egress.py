@@ -397,23 +397,32 @@ def _check_classification(
 ) -> None:
     if classification.is_allowed(allow_private=allow_private):
         return
-    host_label = host if host == classification.address else f"{host} ({classification.address})"
     if classification.scope is AddressScope.PRIVATE:
+        address = classification.address
         raise EgressDenied(
             format_message(
                 "Connections to `{shown}` need a platform administrator's approval: {what}.",
-                shown=host_label,
+                shown=host if host == address else f"{host} ({address})",
                 what=classification.description,
             ),
             code="private_address",
             field="url",
             remedy=PRIVATE_ADDRESS_REMEDY,
         )
-    message = format_message(
-        "Connections to `{shown}` aren't allowed: {what}.",
-        shown=host_label,
-        what=classification.description,
-    )
+    if host == classification.address:
+        message = format_message(
+            "`{host}` is a reserved address ({what}). Connections to it aren't allowed.",
+            host=host,
+            what=classification.description,
+        )
+    else:
+        message = format_message(
+            "`{host}` resolves to `{address}`, a reserved address ({what}). "
+            "Connections to it aren't allowed.",
+            host=host,
+            address=classification.address,
+            what=classification.description,
+        )
     remedy = format_message("Enter another address. This one can't be allowed.")
     raise EgressDenied(message, field="url", remedy=remedy)
 

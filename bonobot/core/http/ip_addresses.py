@@ -86,7 +86,7 @@ FORBIDDEN_RANGES = _build_table(
         ("198.51.100.0/24", format_message("documentation")),
         ("203.0.113.0/24", format_message("documentation")),
         ("224.0.0.0/4", format_message("multicast")),
-        ("240.0.0.0/4", format_message("reserved")),
+        ("240.0.0.0/4", format_message("reserved for future use")),
         ("2001::/23", format_message("protocol assignments, including Teredo")),
         ("2001:db8::/32", format_message("documentation")),
         ("2002::/16", format_message("6to4, which can hide another address")),
@@ -105,13 +105,13 @@ def classify_address(text: str) -> AddressClassification:
 def _classify_parsed(address: Address) -> tuple[AddressScope, str]:
     if isinstance(address, IPv6Address) and (inner := _extract_embedded_ipv4(address)):
         scope, description = _classify_parsed(inner)
-        return scope, f"{description} ({inner} inside)"
+        return scope, format_message("contains {address}: {what}", address=inner, what=description)
     if description := _find_range(address, FORBIDDEN_RANGES):
         return AddressScope.FORBIDDEN, description
     if description := _find_range(address, PRIVATE_RANGES):
         return AddressScope.PRIVATE, description
     if isinstance(address, IPv6Address) and address not in IPV6_UNICAST:
-        return AddressScope.FORBIDDEN, "outside of what IPv6 gives to servers"
+        return AddressScope.FORBIDDEN, format_message("not allocated to servers")
     return AddressScope.PUBLIC, "public"
 
 

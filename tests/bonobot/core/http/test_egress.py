@@ -121,6 +121,7 @@ def test_a_metadata_service_is_refused_even_with_permission(url: str):
     with pytest.raises(EgressDenied) as error:
         check_url(url, allow_private=True)
     assert is_denied(error, "egress_denied")
+    assert "is a reserved address (" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +176,10 @@ async def test_permission_for_private_addresses_doesnt_include_the_metadata_serv
         with pytest.raises(EgressDenied) as error:
             await client.get("http://metadata.example/")
     assert is_denied(error, "egress_denied")
+    assert str(error.value) == (
+        "`metadata.example` resolves to `169.254.169.254`, a reserved address (link-local, used "
+        "for cloud machine credentials). Connections to it aren't allowed."
+    )
     assert network.connected == []
 
 

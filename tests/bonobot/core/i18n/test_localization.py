@@ -44,6 +44,21 @@ def test_a_stored_english_text_is_translated_by_its_template() -> None:
         assert localize_text(ENGLISH_TEXT) == ENGLISH_TEXT
 
 
+def test_a_stored_refusal_of_an_installation_is_translated() -> None:
+    text = (
+        "`npx` couldn't be installed: a connection was denied. `registry.example` resolves to "
+        "`::ffff:10.0.0.1`, a reserved address (contains 10.0.0.1: private network). Connections "
+        "to it aren't allowed. The installer reported: npm error 403. Forbidden."
+    )
+    with translation.override("de"):
+        assert localize_text(text) == (
+            "`npx` konnte nicht installiert werden: eine Verbindung wurde verweigert. "
+            "`registry.example` hat die Adresse `::ffff:10.0.0.1`, die reserviert ist (enthält "
+            "10.0.0.1: privates Netzwerk). Verbindungen dorthin sind nicht erlaubt. Der Installer "
+            "meldete: npm error 403. Forbidden."
+        )
+
+
 def test_nested_phrases_are_translated_and_names_arent() -> None:
     why = format_message("the host didn't respond in time")
     message = format_message("`{endpoint}` can't be reached: {why}.", endpoint="Not found", why=why)
