@@ -54,7 +54,7 @@ STATES = (
     ("credential", _("Credential"), "lock", "warn"),
     ("permission", _("Permission"), "gpp_maybe", "warn"),
     ("exists", _("Exists already"), "check_circle", "plain"),
-    ("refused", _("Not allowed"), "block", "trust"),
+    ("refused", _("Can't be added"), "block", "trust"),
 )
 
 
@@ -127,10 +127,14 @@ class ImportRow:
         return _describe_target(self.planned.entry.endpoint_config)
 
     @property
+    def existing_target(self) -> str:
+        """Return what the existing server connects to, "" without one."""
+        return _describe_target(self.existing.endpoint_config) if self.existing else ""
+
+    @property
     def has_same_target(self) -> bool:
         """Return whether the existing server connects to the same."""
-        existing = self.existing
-        return existing is not None and _describe_target(existing.endpoint_config) == self.target
+        return self.existing is not None and self.existing_target == self.target
 
     @property
     def can_be_renamed(self) -> bool:

@@ -66,7 +66,7 @@ def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.AdminClien
     page = paste(seat, TWO, do="preview")
     assert "1 selected" in admin_client.get_text(page)
     text = admin_client.get_text(page)
-    assert text.count("Ready 1") == text.count("Not allowed 1") == 1
+    assert text.count("Ready 1") == text.count("Can't be added 1") == 1
     assert "bad_url" in page
     assert "geheim" not in admin_client.get_text(page).replace(json.dumps(TWO), "")
     assert not Server.objects.exists()
@@ -295,7 +295,7 @@ def test_a_server_with_a_name_that_exists_says_so(
     acme: Organization, seat: admin_client.AdminClient
 ) -> None:
     admin_client.create_web_server(acme, "Same")
-    admin_client.create_web_server(acme, "Other")
+    other = admin_client.create_web_server(acme, "Other")
     url = Server.objects.get(name="Same").endpoint_config["url"]
     config = {
         "Same": {"url": url},
@@ -308,8 +308,22 @@ def test_a_server_with_a_name_that_exists_says_so(
     assert states == {"Same": "exists", "Other": "exists", "0ther": "refused", "weather": "ready"}
     text = admin_client.get_text(page)
     assert "Exists already 2" in text
-    assert "Same connects to the same address." in text
-    assert "Other connects to another address." in text
+    assert "Same exists with the same URL. There is nothing to add." in text
+    reason = f"exists with another URL: {other.endpoint_config['url']} ."
+    assert f"Other {reason} To add both, enter another name." in text
+
+
+def test_a_command_that_differs_from_that_of_an_existing_server_is_named(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme, "clock")
+    command = {"command": "uvx", "args": ["mcp-server-time"]}
+    Server.objects.filter(pk=server.pk).update(transport_type="stdio", endpoint_config=command)
+    config = {"clock": {"command": "npx", "args": ["clock"]}}
+    text = admin_client.get_text(paste(seat, config, do="preview"))
+    assert "clock exists with another command: uvx mcp-server-time . To add both" in text
+    text = admin_client.get_text(paste(seat, {"clock": command}, do="preview"))
+    assert "clock exists with the same command. There is nothing to add." in text
 
 
 def test_the_result_accounts_for_each_pasted_server(
