@@ -328,6 +328,9 @@ def test_a_page_that_cant_be_shown_has_what_happened_as_its_title() -> None:
     denied = admin_client.sign_in(acme, Role.MEMBER).get("settings", status=403)
     (heading,) = re.findall(r"<h1[^>]*>(.*?)</h1>", denied)
     assert heading == "Not allowed"
+    text = admin_client.get_text(denied)
+    assert "Your role is member. An owner can give you a role that has this permission" in text
+    assert f"Page {admin_client.build_url('settings')}" in text
     missing_id = "01a2b3c4-0000-4000-8000-000000000000"
     missing = admin_client.sign_in(acme, Role.OWNER).get(
         "agents_agent_change", missing_id, status=404
