@@ -102,7 +102,6 @@
 
   // -- The dialog ------------------------------------------------------------------------------------------
 
-  const title = dialog.querySelector("h2");
   const toolInput = dialog.querySelector("[data-rule-tool]");
   const whenInput = dialog.querySelector("[data-rule-when]");
   const errorText = dialog.querySelector("[data-rule-error]");
@@ -111,7 +110,9 @@
 
   function openDialog({ effect, tool = "", when = "" }) {
     edited = tool ? { effect, tool, when } : null;
-    title.textContent = edited ? title.dataset.edit : title.dataset.add;
+    for (const element of queryAll("[data-add]", dialog)) {
+      element.textContent = edited ? element.dataset.edit : element.dataset.add;
+    }
     for (const radio of queryAll("input[type=radio]", dialog)) radio.checked = radio.value === effect;
     toolInput.value = tool;
     whenInput.value = when ? JSON.stringify(JSON.parse(when), null, 2) : "";
