@@ -86,6 +86,7 @@ def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
     rita.keyboard.press("a")
     expect(rita.locator("[data-inbox-details]")).to_contain_text("pproved by rita")
     expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")
+    expect(rita.locator("[data-inbox-details]")).to_be_visible()
     expect(rita.locator("[data-live-count=calls]").first).to_be_hidden()  # without a reload
     eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == "one\n"
@@ -134,6 +135,7 @@ def test_selected_calls_are_answered_in_a_dialog_of_the_inbox(
     expect(rita.locator(".bb-notice")).to_contain_text("1 call denied.")
     expect(rita).to_have_url(re.compile("/admin/approvals/$"))
     expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")
+    expect(rita.locator("[data-inbox-details]")).to_be_hidden()  # there is none to select
     eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == ""
 
