@@ -51,7 +51,7 @@ class UsageNumbersSerializer(StrictSerializer):
     """Usage totals."""
 
     calls = serializers.IntegerField(
-        help_text="Number of calls, including denied calls and calls that wait for approval."
+        help_text="Number of calls, including denied calls and calls pending approval."
     )
     ok = serializers.IntegerField()
     errors = serializers.IntegerField(  # type: ignore[assignment]  # DRF moves it
@@ -64,7 +64,7 @@ class UsageNumbersSerializer(StrictSerializer):
     output_tokens = serializers.IntegerField()
     cost_microusd = serializers.IntegerField(help_text="In millionths of a dollar.")
     pending = serializers.IntegerField(
-        help_text="Calls that wait for approval, counted when they were requested."
+        help_text="Calls pending approval, counted when they were requested."
     )
     p50_ms = serializers.IntegerField(
         allow_null=True,

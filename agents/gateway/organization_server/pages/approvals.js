@@ -30,4 +30,4 @@ function addChange(card, approval) {
   );
   if (!reviewed) card.append(build("p", "Changed definition:"), build("pre", approval.definition_diff));
 }
-host.start((result) => showCards(result, "Approvals", "No calls wait for approval.", buildApproval));
+host.start((result) => showCards(result, "Approvals", "No pending approvals", buildApproval));
