@@ -411,7 +411,8 @@ class Histogram:
     highest: int
     total: int
     step: timedelta
-    # Whether the bars cover less than the list, which has no start.
+    # What the bars cover: less than the list if that has no start (`is_cut`).
+    span: str
     is_cut: bool
     # The place in percent, the time of day or the day, and the day below the first time of one.
     ticks: list[tuple[float, str, str]]
@@ -455,9 +456,21 @@ def build_histogram(
         highest=highest,
         total=sum(bar.total for bar in bars),
         step=bars[0].ends - bars[0].begins,
+        span=_format_span(since, until),
         is_cut=period[0] is None,
         ticks=_build_ticks(bars),
     )
+
+
+def _format_span(since: datetime, until: datetime) -> str:
+    """Return the days of a span, with times of day if it is a day or less."""
+    zone = get_reader_time_zone()
+    start, end = since.astimezone(zone), until.astimezone(zone)
+    start_day, end_day = format_day(start), format_day(end)
+    if until - since > DAY:
+        return f"{start_day} – {end_day}"
+    end_text = f"{end:%H:%M}" if end_day == start_day else f"{end_day} {end:%H:%M}"
+    return f"{start_day} {start:%H:%M} – {end_text}"
 
 
 def _build_ticks(bars: list[ActivityBar]) -> list[tuple[float, str, str]]:

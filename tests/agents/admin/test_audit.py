@@ -483,6 +483,9 @@ def test_calls_over_time_have_each_call_once_and_link_to_their_period(
     html = auditor.get("ledger_auditrow_changelist", outcome__in="error", kind="call")
     assert "kind=call&amp;opened_at_from_0=" in html.replace("outcome__in=error&amp;", "")
     assert "data-histogram" not in auditor.get("ledger_auditrow_changelist", q="pay")
+    page = auditor.get("ledger_auditrow_changelist", outcome__in="cancelled")
+    assert "data-histogram" not in page  # without calls
+    assert "0 calls" not in admin_client.get_text(page)
 
 
 def test_calls_with_an_unknown_outcome_have_their_own_series_and_count(

@@ -48,9 +48,22 @@ def test_the_last_label_of_the_time_axis_is_the_end_of_the_range(
     assert ticks[-2][1:] != end
 
 
+@pytest.mark.parametrize(
+    ("length", "span"),
+    [
+        (timedelta(hours=2), "Mar 4 13:30 – 15:30"),
+        (timedelta(hours=24), "Mar 3 15:30 – Mar 4 15:30"),
+        (timedelta(days=7), "Feb 25 – Mar 4"),
+    ],
+)
+def test_the_span_has_times_of_day_if_it_is_a_day_or_less(length: timedelta, span: str) -> None:
+    until = datetime(2026, 3, 4, 15, 30, tzinfo=UTC)
+    assert audit._format_span(until - length, until) == span
+
+
 def test_the_legend_has_only_outcomes_that_the_bars_have() -> None:
     start = datetime(2026, 3, 4, tzinfo=UTC)
     bar = ActivityBar(start, start + timedelta(hours=1))
     bar.counts["refused"] = 1
-    histogram = audit.Histogram([{"bar": bar}], 1, 1, timedelta(hours=1), False, [])
+    histogram = audit.Histogram([{"bar": bar}], 1, 1, timedelta(hours=1), "", False, [])
     assert [outcome for outcome, _title in histogram.legend] == ["refused"]
