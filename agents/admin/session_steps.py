@@ -26,6 +26,7 @@ from agents.budgets.services import BudgetUse, list_session_budget_use
 from agents.elicitations.services import can_answer
 from agents.flow_labels.services import LabelSource, list_session_labels, parse_labels
 from agents.models import Approval, ElicitationRequest, Inbox, Session, Step, ToolName
+from agents.sessions.child_sessions import build_child_id_of_step
 from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.history import is_superseded
 from agents.sessions.partial_output import TEXT_FIELDS
@@ -76,6 +77,8 @@ class StepRow:
     has_app: bool = False
     # The current definition, if it changed so that the approval no longer applies.
     changed_definition: Definition | None = None
+    # The session that the call started, while that waits for a person.
+    waiting_child: Session | None = None
 
     @property
     def elicitation_form(self) -> ElicitationForm | None:
@@ -100,6 +103,7 @@ class StepRow:
         """Return a key that identifies the displayed state of the step."""
         suffix = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
         suffix += "-changed" if self.changed_definition else ""
+        suffix += "-waiting" if self.waiting_child else ""
         if self.elicitation:
             suffix += f"-{self.elicitation.state}-{self.waits_for_answer}"
         length = sum(len(str(self.step.payload.get(name, ""))) for name in TEXT_FIELDS)
@@ -280,10 +284,11 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     """Return a session's steps after `after` with their audit rows (three queries).
 
     Calls that needed approval are loaded with the answers (at most two more), waiting calls with
-    their approvals (three more) and elicitation requests (one more), calls of servers with
-    the apps of their tools (one more), and calls that weren't made with the names of their tools
-    (one more); if there are more steps than one page, replacements by later messages are loaded,
-    too. If the first step is a message, the step before it is loaded (one more).
+    their approvals (three more) and elicitation requests (one more), running calls with sessions
+    that they started (one more), calls of servers with the apps of their tools (one more), and
+    calls that weren't made with the names of their tools (one more). If there are more steps than
+    one page, replacements by later messages are loaded; if the first one is a message, the step
+    before it (one more each).
     """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     audit_rows = _load_audit_rows(steps)
@@ -292,6 +297,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     changed = _find_changed_definitions(approvals)
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
     elicitations = _load_elicitations(session, steps)
+    waiting_children = _load_waiting_children(session, steps)
     app_tools = _find_tools_with_apps(audit_rows.values())
     tools = _load_tool_names(session, _list_unnamed_tools(steps, audit_rows))
     replacements = _list_replacements(session, steps)
@@ -307,6 +313,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             is_superseded(shown_step.seq, replacements),
             *versions.get(shown_step.seq, ((), None)),
             changed_definition=changed.get(shown_step.pk),
+            waiting_child=waiting_children.get(shown_step.pk),
             elicitation=(elicitation := elicitations.get(shown_step.pk)),
             can_answer_here=_can_answer_here(principal, elicitation),
             tool=tools.get(shown_step.payload.get("name")),
@@ -400,6 +407,26 @@ def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any
     rows = {str(row.pk): row for row in session.approvals.filter(pk__in=approval_ids.values())}
     return {
         step: rows[approval_id] for step, approval_id in approval_ids.items() if approval_id in rows
+    }
+
+
+def _load_waiting_children(session: Session, steps: Iterable[Step]) -> dict[Any, Session]:
+    """Return the sessions that running calls started and that wait for a person, by step."""
+    running_calls = [
+        step
+        for step in steps
+        if step.kind == Step.Kind.CALL
+        and step.state == Step.State.INTENT
+        and "approval" not in step.payload
+    ]
+    if not running_calls:
+        return {}
+    child_ids = {build_child_id_of_step(step): step.pk for step in running_calls}
+    children = session.children.with_waits().filter(pk__in=child_ids)
+    return {
+        child_ids[child.pk]: child
+        for child in children
+        if child.shown_status == Session.Status.WAITING
     }
 
 

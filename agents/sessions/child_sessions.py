@@ -265,7 +265,12 @@ def _check_can_start_child(parent: Session, agent: Agent, text: str) -> None:
 def _build_child_id(parent_id: UUID, call_id: UUID) -> UUID:
     """Return the id of a child, derived from its step or, without a step, from its call."""
     step = Step.objects.filter(session_id=parent_id, call_id=call_id).first()
-    return uuid5(parent_id, f"{step.turn}:{step.index}" if step else str(call_id))
+    return build_child_id_of_step(step) if step else uuid5(parent_id, str(call_id))
+
+
+def build_child_id_of_step(step: Step) -> UUID:
+    """Return the id of the child that a step of its parent starts."""
+    return uuid5(step.session_id, f"{step.turn}:{step.index}")
 
 
 def _load_status(session_id: UUID) -> str:

@@ -8,6 +8,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from agents.models import Agent, Session, Step, ToolName
+from agents.sessions.child_sessions import build_child_id_of_step
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.types import Admission, Settlement
@@ -125,6 +126,38 @@ def test_a_call_shows_who_answered_its_approval(
         summary = page.partition('<details class="bb-call"')[2].partition("</summary>")[0]
         summary_text = admin_client.get_text(summary)
         assert "approved with changes by Jonas check_circle succeeded" in summary_text
+
+
+def test_a_call_whose_session_waits_for_a_person_isnt_shown_as_running(
+    acme: Organization, helper: Agent
+) -> None:
+    parent = factories.create_answered_session(helper)
+    step = parent.steps.create(
+        seq=9,
+        kind=Step.Kind.CALL,
+        state=Step.State.INTENT,
+        turn=1,
+        call_id=UUID(int=7),
+        payload={"name": "ask_researcher", "arguments": {"message": "Look"}},
+    )
+    owner = admin_client.sign_in(acme, Role.OWNER)
+
+    def get_summary() -> str:
+        page = owner.get("agents_session_change", parent.pk)
+        call = page.partition('<details class="bb-call"')[2].partition("</details>")[0]
+        return admin_client.get_text(call)
+
+    assert "running" in get_summary()
+    Session.objects.create(
+        id=build_child_id_of_step(step),
+        organization_id=acme.pk,
+        agent=factories.create_agent(acme, "researcher"),
+        parent=parent,
+        status=Session.Status.WAITING,
+    )
+    assert "waiting for a person" in get_summary()
+    assert "View session" in get_summary()
+    assert "running" not in get_summary()
 
 
 def test_a_call_of_a_tool_with_an_app_says_where_the_app_is_shown(
