@@ -323,9 +323,7 @@ def _summarize(rows: Mapping[str, Sequence[AddedServer]], results: ImportResults
     return " ".join(sentences)
 
 
-def _describe_states(
-    rows: Mapping[str, Sequence[AddedServer]], *, is_only: bool
-) -> Iterator[str]:
+def _describe_states(rows: Mapping[str, Sequence[AddedServer]], *, is_only: bool) -> Iterator[str]:
     """Yield a sentence for each state of added servers but connected; `is_only` for one server."""
     installing = sum(row.is_installing for row in rows["attention"])
     if connecting := len(rows["connecting"]):

@@ -28,7 +28,7 @@ import httpx2
 
 from bonobot.core.http.egress import BodyAllowance, EgressDenied
 from bonobot.core.http.persistent_client import HttpExchange, PersistentClient, StreamedResponse
-from bonobot.core.i18n.messages import format_message
+from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.process_cache import ObjectIdentityCache
 from bonobot.core.records import record
 from mcp_servers.client.endpoint import ServerEndpoint
@@ -69,6 +69,8 @@ NO_REQUEST_ID = -1  # never the id of a request
 TOO_MANY_REQUESTS = 429
 BUSY_STATUSES = (TOO_MANY_REQUESTS, 502, 503, 504)
 UNAUTHORIZED_STATUSES = (401, 403)
+WRONG_PATH_STATUSES = (404, 405, 410)
+ENDPOINT_REMEDY = format_message("Enter the URL of the server's MCP endpoint.")
 ACCEPT_HEADERS = {"Accept": "application/json, text/event-stream"}
 CONTENT_HEADERS = {"Content-Type": "application/json"}
 CREDENTIAL_HEADERS = ("Authorization", "DPoP")
@@ -348,9 +350,7 @@ class HttpChannel:
             code="protocol_error" if status < 500 else "upstream_error",
             server=endpoint.name,
             http_status=status,
-            remedy="Check the server's URL."
-            if status < 500
-            else "Try again later. Check the server's own log for the cause.",
+            remedy=_find_status_remedy(status),
         )
 
     async def _read_response(
@@ -368,13 +368,18 @@ class HttpChannel:
                     "it responded with {quote}",
                     quote=quote_text(self._endpoint, content_type, 80) or "nothing",
                 ),
-                remedy="Check the URL. It may be a web page instead of an MCP endpoint.",
+                remedy="This is a web page. Enter the URL of the server's MCP endpoint."
+                if content_type == "text/html"
+                else ENDPOINT_REMEDY,
                 quotes_server=True,
             )
         body = await response.read(self._endpoint.max_body)
         if body is None:
             raise build_too_large_error(self._endpoint, self._endpoint.max_body)
         message = self._decode_body(body)
+        if isinstance(message, dict) and "jsonrpc" not in message:
+            reason = format_message("its JSON isn't JSON-RPC")
+            raise build_protocol_error(self._endpoint, reason, remedy=ENDPOINT_REMEDY)
         if not is_response(message, state.request_id):
             raise build_protocol_error(self._endpoint, "a response that wasn't requested")
         return JsonRpcResponse(message, response.headers)
@@ -405,6 +410,14 @@ class HttpChannel:
             return decode_json(raw)
         except UnreadableJson as error:
             raise build_protocol_error(self._endpoint, str(error)) from None
+
+
+def _find_status_remedy(status: int) -> TranslatableMessage:
+    if status in WRONG_PATH_STATUSES:
+        return format_message("Correct the path of its URL. Most servers use `/mcp`.")
+    if status < 500:
+        return format_message("Check the server's URL.")
+    return format_message("Check the server's own log for the cause, then try again.")
 
 
 async def _advance_flow(

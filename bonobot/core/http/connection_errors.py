@@ -17,6 +17,8 @@ E = TypeVar("E", bound=Exception)
 NO_ROUTE_ERRNOS = frozenset(
     {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.ENETDOWN}
 )
+# How OpenSSL names a response that isn't TLS, by version.
+NO_TLS_REASONS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
 UNTRUSTED_REMEDY = format_message(
     "Renew the certificate, or get one for this host name from a trusted certificate authority."
 )
@@ -36,7 +38,11 @@ REFUSED = ConnectionFailure(
 )
 UNKNOWN_HOST = ConnectionFailure(
     format_message("the host name can't be resolved"),
-    format_message("Check the spelling of the name and the DNS configuration of this machine."),
+    format_message("Correct the host name in the URL."),
+)
+NO_DNS = ConnectionFailure(
+    format_message("DNS didn't answer"),
+    format_message("Check the DNS configuration of this machine."),
 )
 UNREACHABLE = ConnectionFailure(
     format_message("there is no route to the host"),
@@ -60,8 +66,12 @@ DISCONNECTED = ConnectionFailure(
     ),
 )
 NO_TLS = ConnectionFailure(
+    format_message("the server doesn't use TLS"),
+    format_message("Start the URL with http:// instead of https://."),
+)
+TLS_FAILED = ConnectionFailure(
     format_message("the TLS connection failed"),
-    format_message("Check the port, and whether the URL should start with http:// instead."),
+    format_message("Check the TLS configuration of the server."),
 )
 NO_HTTP = ConnectionFailure(
     format_message("the response isn't HTTP"),
@@ -119,7 +129,10 @@ def _classify_error(error: BaseException) -> ConnectionFailure | None:
                 UNTRUSTED_REMEDY,
             )
         case ssl.SSLError():
-            return NO_TLS
+            reason = getattr(error, "reason", "")  # only on errors of OpenSSL
+            return NO_TLS if reason in NO_TLS_REASONS else TLS_FAILED
+        case socket.gaierror() if error.errno == socket.EAI_AGAIN:
+            return NO_DNS
         case socket.gaierror() | UnicodeError():
             return UNKNOWN_HOST
         case TimeoutError():

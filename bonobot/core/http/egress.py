@@ -277,7 +277,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
             raise build_connection_error(
                 httpcore2.ConnectError,
                 error,
-                format_message("the name {host} isn't known", host=host),
+                format_message("the name {host} can't be resolved", host=host),
             ) from error
         classifications = [classify_address(address) for address in addresses]
         for classification in classifications:

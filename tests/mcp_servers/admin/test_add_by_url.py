@@ -83,5 +83,17 @@ def test_a_problem_is_shown_with_its_remedy_and_other_ways(acme: Organization) -
     owner = admin_client.sign_in(acme, Role.OWNER)
     page = owner.post(PAGE, url="https://nothing.invalid/mcp", do="check")
     assert "server_unreachable" in page
+    assert "Not an MCP server" not in admin_client.get_text(page)
     assert admin_client.find_links(page, admin_client.build_url("mcp_servers_server_openapi"))
     admin_client.sign_in(acme, Role.MEMBER).get(PAGE, status=403)
+
+
+def test_the_error_of_a_wrong_path_says_to_correct_it_and_how_to_add_a_rest_api(
+    acme: Organization, origin: str
+) -> None:
+    administrator = admin_client.sign_in(acme, None)
+    page = administrator.post(PAGE, url=f"{origin}/nothing", allow_private="on", do="check")
+    text = admin_client.get_text(page)
+    assert "Correct the path of its URL. Most servers use /mcp" in text
+    assert "A REST API, not an MCP server? Use OpenAPI." in text
+    assert "Other headers or settings?" not in text

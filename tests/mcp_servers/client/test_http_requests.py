@@ -117,6 +117,7 @@ async def test_credentials_are_sent_in_every_era(connections: ConnectionPool):
         (lambda request: raw_http_server.response(200, b"{"), "not JSON"),
         (lambda request: raw_http_server.response(200, b"[" * 100 + b"]" * 100), "nested deeper"),
         (lambda request: raw_http_server.response(200, b"[]"), "wasn't requested"),
+        (lambda request: raw_http_server.response(200, b'{"ok":true}'), "isn't JSON-RPC"),
         (
             lambda request: raw_http_server.response(
                 200, b'{"jsonrpc":"2.0","id":"1","result":{}}'
@@ -133,6 +134,25 @@ async def test_an_invalid_response_is_a_protocol_error(
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
     assert (error.code, error.sent) == ("protocol_error", True)
     assert reason in str(error)
+
+
+@pytest.mark.parametrize(
+    ("response", "remedy"),
+    [
+        (raw_http_server.response(200, b"<html>", "text/html"), "This is a web page."),
+        (raw_http_server.response(200, b"ok", "text/plain"), "Enter the URL of the server's MCP"),
+        (raw_http_server.response(200, b'{"ok":true}'), "Enter the URL of the server's MCP"),
+        (raw_http_server.response(404, b"", "text/plain"), "Correct the path of its URL."),
+        (raw_http_server.response(400, b"", "text/plain"), "Check the server's URL."),
+        (raw_http_server.response(500, b"", "text/plain"), "Check the server's own log"),
+    ],
+)
+async def test_the_remedy_of_a_response_that_is_not_mcp_is_about_its_cause(
+    connections: ConnectionPool, response: bytes, remedy: str
+) -> None:
+    async with RawHttp(lambda request: response).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+    assert error.remedy.startswith(remedy)
 
 
 async def test_a_compressed_body_is_refused_without_reading_it(connections: ConnectionPool):

@@ -60,9 +60,19 @@ async def test_a_closed_port_is_reported_as_refused() -> None:
 
 
 async def test_an_unknown_host_is_reported() -> None:
-    assert (
-        await fetch_failure("http://nowhere.invalid/")
-    ).remedy == connection_errors.UNKNOWN_HOST.remedy
+    failure = await fetch_failure("http://nowhere.invalid/")
+    without_dns = connection_errors.NO_DNS.remedy  # on a machine that has none
+    assert failure.remedy in (connection_errors.UNKNOWN_HOST.remedy, without_dns)
+
+
+def test_a_name_that_doesnt_exist_is_told_from_missing_dns_and_missing_tls_from_failed_tls() -> (
+    None
+):
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert find_failure(unknown) is connection_errors.UNKNOWN_HOST
+    temporary = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    assert find_failure(temporary) is connection_errors.NO_DNS
+    assert find_failure(ssl.SSLError(1, "handshake failure")) is connection_errors.TLS_FAILED
 
 
 async def test_a_server_that_accepts_and_sends_nothing_is_reported() -> None:

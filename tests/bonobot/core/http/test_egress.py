@@ -218,13 +218,13 @@ async def test_a_name_that_doesnt_resolve_is_a_connect_error():
     async with build_guarded_client(
         allow_private=False, resolve=resolve, socket_backend=FakeNetwork()
     ) as client:
-        with pytest.raises(httpx2.ConnectError, match="isn't known") as caught:
+        with pytest.raises(httpx2.ConnectError, match="can't be resolved") as caught:
             await client.get("http://nowhere.example/")
     stored_text = f"`web` can't be reached: {caught.value}. {UNKNOWN_HOST.remedy}"
     with translation.override("de"):
         assert localize_text(stored_text) == (
-            "`web` ist nicht erreichbar: der Name nowhere.example ist nicht bekannt. Prüfe die"
-            " Schreibweise des Namens und die DNS-Konfiguration dieses Rechners."
+            "`web` ist nicht erreichbar: der Name nowhere.example kann nicht aufgelöst werden."
+            " Korrigiere den Hostnamen in der URL."
         )
 
 
