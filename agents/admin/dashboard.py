@@ -390,11 +390,13 @@ def _list_ended_processes(principal: Principal) -> list[ProcessStatus]:
 
 
 def _count_servers(servers: Any) -> dict[str, Any]:
-    """Return how many servers are enabled, connected and failing, and the URLs of the latter."""
-    counts = servers.enabled().aggregate(
-        total=Count("pk"),
-        connected=Count("pk", filter=Q(status=Server.Status.CONNECTED)),
-        failing=Count("pk", filter=Q(status__in=FAILING_STATES)),
+    """Return how many servers are enabled (`total`), connected, failing, and disabled; and URLs."""
+    is_enabled = Q(enabled=True)
+    counts = servers.aggregate(
+        total=Count("pk", filter=is_enabled),
+        connected=Count("pk", filter=is_enabled & Q(status=Server.Status.CONNECTED)),
+        failing=Count("pk", filter=is_enabled & Q(status__in=FAILING_STATES)),
+        disabled=Count("pk", filter=~is_enabled),
     )
     address = reverse("admin:mcp_servers_server_changelist")
     failing_query = "&".join(f"status__exact={state}" for state in FAILING_STATES)

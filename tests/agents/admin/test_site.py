@@ -280,6 +280,23 @@ def test_no_link_filters_a_list_with_a_parameter_that_its_filters_dont_show() ->
     assert [path for path in files if re.search(r"\?\w+__in=", path.read_text())] == []
 
 
+def test_the_dashboard_counts_disabled_servers_apart() -> None:
+    organization = factories.create_organization()
+    for name in ("first", "second", "off"):
+        admin_client.create_web_server(organization, name)
+    Server.objects.update(status="connected")
+    owner = admin_client.sign_in(organization, Role.OWNER)
+    page = admin_client.get_text(owner.get("index"))
+    assert "3 of 3 connected" in page
+    assert "disabled" not in page.partition("3 of 3 connected")[2][:20]
+    Server.objects.filter(name="off").update(enabled=False, status="disabled")
+    assert "2 of 2 connected, 1 disabled" in admin_client.get_text(owner.get("index"))
+    Server.objects.update(enabled=False, status="disabled")
+    page = admin_client.get_text(owner.get("index"))
+    assert "All servers are disabled." in page
+    assert "No servers yet" not in page
+
+
 def test_the_dashboard_shows_outages_with_remedies() -> None:
     acme = factories.create_organization()
     unreachable, unauthorized = (
