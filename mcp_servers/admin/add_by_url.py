@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
-from bonobot.accounts.admin_base import add_problem_to_form
+from bonobot.accounts.admin_base import add_problem_to_form, name_address_checkbox
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -91,6 +91,8 @@ def add_by_url(
             _fill_form(form, check)
         except Problem as error:
             problem = error
+            if principal.may(Action.ALLOW_PRIVATE_ADDRESS):
+                name_address_checkbox(problem, str(form.fields["allow_private"].label))
     is_private = problem is not None and problem.code == PRIVATE_ADDRESS
     return destination.render_page(
         request,

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     add_problem_to_form,
+    name_address_checkbox,
     redirect_to_page,
 )
 from bonobot.accounts.principals import Principal
@@ -106,6 +107,8 @@ def add_api(
             allow_private=_is_private_allowed(request, principal),
         )
     except Problem as problem:
+        if principal.may(Action.ALLOW_PRIVATE_ADDRESS):
+            name_address_checkbox(problem, _t("Allow private or loopback address"))
         return _render_document_page(request, destination, problem, status=400)
     is_adding = request.POST.get("do") == "add"
     form = ApiServerForm(

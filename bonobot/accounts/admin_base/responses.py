@@ -30,6 +30,7 @@ from bonobot.core.admin.theme import site
 from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.http.error_pages import UNKNOWN_ADDRESS
 from bonobot.core.i18n.localization import localize_problem, localize_text
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.telemetry.logging import request_id
 from bonobot.core.text.syntax_highlighting import render_sentence as as_sentence
@@ -93,6 +94,12 @@ def change_each(
     return count
 
 
+def name_address_checkbox(problem: Problem, label: str) -> None:
+    """Name the checkbox in the remedy of a private address, for someone who may allow it."""
+    if problem.code == "private_address":
+        problem.remedy = format_message("Select “{label}” and check again.", label=label)
+
+
 def add_problem_to_form(
     form: forms.BaseForm, problem: Problem, fields: Mapping[str, str] | None = None
 ) -> None:
@@ -100,6 +107,9 @@ def add_problem_to_form(
 
     `fields` maps the problem's fields to the form's (`endpoint_config.url` → `url`).
     """
+    checkbox = form.fields.get("allow_private")
+    if checkbox is not None and not checkbox.disabled:
+        name_address_checkbox(problem, str(checkbox.label))
     field_path = (fields or {}).get(problem.field) or problem.field
     parts = [field_path, *field_path.split(".")[::-1]]
     field = next((part for part in parts if part in form.fields), None)

@@ -31,6 +31,11 @@ def test_the_tools_are_shown_before_the_server_is_saved(acme: Organization, orig
     administrator = admin_client.sign_in(acme, None)
     page = administrator.post(PAGE, url=origin, do="check")
     assert "private_address" in page
+    select = "Select “Allow private or loopback address” and check again."
+    assert select in admin_client.get_text(page)
+    page = admin_client.sign_in(acme, Role.OWNER).post(PAGE, url=origin, do="check")
+    assert "A platform administrator can allow private" in admin_client.get_text(page)
+    assert "Select “" not in admin_client.get_text(page)
     fields = {"url": origin, "allow_private": "on"}
     page = administrator.post(PAGE, **fields, do="check")
     assert "9 tools found" in admin_client.get_text(page)
@@ -95,5 +100,5 @@ def test_the_error_of_a_wrong_path_says_to_correct_it_and_how_to_add_a_rest_api(
     page = administrator.post(PAGE, url=f"{origin}/nothing", allow_private="on", do="check")
     text = admin_client.get_text(page)
     assert "Correct the path of its URL. Most servers use /mcp" in text
-    assert "A REST API, not an MCP server? Use OpenAPI." in text
+    assert "A REST API, not an MCP server? Use OpenAPI" in text
     assert "Other headers or settings?" not in text

@@ -127,6 +127,16 @@ def test_advanced_fields_with_an_error_are_open(browser: admin_client.AdminClien
     assert OPEN.findall(page) == ["Limits and prices"]
     page = browser.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
     assert OPEN.findall(page) == ["More connection settings"]
+    assert "A platform administrator can allow private" in admin_client.get_text(page)
+
+
+def test_a_refused_private_address_names_the_checkbox_to_those_who_can_allow_it(
+    acme: Organization,
+) -> None:
+    administrator = admin_client.sign_in(acme, None)
+    page = administrator.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
+    select = "Select “Allow private or loopback address” and check again."
+    assert select in admin_client.get_text(page)
 
 
 def test_a_stored_server_shows_its_settings(

@@ -123,3 +123,15 @@ def test_hidden_characters_of_a_document_are_shown(browser: admin_client.AdminCl
     visible = page.partition("<textarea")[0]
     assert "\u202e" not in visible
     assert "b<script>" not in visible
+
+
+@pytest.mark.parametrize("role", [None, Role.OPERATOR])
+def test_the_refusal_of_a_private_document_url_names_the_checkbox_to_those_who_can_allow_it(
+    acme: Organization, role: Role | None
+) -> None:
+    client = admin_client.sign_in(acme, role)
+    page = client.post(ADD, status=400, document_url="http://10.0.0.1/openapi.json", do="preview")
+    text = admin_client.get_text(page)
+    assert "Connections to 10.0.0.1 need" in text
+    select = "Select “Allow private or loopback address” and check again."
+    assert (select in text) is (role is None)
