@@ -19,6 +19,7 @@ from bonobot.accounts.admin_base.responses import change_each, redirect_back, re
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.core.i18n.localization import format_number, join_names
 from mcp_servers.admin import bulk_actions
+from mcp_servers.admin.definition_filter import DefinitionFilter
 from mcp_servers.admin.definition_rows import (
     TOOLS_FIRST,
     DefinitionRow,
@@ -39,8 +40,12 @@ MAX_NAMES = 3
 def render_confirmation(
     admin: Any, request: HttpRequest, name: str, servers: Sequence[Server]
 ) -> HttpResponseBase:
-    """Render the pending definitions of these servers, at most `MAX_SHOWN`, to approve some."""
-    pending = _query_pending(servers)
+    """Render pending definitions of these servers, at most `MAX_SHOWN`, to approve some.
+
+    The URL can have the filter of a list of definitions.
+    """
+    definition_filter = DefinitionFilter.from_parameters(request.GET)
+    pending = _query_pending(servers, definition_filter)
     items: dict[Server, list[DefinitionRow]] = {}
     by_id = {server.pk: server for server in servers}
     for row in pending[:MAX_SHOWN]:
@@ -57,6 +62,7 @@ def render_confirmation(
         legend=ALL_MARKS,
         opts=admin.opts,
         action=name,
+        filter_parameters=definition_filter.list_parameters(),
         selectable_count=sum(item.is_selectable for item in shown_items),
         selected_count=sum(item.is_preselected for item in shown_items),
         hidden_count=pending.count() - len(shown_items),
@@ -72,7 +78,8 @@ def approve_selected(request: HttpRequest, servers: Sequence[Server]) -> HttpRes
     digests: dict[UUID, dict[UUID, str]] = {server.pk: {} for server in servers}
     left_names, changed_names = list[str](), list[str]()
     by_id = {server.pk: server for server in servers}
-    pending = list(_query_pending(servers).only("server", "kind", "name", "digest", "findings"))
+    query = _query_pending(servers, DefinitionFilter.from_parameters(request.POST))
+    pending = list(query.only("server", "kind", "name", "digest", "findings"))
     for row in pending:
         shown_digest = shown_digests.get(row.pk)
         if shown_digest == row.digest and not row.findings:
@@ -107,10 +114,14 @@ def approve_selected(request: HttpRequest, servers: Sequence[Server]) -> HttpRes
     return None
 
 
-def _query_pending(servers: Sequence[Server]) -> DefinitionQuerySet:
-    """Return the pending definitions of these servers, by server and name, tools first."""
+def _query_pending(
+    servers: Sequence[Server], definition_filter: DefinitionFilter
+) -> DefinitionQuerySet:
+    """Return the pending definitions that the filter shows, by server and name, tools first."""
     pending: DefinitionQuerySet = Definition.objects.awaiting_review().filter(server__in=servers)
-    return pending.order_by(Lower("server__name"), "server", TOOLS_FIRST, "kind", "name")
+    return definition_filter.apply(pending).order_by(
+        Lower("server__name"), "server", TOOLS_FIRST, "kind", "name"
+    )
 
 
 def _add_remaining_messages(

@@ -26,6 +26,7 @@ from bonobot.accounts.admin_base import (
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import InvalidInput
+from mcp_servers.admin.definition_filter import DefinitionFilter
 from mcp_servers.admin.definition_rows import (
     TOOLS_FIRST,
     DefinitionRow,
@@ -58,6 +59,11 @@ from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 PAGE_SIZE = 50
 TOOLS, RESOURCES, PROMPTS = KINDS_OF_PAGES.values()
 # Kind filters of each tab: (query value, title, kinds).
+NONE_DECLARED = {
+    "tools": _("This server declares no tools."),
+    "resources": _("This server declares no resources."),
+    "prompts": _("This server declares no prompts."),
+}
 KIND_FILTERS = {
     "resources": (
         ("fixed", _("Resources"), RESOURCES[:1]),
@@ -152,7 +158,9 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
     kinds = select_kinds(visit.page, kind, kinds)
     kind_filters = KIND_FILTERS.get(visit.page, ())
     label_context = load_label_context(server)
-    definitions = filter_definitions(server, kinds, state, text)
+    definition_filter = DefinitionFilter(kinds, state, text)
+    definitions: Any = definition_filter.apply(server.definitions.all())
+    definitions = definitions.order_by(TOOLS_FIRST, "kind", "name")
     groups_by_id = _group_definitions(definitions, label_context)
     ids: Any = list(groups_by_id) or definitions.values_list("pk", flat=True)
     page = Paginator(ids, PAGE_SIZE).get_page(query.get("page"))
@@ -171,9 +179,11 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         kind=kind,
         state=state,
         q=text,
+        review_query=definition_filter.query,
         approvable_items=[item for item in items if item.is_selectable],
         safe_items=[item for item in items if item.is_preselected and item.is_tool],
         tools_only=kinds == TOOLS,
+        none_declared=NONE_DECLARED.get(visit.page, _("This server declares no definitions.")),
         pending=_count_pending(definitions),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
@@ -247,24 +257,6 @@ def _build_groups(
         for heading in GROUPS
     )
     return [group for group in groups if group.items]
-
-
-def filter_definitions(server: Server, kinds: tuple[str, ...], state: str, text: str) -> Any:
-    definitions = server.definitions.filter(kind__in=kinds).order_by(TOOLS_FIRST, "kind", "name")
-    apply_state = {
-        "waiting": definitions.awaiting_review,
-        "callable": definitions.callable,
-        "off": lambda: definitions.filter(enabled=False),
-        "rejected": definitions.rejected,
-        "refused": lambda: definitions.exclude(fault=""),
-        "gone": lambda: definitions.filter(present=False),
-    }.get(state)
-    definitions = apply_state() if apply_state else definitions
-    for word in text.split()[:8]:
-        definitions = definitions.filter(
-            Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word)
-        )
-    return definitions
 
 
 def _apply_action(visit: ObjectRequest) -> None:

@@ -1,6 +1,9 @@
 """Definitions in the admin: viewed, compared, approved exactly as shown, enabled and disabled."""
 
+import re
+
 import pytest
+from django.utils import timezone
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -431,6 +434,44 @@ def test_the_heading_counts_the_definitions_of_all_pages(
     url = admin_client.build_url("mcp_servers_server_confirm_approve")
     [link] = admin_client.find_links(page, url)
     assert browser.open(link).count('name="seen"') == 60
+
+
+def test_review_all_reviews_what_the_filters_of_the_list_show(
+    server: Server, browser: admin_client.AdminClient
+) -> None:
+    for number in range(60):
+        admin_client.declare_tool(server, f"tool{number:03}")
+    admin_client.declare_tool(server, "other")
+    declare_one_of_each_kind(server)
+    page = browser.get("mcp_servers_server_tools", server.pk, q="tool0", state="waiting")
+    url = admin_client.build_url("mcp_servers_server_confirm_approve")
+    [link] = admin_client.find_links(page, url)
+    review = browser.open(link)
+    assert review.count('name="seen"') == 60
+    assert "other" not in admin_client.get_text(review)
+    fields = {
+        name: re.findall(rf'name="{name}"[^>]* value="([^"]*)"', review)
+        for name in ("action", "_selected_action", "seen", "definition_kind", "definition_q")
+    }
+    response = browser.client.post(
+        admin_client.build_url("mcp_servers_server_changelist"),
+        {**fields, "confirmed": "1"},
+        follow=True,
+    )
+    text = admin_client.get_text(response.content.decode())
+    assert "60 definitions approved." in text
+    assert "still pending review" not in text
+    assert server.definitions.awaiting_review().count() > 1
+
+
+@pytest.mark.parametrize("page_name", ["tools", "resources", "prompts"])
+def test_a_page_without_definitions_names_what_the_server_doesnt_declare(
+    server: Server, browser: admin_client.AdminClient, page_name: str
+) -> None:
+    server.definitions.all().delete()
+    Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now())
+    page = browser.get(f"mcp_servers_server_{page_name}", server.pk)
+    assert f"This server declares no {page_name}." in page
 
 
 def test_only_definitions_that_are_pending_review_can_be_rejected_in_their_row(

@@ -106,6 +106,16 @@ def test_the_output_of_an_installer_is_collapsed_and_the_remedy_is_shown(
     assert "npm error line 39 of a long report." in lines
 
 
+def test_the_overview_names_the_definition_review_like_the_form(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme)
+    overview = admin_client.get_text(browser.get("mcp_servers_server_change", server.pk))
+    assert "Definition review Review each definition" in overview
+    form = browser.get("mcp_servers_server_configuration", server.pk)
+    assert "Definition review" in admin_client.get_text(form)
+
+
 def test_all_definitions_belong_to_the_tab_of_the_tools(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
