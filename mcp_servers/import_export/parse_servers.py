@@ -280,15 +280,18 @@ def _resolve_transport(
     if command if transport == "stdio" else url:
         return transport
     missing = "command" if transport == "stdio" else "url"
-    detail_without_endpoint = "" if declared_transport else "It has neither `url` nor `command`."
-    collector.add_problem(
-        "missing_endpoint",
-        detail_without_endpoint
-        or format_message(
+    detail = (
+        format_message(
             "The {transport} transport requires `{missing}`, which is missing.",
             transport=transport,
             missing=missing,
-        ),
+        )
+        if declared_transport
+        else format_message("It has neither `url` nor `command`.")
+    )
+    collector.add_problem(
+        "missing_endpoint",
+        detail,
         missing,
         'Add "url": "https://…", or "command": "npx" with "args".',
     )

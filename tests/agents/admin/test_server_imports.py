@@ -8,10 +8,12 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.utils import timezone
+from django.utils.translation import override
 
 from agents.admin import server_imports
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
+from bonobot.core.i18n.localization import localize_text
 from mcp_servers.import_export import import_drafts, import_plan
 from mcp_servers.models import ImportDraft, Server
 from mcp_servers.tasks import prune_health_history
@@ -289,6 +291,11 @@ def test_an_entry_without_command_and_url_says_so(seat: admin_client.AdminClient
     assert "<code></code>" not in page
     assert 'class="bb-error-code"' in page
     assert '<summary title="">No command or URL</summary>' in page
+    with override("de"):
+        assert (
+            localize_text("It has neither `url` nor `command`.")
+            == "Es fehlen sowohl `url` als auch `command`."
+        )
 
 
 def test_a_server_with_a_name_that_exists_says_so(

@@ -471,6 +471,7 @@ def test_connection_events_are_listed_in_the_history_as_in_the_audit_log_and_not
     history = admin_client.get_text(browser.get("mcp_servers_server_health", server.pk))
     failed, connected = "Server connection failed server_unreachable", "Server connected –"
     assert failed in history
+    assert "up up for a part of the time down not checked" in history  # the legend
     checks = browser.get("mcp_servers_server_change", server.pk)
     assert re.search(r'data-tone="bad"\s+title="[^"]* · No answer."', checks)
     assert history.index(connected) < history.index(failed)
