@@ -72,7 +72,10 @@ ACCOUNT = {"name": "Acme", "username": "first", "email": "", "password": "pw-for
 
 def test_the_link_creates_the_account_with_its_organization_and_signs_in() -> None:
     client = Client()
+    sign_in_page = admin_client.check_page(client.get(reverse("admin:login")))
     page = admin_client.check_page(client.get(build_first_account_path(), follow=True))
+    assert "bonobot/icon" in sign_in_page
+    assert "bonobot/icon" in page.partition("<main")[2]  # the same frame
     assert "Step 1 of 3" in admin_client.get_text(page)
     response = client.post(reverse("account_first"), ACCOUNT, follow=True)
     assert response.redirect_chain[-1][0] == reverse("admin:first_run")
