@@ -242,6 +242,13 @@ def group_rows(rows: Iterable[AddedServer]) -> list[list[AddedServer]]:
     return list(groups.values())
 
 
+def _name_groups(rows: Iterable[AddedServer]) -> list[tuple[list[AddedServer], str]]:
+    return [
+        (group, join_names((row.server.name for row in group), MAX_NAMES))
+        for group in group_rows(rows)
+    ]
+
+
 def show_added_servers(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
@@ -278,10 +285,7 @@ def show_added_servers(
         "",
         "review_new_servers/page.html",
         rows=rows_by_state,
-        attention_groups=[
-            (group, join_names((row.server.name for row in group), MAX_NAMES))
-            for group in group_rows(rows_by_state["attention"])
-        ],
+        attention_groups=_name_groups(rows_by_state["attention"]),
         failure_groups=group_failures(results.failures),
         existing_names=results.existing_names,
         skipped_names=results.skipped_names,
