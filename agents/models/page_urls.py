@@ -3,11 +3,12 @@
 from django.conf import settings
 
 from agents.models import AccessRequest, Approval, ElicitationRequest
+from bonobot.core.admin.page_paths import get_page_path
 
 
 def build_page_path(row: AccessRequest | Approval | ElicitationRequest) -> str:
     # Not by `reverse`: listing them must not load the whole admin.
-    return f"/admin/{row._meta.app_label}/{row._meta.model_name}/{row.pk}/change/"
+    return f"/admin/{get_page_path(type(row))}/{row.pk}/change/"
 
 
 def build_page_url(row: AccessRequest | Approval | ElicitationRequest) -> str:
