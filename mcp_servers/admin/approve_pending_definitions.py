@@ -19,7 +19,6 @@ from bonobot.accounts.admin_base.responses import change_each, redirect_back, re
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.core.i18n.localization import format_number, join_names
 from mcp_servers.admin import bulk_actions
-from mcp_servers.admin.definition_filter import DefinitionFilter
 from mcp_servers.admin.definition_rows import (
     TOOLS_FIRST,
     DefinitionRow,
@@ -27,6 +26,7 @@ from mcp_servers.admin.definition_rows import (
     describe_approved_count,
     parse_shown_digests,
 )
+from mcp_servers.admin.listed_definitions import ListedDefinitions
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels.effective_labels import load_label_context
 from mcp_servers.flow_labels.label_icons import ALL_MARKS
@@ -44,8 +44,8 @@ def render_confirmation(
 
     The URL can have the filter of a list of definitions.
     """
-    definition_filter = DefinitionFilter.from_parameters(request.GET)
-    pending = _query_pending(servers, definition_filter)
+    listed_definitions = ListedDefinitions.from_parameters(request.GET)
+    pending = _query_pending(servers, listed_definitions)
     items: dict[Server, list[DefinitionRow]] = {}
     by_id = {server.pk: server for server in servers}
     for row in pending[:MAX_SHOWN]:
@@ -62,7 +62,7 @@ def render_confirmation(
         legend=ALL_MARKS,
         opts=admin.opts,
         action=name,
-        filter_parameters=definition_filter.list_parameters(),
+        filter_parameters=listed_definitions.list_parameters(),
         selectable_count=sum(item.is_selectable for item in shown_items),
         selected_count=sum(item.is_preselected for item in shown_items),
         hidden_count=pending.count() - len(shown_items),
@@ -78,7 +78,7 @@ def approve_selected(request: HttpRequest, servers: Sequence[Server]) -> HttpRes
     digests: dict[UUID, dict[UUID, str]] = {server.pk: {} for server in servers}
     left_names, changed_names = list[str](), list[str]()
     by_id = {server.pk: server for server in servers}
-    query = _query_pending(servers, DefinitionFilter.from_parameters(request.POST))
+    query = _query_pending(servers, ListedDefinitions.from_parameters(request.POST))
     pending = list(query.only("server", "kind", "name", "digest", "findings"))
     for row in pending:
         shown_digest = shown_digests.get(row.pk)
@@ -115,11 +115,11 @@ def approve_selected(request: HttpRequest, servers: Sequence[Server]) -> HttpRes
 
 
 def _query_pending(
-    servers: Sequence[Server], definition_filter: DefinitionFilter
+    servers: Sequence[Server], listed_definitions: ListedDefinitions
 ) -> DefinitionQuerySet:
     """Return the pending definitions that the filter shows, by server and name, tools first."""
     pending: DefinitionQuerySet = Definition.objects.awaiting_review().filter(server__in=servers)
-    return definition_filter.apply(pending).order_by(
+    return listed_definitions.apply(pending).order_by(
         Lower("server__name"), "server", TOOLS_FIRST, "kind", "name"
     )
 

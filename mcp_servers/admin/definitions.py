@@ -26,7 +26,6 @@ from bonobot.accounts.admin_base import (
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.problems import InvalidInput
-from mcp_servers.admin.definition_filter import DefinitionFilter
 from mcp_servers.admin.definition_rows import (
     TOOLS_FIRST,
     DefinitionRow,
@@ -35,6 +34,7 @@ from mcp_servers.admin.definition_rows import (
     parse_definition_id,
     parse_shown_digests,
 )
+from mcp_servers.admin.listed_definitions import ListedDefinitions
 from mcp_servers.admin.servers import KINDS_OF_PAGES, ServerAdmin
 from mcp_servers.definition_reviews import (
     approve_definitions,
@@ -158,8 +158,8 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
     kinds = select_kinds(visit.page, kind, kinds)
     kind_filters = KIND_FILTERS.get(visit.page, ())
     label_context = load_label_context(server)
-    definition_filter = DefinitionFilter(kinds, state, text)
-    definitions: Any = definition_filter.apply(server.definitions.all())
+    listed_definitions = ListedDefinitions(kinds, state, text)
+    definitions: Any = listed_definitions.apply(server.definitions.all())
     definitions = definitions.order_by(TOOLS_FIRST, "kind", "name")
     groups_by_id = _group_definitions(definitions, label_context)
     ids: Any = list(groups_by_id) or definitions.values_list("pk", flat=True)
@@ -179,7 +179,7 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         kind=kind,
         state=state,
         q=text,
-        review_query=definition_filter.query,
+        review_query=listed_definitions.query,
         approvable_items=[item for item in items if item.is_selectable],
         safe_items=[item for item in items if item.is_preselected and item.is_tool],
         tools_only=kinds == TOOLS,

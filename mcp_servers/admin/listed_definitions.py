@@ -19,7 +19,7 @@ MAX_WORDS = 8
 
 
 @dataclass(frozen=True)
-class DefinitionFilter:
+class ListedDefinitions:
     """The kinds to show, a state of the list's filter, and words; "" for any."""
 
     kinds: tuple[str, ...] = tuple(Definition.Kind)
@@ -27,7 +27,7 @@ class DefinitionFilter:
     text: str = ""
 
     @classmethod
-    def from_parameters(cls, parameters: QueryDict) -> "DefinitionFilter":
+    def from_parameters(cls, parameters: QueryDict) -> "ListedDefinitions":
         """Return the filter in the parameters of the review; everything without them."""
         chosen_kinds = parameters.getlist(KINDS_PARAMETER)
         kinds = tuple(kind for kind in Definition.Kind if kind in chosen_kinds)
