@@ -52,7 +52,7 @@ class AgentsConfig(AppConfig):
         readiness_parts.register(LazyFunction("agents.monitoring_gauges.probe_workers"))
         row_gauges.register(LazyFunction("agents.monitoring_gauges.build_row_gauges"))
         review_hooks.register(LazyFunction("agents.approvals.services.request_approvals_again"))
-        server_panels.register(LazyFunction("agents.admin.agents.build_agents_panel"))
+        server_panels.register(LazyFunction("agents.admin.attached_agents.build_agents_panel"))
         token_snippets.register(
             LazyFunction("agents.admin.client_config_snippets.build_token_snippets")
         )

@@ -91,7 +91,6 @@ LIMIT_FIELDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool
 TEXT_FIELDS = ("name", "slug", "description", "instructions")
 COPIED_FIELDS = (*TEXT_FIELDS, "tools_in_prompt", *LIMIT_FIELDS)
 EMPTY_BUDGET_LINES = 3
-MAX_PANEL_AGENTS = 20
 MAX_OFFERED_SERVERS = 200
 
 
@@ -616,10 +615,3 @@ def show_metrics(visit: ObjectRequest) -> HttpResponseBase:
         agent_id=agent.pk,
     )
     return visit.render_tab("agents/metrics.html", agent=agent, activity=activity, ranges=RANGES)
-
-
-def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:
-    attached_servers = AgentServer.objects.filter(server=visit.object).select_related("agent")
-    return "admin/agents/attached_agents.html", {
-        "agent_servers": attached_servers.order_by("agent__name")[:MAX_PANEL_AGENTS]
-    }

@@ -42,7 +42,7 @@ MAX_INVITED_SHOWN = 50
 MAX_NAME_SHOWN = 80
 
 
-class CreateUserForm(UserCreationForm):  # type: ignore[misc]  # the theme has no types
+class CreateUserForm(UserCreationForm):
     """A username and a password, which is not that of the person who reads the form."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -50,7 +50,7 @@ class CreateUserForm(UserCreationForm):  # type: ignore[misc]  # the theme has n
         self.fields["password1"].help_text = PASSWORD_HELP
 
 
-class ChangePasswordForm(AdminPasswordChangeForm):  # type: ignore[misc]  # the theme has no types
+class ChangePasswordForm(AdminPasswordChangeForm):
     """A new password for another user."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
