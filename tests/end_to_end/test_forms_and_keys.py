@@ -362,6 +362,24 @@ def test_messages_cover_neither_tabs_nor_primary_buttons(olga: Page, acme: Organ
             assert olga.evaluate(COVERED_BY_TOASTS) == [], (page_name, width)
 
 
+def test_a_long_message_ends_with_an_ellipsis_until_it_is_read(olga: Page) -> None:
+    olga.goto("/admin/agents/")
+    olga.evaluate(
+        "text => document.dispatchEvent(new CustomEvent('bonobot:toast', {detail: text}))",
+        "A long text " * 99,
+    )
+    toast = olga.locator(".bb-notice")
+    text = toast.locator(".bb-notice-text")
+    height = text.bounding_box()["height"]
+    assert height < text.evaluate("element => element.scrollHeight")
+    assert text.evaluate("element => getComputedStyle(element).webkitLineClamp") == "8"
+    toast.hover()
+    assert text.bounding_box()["height"] > height
+    toast.get_by_role("button", name="Close").focus()
+    olga.mouse.move(0, 0)
+    assert text.bounding_box()["height"] > height
+
+
 def test_at_most_three_messages_are_visible_beside_an_open_panel_and_can_be_closed(
     olga: Page, acme: Organization
 ) -> None:
