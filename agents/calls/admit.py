@@ -40,7 +40,7 @@ from bonobot.ledger.types import (
     RateCharge,
     Store,
 )
-from mcp_servers.flow_labels.label_icons import list_hints
+from mcp_servers.flow_labels.tool_risk import list_declared_hints
 
 # Seconds that a caller without a session waits for a budget that others have reserved.
 CALLER_WAIT_S = 5
@@ -245,7 +245,7 @@ def _build_target_details(context: CallContext, target: Target | None) -> dict[s
         details["definition_digest"] = target.digest
     if target and target.labels:
         details["labels"] = [str(label) for label in target.labels]
-    if isinstance(target, SnapshotTool) and (hints := list_hints(target.declaration)):
+    if isinstance(target, SnapshotTool) and (hints := list_declared_hints(target.declaration)):
         details["hints"] = hints
     return details
 

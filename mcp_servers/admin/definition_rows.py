@@ -19,14 +19,14 @@ from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
 from mcp_servers.definition_reviews import needs_own_review
 from mcp_servers.flow_labels import LABEL_BITS, FlowLabel
 from mcp_servers.flow_labels.effective_labels import LABEL_NAMES, suggest_labels
-from mcp_servers.flow_labels.label_icons import LabelMark, list_hints, list_label_marks
+from mcp_servers.flow_labels.label_icons import LabelMark, list_label_marks
 from mcp_servers.flow_labels.label_reasons import (
     REASON_TEXTS,
     LabelReason,
     find_label_reasons,
 )
 from mcp_servers.flow_labels.suggested_labels import LabelContext, Labels, list_missing_labels
-from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
+from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk, is_declared_read_only
 from mcp_servers.models import Definition
 
 # The tool's own annotations. They are shown only; no decision uses them.
@@ -106,8 +106,7 @@ class DefinitionRow:
     @property
     def has_unused_declaration(self) -> bool:
         """Whether the server declares the tool read-only, which doesn't remove its label."""
-        is_declared = "readOnlyHint" in list_hints(self.row.payload)
-        return is_declared and FlowLabel.SENDS_OUT in self.labels
+        return is_declared_read_only(self.row.payload) and FlowLabel.SENDS_OUT in self.labels
 
     @property
     def risk(self) -> ToolRisk:

@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.label_reasons import REASON_TEXTS, LabelReason
+from mcp_servers.flow_labels.tool_risk import is_destructive, list_declared_hints
 
 COLUMNS = (
     "readOnlyHint",
@@ -39,7 +40,7 @@ class LabelMark:
         return f"{self.title}: {self.reason}" if self.reason else str(self.title)
 
 
-# The tool's own annotations are shown only; decisions use flow labels.
+# They are shown only; decisions use flow labels.
 HINT_MARKS: dict[str, LabelMark] = {
     "readOnlyHint": LabelMark("read_only", "visibility", _("Read-only"), "plain"),
     "destructiveHint": LabelMark("destructive", "delete", _("Destructive"), "bad"),
@@ -57,13 +58,7 @@ _MARKS: Mapping[str, LabelMark] = HINT_MARKS | {
 }
 ALL_MARKS = tuple(_MARKS[column] for column in COLUMNS)
 DECLARED = _("declared by the server")
-
-
-def list_hints(declaration: Mapping[str, Any]) -> list[str]:
-    """Return the annotations with a mark that a tool's server set, of any form."""
-    annotations = declaration.get("annotations")
-    hints = annotations if isinstance(annotations, Mapping) else {}
-    return [name for name in HINT_MARKS if hints.get(name) is True]
+FROM_NAME = _("suggested from the name")
 
 
 def list_label_marks(
@@ -76,9 +71,11 @@ def list_label_marks(
     `declaration` is the tool's as its server sent it, so its annotations can be anything.
     `sources` are those of the labels, if they are known.
     """
-    reasons: dict[str, Any] = dict.fromkeys(HINT_MARKS, DECLARED)
-    reasons |= {label: REASON_TEXTS[source] for label, source in (sources or {}).items()}
-    shown = {*labels, *list_hints(declaration or {})}
+    hints: dict[str, Any] = dict.fromkeys(list_declared_hints(declaration or {}), DECLARED)
+    if is_destructive(declaration or {}):
+        hints.setdefault("destructiveHint", FROM_NAME)
+    reasons = hints | {label: REASON_TEXTS[source] for label, source in (sources or {}).items()}
+    shown = {*labels, *hints}
     return tuple(
         LabelMark(
             mark.key,

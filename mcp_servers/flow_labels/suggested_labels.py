@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +269,13 @@ def singularize(word: str) -> str:
     if word.endswith("s") and not word.endswith(("ss", "us", "is", "dns", "rss", "sms", "js")):
         return word[:-1]
     return word
+
+
+@lru_cache(maxsize=4096)
+def deletes_by_name(name: str) -> bool:
+    """Tell whether the first verb in the name of a tool says that it deletes something."""
+    verbs = (word for word in split_words(name[:512]) if _get_clear_action(word))
+    return next(verbs, "") in get_words("other", "destructive")
 
 
 def split_argument_name(name: str) -> tuple[str, ...]:
