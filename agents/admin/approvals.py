@@ -92,6 +92,7 @@ ANSWER_MESSAGES = {
     "approve_changed": _("Approved with changed arguments."),
     "deny": _("Denied."),
 }
+RETRY_MESSAGE = _("Approved. It runs when the client retries the call.")
 EDIT_REMEDY = format_message("Correct the JSON, or approve the call without changes.")
 # A call that expires within this time is marked.
 URGENT = timedelta(minutes=15)
@@ -563,7 +564,8 @@ def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
         if chosen_answer != "deny":
             _refuse_lost_changes(visit.object, posted.get("arguments"))
         approval = resolve_approval(visit.principal, visit.object, chosen_answer, message)
-    text = str(ANSWER_MESSAGES[chosen_answer])
+    is_retried = chosen_answer == "approve" and approval.session_id is None
+    text = str(RETRY_MESSAGE if is_retried else ANSWER_MESSAGES[chosen_answer])
     if FRAGMENT_HEADER in visit.request.headers:
         details = build_details(visit.principal, approval)
         return render_fragment(

@@ -333,6 +333,13 @@ def test_large_arguments_are_truncated_and_can_be_downloaded(
     assert "attachment" in download["Content-Disposition"]
 
 
+def test_an_approved_call_without_a_session_runs_when_the_client_retries_it(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    reviewer.post(ANSWER, factories.create_approval(helper).pk, answer="approve")
+    assert "Approved. It runs when the client retries the call." in get_messages(reviewer)
+
+
 def test_an_approval_allows_the_call_once_and_queues_the_session(
     approval: Approval, reviewer: admin_client.AdminClient
 ) -> None:
