@@ -262,6 +262,9 @@ def import_servers(
     if request.method != "POST":
         return _show_draft(request, principal, destination, draft)
     text = request.POST.get("text", "")
+    if draft is not None and "seen" in request.POST and not text.strip():
+        # A preview doesn't show the text, which can contain credentials; the draft keeps it.
+        text = load_content(draft).text
     try:
         text = _read_upload(request, principal) or _read_registry(request, principal) or text
     except Problem as problem:

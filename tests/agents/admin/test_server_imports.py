@@ -421,6 +421,18 @@ def test_the_preview_is_a_page_that_can_be_reloaded(seat: admin_client.AdminClie
     assert ImportDraft.objects.count() == 1
 
 
+def test_a_preview_doesnt_contain_the_credentials_of_its_text(
+    seat: admin_client.AdminClient,
+) -> None:
+    page = paste(seat, TWO, do="preview")
+    assert "geheim" not in page
+    draft = ImportDraft.objects.get()
+    url = f"{admin_client.build_url('mcp_servers_server_paste')}?draft={draft.pk.hex}"
+    posted = {"text": "", "do": "add", "seen": "1", "add": ["weather"]}
+    assert seat.client.post(url, posted).status_code == 302
+    assert Server.objects.get().name == "weather"
+
+
 def test_a_text_with_an_error_is_a_page_that_can_be_reloaded(
     seat: admin_client.AdminClient,
 ) -> None:
