@@ -31,7 +31,7 @@ from bonobot.core.admin.theme import PasswordInput, TextInput
 from bonobot.core.problems import Problem
 
 LINK_SESSION_KEY = "first_account_link"
-PASSWORD_HELP = _("At least 8 characters.")
+PASSWORD_HELP = _("At least 8 characters, and not a common password.")
 
 
 class CreateOrganizationForm(forms.Form):
