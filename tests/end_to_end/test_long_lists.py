@@ -163,7 +163,7 @@ def test_previews_and_results_of_pasted_servers_are_pages_for_back_and_reload(
     olga.go_back()  # to what is left
     expect(rows).to_have_count(2)
     olga.go_forward()
-    olga.get_by_role("link", name="Continue with 2 remaining").click()
+    olga.get_by_role("link", name="Add 2 remaining").click()
     expect(rows).to_have_count(2)
     expect(olga.get_by_role("button", name="Add 1 server")).to_be_visible()
 
