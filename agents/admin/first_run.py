@@ -17,7 +17,7 @@ from agents.admin.agents import offer_servers
 from agents.admin.audit_entries import describe_entries
 from agents.admin.server_imports import import_servers
 from agents.agent_tools.services import save_settings
-from agents.agent_tools.settings import Setting
+from agents.agent_tools.settings import Setting, ToolKey
 from agents.first_run import (
     SLUGS,
     FirstRunProgress,
@@ -60,6 +60,7 @@ INSTRUCTIONS = _("Use your tools. State clearly what you did and what didn't wor
 MAX_SERVERS = 10
 LIVE_TOPICS = ("audit", "sessions")
 OFFLINE = "offline"
+READ_RESULT = ToolKey("builtin", None, "read_result")  # reads the rest of long results
 OFFLINE_ENDPOINT = ModelEndpointSpec(
     name="Offline", kind=ModelEndpoint.Kind.OFFLINE, model="offline"
 )
@@ -170,7 +171,7 @@ class FirstCallForm(forms.Form):
                 attach_server(principal, agent, server)
             # The servers' own settings, so that the switches of the agent's tools change them.
             defaults = {server.pk: Setting.ALLOW for server in values["servers"]}
-            save_settings(principal, agent, {}, defaults)
+            save_settings(principal, agent, {READ_RESULT: Setting.ALLOW}, defaults)
             return start_session(principal, agent, values["text"])
 
     def _get_endpoint(self, principal: Principal) -> ModelEndpoint:

@@ -9,7 +9,7 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from agents.agent_tools.services import save_settings
-from agents.agent_tools.settings import Setting, ToolKey, find_inherited_setting
+from agents.agent_tools.settings import Setting, ToolKey, find_inherited_setting, read_tool_setting
 from agents.first_run import (
     build_example_message,
     load_first_run_progress,
@@ -331,6 +331,8 @@ def test_the_switch_of_a_server_turns_its_tools_of_a_new_agent_off(acme: Organiz
     agent = Agent.objects.get(name="Clerk")
     key = ToolKey("mcp", server.pk, "search")
     assert find_inherited_setting(key, load_policy("agent", agent.pk).policy) == Setting.ALLOW
+    reader = ToolKey("builtin", None, "read_result")
+    assert read_tool_setting(reader, load_policy("agent", agent.pk)) == Setting.ALLOW
     administrator = factories.build_administrator(acme)
     save_settings(administrator, agent, {}, {server.pk: Setting.DENY})
     assert find_inherited_setting(key, load_policy("agent", agent.pk).policy) == Setting.DENY
