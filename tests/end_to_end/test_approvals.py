@@ -121,13 +121,14 @@ def test_selected_calls_are_answered_in_a_dialog_of_the_inbox(
 ) -> None:
     rita.goto("/admin/approvals/")
     rita.keyboard.press("x")
-    rita.keyboard.press("Shift+D")
+    expect(rita.get_by_role("button", name="Deny 1 D")).to_be_enabled()
+    rita.keyboard.press("d")
     dialog = rita.get_by_role("dialog")
     expect(dialog).to_contain_text("Deny this call?")
     rita.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     assert Approval.objects.get(session=waiting_session).state == Approval.State.WAITING
-    rita.keyboard.press("Shift+D")
+    rita.keyboard.press("d")
     message = dialog.get_by_label("Message to model")
     expect(message).to_be_focused()
     message.fill(REASON)

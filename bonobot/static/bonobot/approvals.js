@@ -216,12 +216,8 @@
       if (key === "escape" && inbox.hasAttribute("data-opened")) return goBack(event);
       if (key === "enter" && (event.ctrlKey || event.metaKey) && sendPopover(event)) return;
       if (isTyping(event)) return;
-      if (event.shiftKey && (key === "a" || key === "d")) {
-        updateSelection(); // a key may follow the one that selected a call at once
-        const button = form.querySelector(`button[data-key="${key.toUpperCase()}"]`);
-        if (button && !button.disabled) button.click();
-      } else if (event.shiftKey) return;
-      else if (key === "j") move(1);
+      if (event.shiftKey) return;
+      if (key === "j") move(1);
       else if (key === "k") move(-1);
       else if (key === "x") current()?.querySelector("input[type=checkbox]")?.click();
       else if (key === "enter" && event.target === document.body) select(current());
@@ -246,7 +242,14 @@
       return true;
     }
 
+    // With selected calls, A and D answer those, and not the call in the details.
     function pressAnswer(key) {
+      updateSelection(); // a key may follow the one that selected a call at once
+      const selectionButton = form.querySelector(`button[data-key="${key}"]`);
+      if (selectionButton && !selectionButton.disabled) {
+        selectionButton.click();
+        return true;
+      }
       const target = details.querySelector(`.bb-actions [data-key="${key}"]`);
       if (!target || target.disabled) return false;
       target.click();

@@ -102,7 +102,7 @@
     list.addEventListener("click", (event) => event.target.closest("[data-close-edit]") && closeEdit(event.target));
   }
 
-  // A approves and D denies: the call with the focus, or the only one that is pending.
+  // The keys of answers, such as A and D: for the call with the focus, or the only one that is pending.
   const TEXT_FIELDS = "input, textarea, select, [contenteditable], dialog";
   function answerByKey(event) {
     if (event.key === "Escape") return closeAnswer(event.target.closest(".bb-answer[open]"));
