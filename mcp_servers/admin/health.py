@@ -45,7 +45,8 @@ def show_health(visit: ObjectRequest) -> HttpResponseBase:
     now = timezone.now()
     checks = list(server.checks.all()[:CHECKS_SHOWN])
     outages = list_recent_outages(server, now)
-    spans, first_check = to_spans(outages), find_first_check(server)
+    spans = to_spans(outages)
+    first_check = find_first_check(server, spans)
     bars = ((timedelta(days=1), HALF_HOURS), (timedelta(days=DAYS), DAYS))
     unmonitored = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
     day, month = (

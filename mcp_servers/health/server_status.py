@@ -220,7 +220,7 @@ def build_connection_status(server: Server, outages: list[Outage]) -> ServerConn
     return ServerConnectionStatus(
         status=server.status,
         connected_at=server.last_connected_at,
-        disconnected_at=last.began_at if last else None,
+        disconnected_at=last.began_at if last and server.last_connected_at else None,
         pinged_at=server.checked_at,
         error_code=last.code if last else "",
         error=last.detail if last else "",

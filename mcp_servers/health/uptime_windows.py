@@ -4,6 +4,7 @@ The number of queries does not depend on the length of the history: outages are 
 contacts are counted by latency, which gives every percentile.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +25,7 @@ from mcp_servers.health.uptime import (
     DAY,
     LONGEST_WINDOW,
     WINDOWS,
+    TimeSpan,
     UptimeSegment,
     UptimeWindow,
     build_uptime_segments,
@@ -49,12 +51,13 @@ def prefetch_last_day() -> tuple[Prefetch, Prefetch]:
 def build_last_day(server: Any) -> list[UptimeSegment]:
     """Return the uptime of each of the last 24 hours (no query, after `prefetch_last_day`)."""
     now = timezone.now()
+    spans = to_spans(server.latest_outages)
     return build_uptime_segments(
-        to_spans(server.latest_outages),
+        spans,
         now - DAY,
         now,
         HOURS,
-        known_since=find_first_check(server),
+        known_since=find_first_check(server, spans),
         unmonitored=list_unmonitored_spans(server, now, server.latest_gaps),
     )
 
@@ -64,7 +67,8 @@ def load_uptime_windows(server: Server, outages: list[Outage], now: datetime) ->
 
     Calls are counted by whole hours for the day, and by whole days for the others.
     """
-    spans, known_since = to_spans(outages), find_first_check(server)
+    spans = to_spans(outages)
+    known_since = find_first_check(server, spans)
     unmonitored = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
     check_counts = _load_check_counts(server, now)
     call_counts = _load_call_counts(server, now)
@@ -92,8 +96,13 @@ def load_uptime_windows(server: Server, outages: list[Outage], now: datetime) ->
     return windows
 
 
-def find_first_check(server: Server) -> datetime | None:
-    """Return since when the server is monitored; None if it was never checked."""
+def find_first_check(server: Server, spans: Sequence[TimeSpan]) -> datetime | None:
+    """Return since when the server is monitored; None if it was never checked.
+
+    A server that never connected is monitored since its first failed check.
+    """
+    if server.last_connected_at is None and spans:
+        return min(span.begins for span in spans)
     return server.created_at if server.checked_at else None
 
 

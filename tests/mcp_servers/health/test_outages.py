@@ -20,7 +20,11 @@ from mcp_servers.health.outages import (
     list_unmonitored_periods,
     list_unmonitored_spans,
 )
-from mcp_servers.health.server_status import record_contact, record_failure
+from mcp_servers.health.server_status import (
+    build_connection_status,
+    record_contact,
+    record_failure,
+)
 from mcp_servers.health.uptime import compute_downtime
 from mcp_servers.health.uptime_windows import load_uptime_windows
 from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
@@ -265,6 +269,20 @@ def test_a_server_that_wasnt_checked_has_no_uptime(server):
     now = timezone.now()
     assert [window.uptime for window in load_uptime_windows(server, [], now)] == [None, None, None]
     assert [window.p95 for window in load_uptime_windows(server, [], now)] == [None, None, None]
+
+
+def test_a_server_that_never_connected_has_no_uptime_and_no_disconnection(acme, server):
+    Server.objects.update(created_at=timezone.now() - timedelta(hours=1))
+    fail(server, 2)
+    server.refresh_from_db()
+    outages = list(Outage.objects.all())
+    windows = load_uptime_windows(server, outages, timezone.now() + timedelta(minutes=1))
+    assert [window.uptime for window in windows] == [0, 0, 0]
+    assert build_connection_status(server, outages).disconnected_at is None
+    succeed(server)
+    server.refresh_from_db()
+    windows = load_uptime_windows(server, list(Outage.objects.all()), timezone.now())
+    assert windows[0].uptime > 0
 
 
 def test_old_outages_are_deleted_and_open_ones_kept(server):
