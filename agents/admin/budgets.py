@@ -1,6 +1,6 @@
 """Budgets of an organization in the admin, with their usage."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -73,7 +73,7 @@ ORGANIZATION = "organization"
 
 @dataclass(frozen=True)
 class BudgetForecast:
-    """What a budget of a form counts, when it starts again, and its last 30 days."""
+    """What a budget of a form counts, when it resets, and its last 30 days."""
 
     owner: Owner
     line: BudgetLine
@@ -81,6 +81,7 @@ class BudgetForecast:
     resets_at: datetime | None
     preview: BudgetPreview | None
     chart: Chart | None
+    use: BudgetUse | None = None  # of a saved budget, in the current period
 
     @property
     def kind(self) -> str:
@@ -99,6 +100,24 @@ class BudgetForecast:
     def warning(self) -> str:
         """The amount at which people are warned."""
         return format_amount(-(-self.line.limit * self.line.warn_at // 100), self.line.unit)
+
+    @property
+    def used(self) -> str:
+        """What the current period has used of the limit."""
+        if self.use is None:
+            return ""
+        amounts = {"spent": self.use.spent, "limit": self.use.line.limit}
+        shown = {name: shown_amount(value, self.line.unit) for name, value in amounts.items()}
+        return _t("%(spent)s of %(limit)s") % shown
+
+    @property
+    def status(self) -> SafeString:
+        return render_budget_status(self.use) if self.use else SafeString()
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the limit isn't in effect: what it would have denied is estimated."""
+        return self.has_limit and (self.use is None or self.use.line.limit != self.line.limit)
 
     @property
     def highest(self) -> str:
@@ -434,16 +453,7 @@ class BudgetAdmin(ServiceFormAdmin):
     @display(description=_("status"))
     def status(self, row: Any) -> SafeString | str:
         """Return whether the limit or the warning level is reached."""
-        usage: BudgetUse = row.use
-        if row.each_session:
-            return "–"
-        warn_at = format_percent(row.warn_at, "d")
-        title = _t("A notification is sent at %(percent)s.") % {"percent": warn_at}
-        if usage.spent >= row.limit:
-            return render_badge("hard", _t("limit reached"), title)
-        if usage.warned:
-            return render_badge("soft", _t("above %(percent)s") % {"percent": warn_at}, title)
-        return render_badge("ok", _t("within limit"), title)
+        return "–" if row.each_session else render_budget_status(row.use)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
         """Save through the service."""
@@ -468,6 +478,17 @@ class BudgetAdmin(ServiceFormAdmin):
         delete_budget(self.get_principal(request), obj)
 
 
+def render_budget_status(use: BudgetUse) -> SafeString:
+    """Return whether the limit or the warning level is reached."""
+    warn_at = format_percent(use.line.warn_at, "d")
+    title = _t("A notification is sent at %(percent)s.") % {"percent": warn_at}
+    if use.spent >= use.line.limit:
+        return render_badge("hard", _t("limit reached"), title)
+    if use.warned:
+        return render_badge("soft", _t("above %(percent)s") % {"percent": warn_at}, title)
+    return render_badge("ok", _t("within limit"), title)
+
+
 def _describe_pace(pace: BudgetPace | None) -> str:
     if pace is None:
         return ""
@@ -479,14 +500,15 @@ def _build_form_forecast(
     principal: Principal, row: Budget | None, data: QueryDict
 ) -> BudgetForecast:
     """Return what a budget does with the values that were typed, else with its saved ones."""
-    if row is not None:
-        owner: Owner = row.agent or row.server or row.organization
-        if not data:
-            return build_forecast(principal, owner, build_line(row))
+    if row is None:
+        owner: Owner = _get_owner(principal, data.get("owner_key") or ORGANIZATION)
     else:
-        owner = _get_owner(principal, data.get("owner_key") or ORGANIZATION)
-    line, has_limit = read_line(data, row)
-    return build_forecast(principal, owner, line, has_limit=has_limit)
+        owner = row.agent or row.server or row.organization
+    line, has_limit = (build_line(row), True) if row and not data else read_line(data, row)
+    forecast = build_forecast(principal, owner, line, has_limit=has_limit)
+    if row is None or row.each_session:
+        return forecast
+    return replace(forecast, use=load_budget_use([row])[0])
 
 
 def _format_owner_key(row: Budget) -> str:

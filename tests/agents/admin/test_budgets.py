@@ -52,6 +52,24 @@ def test_the_form_says_what_the_budget_would_have_denied(
     assert "Would have denied no calls in the last 30 days" in page
 
 
+def test_the_page_of_a_used_up_budget_says_so_instead_of_what_it_would_have_denied(
+    acme: Organization, person: admin_client.AdminClient
+) -> None:
+    midnight = timezone.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    add_calls(acme.pk, midnight - timedelta(days=2), 2)
+    set_budgets(factories.build_administrator(acme), acme, [BudgetLine("calls", "month", 2)])
+    row = Budget.objects.get()
+    spend(row, 2)
+    page = get_text(person.get("agents_budget_change", row.pk))
+    assert "Used 2 of 2" in page
+    assert "limit reached" in page
+    assert "denied no calls" not in page
+    url = f"{build_url('agents_budget_preview')}?budget={row.pk}"
+    page = get_text(person.send(url, {"amount": "50", "warn_at": "80"}))
+    assert "Used 2 of 2" in page
+    assert "Would have denied no calls in the last 30 days" in page
+
+
 def test_a_negative_limit_is_refused_without_a_word_about_deleting(
     person: admin_client.AdminClient,
 ) -> None:
