@@ -257,7 +257,8 @@ def test_the_message_about_an_answered_call_begins_with_its_name(
         factories.create_approval(agent, own_name=f"call{n}")
     olga.goto("/admin/approvals/")
     olga.keyboard.press("a")
-    expect(olga.locator("[data-toasts]")).to_contain_text("call0: Approved for this call only.")
+    message = "call0: Approved. It runs when the client retries the call."
+    expect(olga.locator("[data-toasts]")).to_contain_text(message)
     expect(olga.locator("[data-inbox-item]")).to_have_count(1)
 
 
