@@ -16,7 +16,6 @@ from agents.admin.approval_entries import ApprovalEntry, load_approval_entry
 from agents.admin.approvals import list_argument_changes
 from agents.admin.audit_filters import (
     PENDING,
-    UNUSED_APPROVALS,
     parse_details,
 )
 from agents.calls.require_approval import SESSION_APPROVAL
@@ -222,8 +221,7 @@ def _load_referenced_approvals(
     references = [str(entry.get("approval_id", "")) for entry in details.values()]
     references += [row.resource_id for row in approving]
     ids = [pk for reference in references if (pk := parse_uuid(reference))]
-    found = Approval.objects.filter(organization_id=organization_id, pk__in=ids)
-    approvals = found.annotate(is_unused=UNUSED_APPROVALS).in_bulk()
+    approvals = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
     of_approving: dict[UUID, AnsweredApproval] = {
         row.pk: approvals.get(pk) for row in approving if (pk := parse_uuid(row.resource_id))
     }
@@ -262,15 +260,10 @@ def _describe_entry(row: AuditRow, approval: AnsweredApproval) -> ShownEntry:
     if not isinstance(approval, Approval):
         return ShownEntry(row, "unknown")
     outcomes = {"waiting": PENDING, "approved": "ok", "withdrawn": "cancelled"}
-    now = timezone.now()
-    state = approval.get_state_at(now)
-    is_unused = state == Approval.State.APPROVED and getattr(approval, "is_unused", False)
-    outcome = outcomes.get(state, "refused")
-    if is_unused:  # the client hasn't retried the call
-        outcome = PENDING if approval.expires_at > now else "refused"
+    state = approval.get_state_at(timezone.now())
     return ShownEntry(
         row,
-        outcome,
+        outcomes.get(state, "refused"),
         make_visible(approval.decider_name, 60),
         is_denied,
         is_changed=is_changed,

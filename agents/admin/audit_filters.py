@@ -67,10 +67,6 @@ DECIDER_PARAMETER = "decided_by"
 # Query parameters that filter nothing: page, export format, Django admin flags.
 PLAIN_PARAMETERS = frozenset({PAGE_VAR, ORDER_VAR, ENTRY_PARAMETER, "e", "all", "form"})
 APPROVAL_REQUESTS = Q(outcome=AuditRow.Outcome.REFUSED, code=APPROVAL_REQUIRED_CODE)
-# Approvals of calls over MCP, which run when the client retries them.
-UNUSED_APPROVALS = Q(
-    Exists(ApprovalCell.objects.filter(pk=OuterRef("pk"), spent_by=None)), session=None
-)
 OUTCOMES = (
     ("ok", _("Succeeded")),
     ("error", _("Failed")),
@@ -144,15 +140,8 @@ FORM_PARAMETERS = frozenset(
 
 
 def list_pending_requests(organization_id: UUID) -> list[UUID]:
-    """Return the entries of calls that wait for approval, or for the client to retry them.
-
-    One for each; at most two queries.
-    """
-    approvals = Approval.objects.filter(
-        Q(state=Approval.State.WAITING) | Q(UNUSED_APPROVALS, state=Approval.State.APPROVED),
-        organization_id=organization_id,
-        expires_at__gt=timezone.now(),
-    )
+    """Return the entries of calls that wait for approval, one for each (at most two queries)."""
+    approvals = Approval.objects.filter(organization_id=organization_id).pending()
     return _list_requests(organization_id, approvals)
 
 
@@ -582,7 +571,9 @@ class AuditOutcomeFilter(DropdownFilter):
     title = COLUMN_TITLES["outcome"]
     parameter_name = "outcome__in"
 
-    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any) -> None:
+    def __init__(
+        self, request: HttpRequest, params: Any, model: Any, model_admin: DjangoModelAdmin
+    ) -> None:
         super().__init__(request, params, model, model_admin)
         self.organization_id = model_admin.get_principal(request).organization_id
 

@@ -15,13 +15,13 @@ from django.utils import timezone, translation
 from pytest_django import DjangoAssertNumQueries
 
 from agents.admin import audit
-from agents.models import Agent, Approval
+from agents.models import Agent
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.admin_changes import record_finished_change
-from bonobot.ledger.models import ApprovalCell, AuditRow
+from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
 from tests import admin_client, factories, large_organization
 from tests.audit_actions import get_title
@@ -342,21 +342,6 @@ def test_a_call_over_mcp_that_a_person_denied_is_listed_as_denied(
         assert str(request.pk) in page
         assert "Jonas" in page
     assert str(request.pk) not in auditor.get("ledger_auditrow_changelist", outcome__in="ok")
-
-
-def test_an_approved_call_over_mcp_is_pending_until_the_client_retries_it(
-    acme: Organization, auditor: admin_client.AdminClient
-) -> None:
-    request = create_approved_call(acme, state="approved", decided_by="Jonas")[0]
-    cell = ApprovalCell.objects.create(
-        id=Approval.objects.get().pk, organization_id=acme.pk, digest="d" * 64, expires=0
-    )
-    for query in ({}, {"outcome__in": "pending"}):
-        page = auditor.get("ledger_auditrow_changelist", **query)
-        assert str(request.pk) in page
-        assert "Pending approval" in admin_client.get_text(page)
-    ApprovalCell.objects.filter(pk=cell.pk).update(spent_by=cell.pk)
-    assert str(request.pk) not in auditor.get("ledger_auditrow_changelist")
 
 
 def test_an_approved_call_is_listed_once_with_its_approver(
