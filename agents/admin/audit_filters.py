@@ -13,7 +13,7 @@ from django.contrib import messages
 from django.contrib.admin import FieldListFilter
 from django.contrib.admin import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR, SEARCH_VAR
-from django.db.models import Exists, Field, Model, OuterRef, Q, QuerySet
+from django.db.models import Field, Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import path, reverse
@@ -142,29 +142,6 @@ FORM_PARAMETERS = frozenset(
 def list_pending_requests(organization_id: UUID) -> list[UUID]:
     """Return the entries of calls that wait for approval, one for each (at most two queries)."""
     approvals = Approval.objects.filter(organization_id=organization_id).pending()
-    return _list_requests(organization_id, approvals)
-
-
-def list_denied_requests(organization_id: UUID, request: HttpRequest) -> list[UUID]:
-    """Return requests that were denied and whose client made no other entry (two queries, once).
-
-    A session that continues after the answer has an entry of its own for the denied call.
-    """
-    known: list[UUID] | None = getattr(request, "denied_requests", None)
-    if known is None:
-        denied = Approval.objects.filter(
-            ~Exists(AuditRow.objects.filter(pk=OuterRef("call_id"))),
-            organization_id=organization_id,
-            session=None,
-            state=Approval.State.DENIED,
-        )
-        known = _list_requests(organization_id, denied)
-        request.denied_requests = known  # type: ignore[attr-defined]
-    return known
-
-
-def _list_requests(organization_id: UUID, approvals: QuerySet[Any]) -> list[UUID]:
-    """Return the entries that request the latest of the approvals, one for each."""
     pending = dict(approvals.order_by("-created_at").values_list("pk", "created_at")[:MAX_PENDING])
     if not pending:
         return []
@@ -184,15 +161,14 @@ def parse_outcomes(query: QueryDict) -> list[str]:
     return [value for item in query.getlist("outcome__in") for value in item.split(",") if value]
 
 
-def filter_outcomes(values: Iterable[str], denied_requests: Iterable[UUID] = ()) -> Q:
-    """Return a filter for outcomes as they are shown: only denied requests are denied."""
+def filter_outcomes(values: Iterable[str]) -> Q:
+    """Return a filter for outcomes as they are shown: requests of approval aren't denied."""
     condition = Q()
     for value in values:
         if value == PENDING:
             condition |= APPROVAL_REQUESTS
         elif value == AuditRow.Outcome.REFUSED:
             condition |= Q(outcome=value) & ~Q(code=APPROVAL_REQUIRED_CODE)
-            condition |= Q(pk__in=list(denied_requests))
         else:
             condition |= Q(outcome=value)
     return condition
@@ -210,11 +186,7 @@ def hide_answered_requests(organization_id: UUID, request: HttpRequest) -> Q:
     is_pending = Q(pk__in=list_pending_requests(organization_id))
     if request.GET.getlist("outcome__in") == [PENDING]:
         return is_pending  # instead of a scan of all requests, most of which are answered
-    outcomes = parse_outcomes(request.GET)
-    if outcomes and AuditRow.Outcome.REFUSED not in outcomes:
-        return ~APPROVAL_REQUESTS | is_pending
-    denied = list_denied_requests(organization_id, request)
-    return ~APPROVAL_REQUESTS | is_pending | Q(pk__in=denied)
+    return ~APPROVAL_REQUESTS | is_pending
 
 
 class ScannedPaginator(BoundedPaginator):
@@ -571,21 +543,11 @@ class AuditOutcomeFilter(DropdownFilter):
     title = COLUMN_TITLES["outcome"]
     parameter_name = "outcome__in"
 
-    def __init__(
-        self, request: HttpRequest, params: Any, model: Any, model_admin: DjangoModelAdmin
-    ) -> None:
-        super().__init__(request, params, model, model_admin)
-        self.organization_id = model_admin.get_principal(request).organization_id
-
     def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
         return OUTCOMES
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
-        outcomes = parse_outcomes(request.GET)
-        denied: list[UUID] = []
-        if AuditRow.Outcome.REFUSED in outcomes:
-            denied = list_denied_requests(self.organization_id, request)
-        return queryset.filter(filter_outcomes(outcomes, denied))
+        return queryset.filter(filter_outcomes(parse_outcomes(request.GET)))
 
 
 class AuditDecisionFilter(_ColumnTitleFilter, ChoicesDropdownFilter):

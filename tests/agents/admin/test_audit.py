@@ -332,18 +332,6 @@ def test_a_call_that_waits_for_approval_is_pending(
     assert str(request.pk) not in auditor.get("ledger_auditrow_changelist", outcome__in="refused")
 
 
-def test_a_call_over_mcp_that_a_person_denied_is_listed_as_denied(
-    acme: Organization, auditor: admin_client.AdminClient
-) -> None:
-    answer = {"state": "denied", "decided_by": "Jonas", "decided_at": timezone.now()}
-    request = create_approved_call(acme, **answer)[0]
-    for query in ({}, {"outcome__in": "refused"}, {"q": "requested"}):
-        page = auditor.get("ledger_auditrow_changelist", **query)
-        assert str(request.pk) in page
-        assert "Jonas" in page
-    assert str(request.pk) not in auditor.get("ledger_auditrow_changelist", outcome__in="ok")
-
-
 def test_an_approved_call_is_listed_once_with_its_approver(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
