@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.utils.text import slugify
 
-from agents.approvals.canceled_calls import Cancellation
+from agents.approvals.ended_requests import Cancellation
 from agents.approvals.services import cancel_pending_calls
 from agents.builtin_tools.toolset_options import clean_toolset_spec
 from agents.builtin_tools.workspaces import clean_workspace_spec, delete_own_folder

@@ -39,6 +39,7 @@ from agents.approvals.details_for_approvers import (
     list_matching_rules,
     list_trace_steps,
 )
+from agents.approvals.pending_calls import is_unused
 from agents.approvals.services import filter_same_call, is_own_call, resolve_approval
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.toolset_options import build_toolbox
@@ -472,6 +473,7 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
         "approval": approval,
         "state": approval.get_state_at(now),
         "answerable": approval.is_answerable(now),
+        "is_unused": is_unused(approval),
         "is_urgent": is_urgent(approval, now),
         "own": is_own_call(principal, approval),
         "approvers": capfirst(localize_names(format_allowed_roles((Action.APPROVE_CALLS,)))),

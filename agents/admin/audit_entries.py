@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db.models import BooleanField, ExpressionWrapper
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.text import capfirst
@@ -18,6 +19,7 @@ from agents.admin.audit_filters import (
     PENDING,
     parse_details,
 )
+from agents.approvals.pending_calls import IS_UNUSED
 from agents.calls.require_approval import SESSION_APPROVAL
 from agents.models import Approval, ModelEndpoint, Session, Step
 from agents.policies.rule_texts import name_rule
@@ -47,7 +49,7 @@ MAX_TOOLS_NAMED = 3
 # An entry this much later than the one before it in its turn has a place of its own in the list.
 MAX_GROUP_GAP = timedelta(seconds=10)
 # The outcome of a folded turn is the first of these that one of its calls has.
-OUTCOME_ORDER = ("pending", "error", "refused", "unknown", "open", "cancelled", "ok")
+OUTCOME_ORDER = ("pending", "approved", "error", "refused", "unknown", "open", "cancelled", "ok")
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,9 @@ class CoveringApproval:
 
 @dataclass(frozen=True)
 class CanceledRequest:
-    """Who canceled a call that waited for approval, and why, as its entry records it."""
+    """Who canceled a call that waited for approval, as its entry records it."""
 
     canceled_by: str
-    reason: str
 
     @property
     def canceler_name(self) -> str:
@@ -221,7 +222,8 @@ def _load_referenced_approvals(
     references = [str(entry.get("approval_id", "")) for entry in details.values()]
     references += [row.resource_id for row in approving]
     ids = [pk for reference in references if (pk := parse_uuid(reference))]
-    approvals = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
+    found = Approval.objects.filter(organization_id=organization_id, pk__in=ids)
+    approvals = found.annotate(is_unused=ExpressionWrapper(IS_UNUSED, BooleanField())).in_bulk()
     of_approving: dict[UUID, AnsweredApproval] = {
         row.pk: approvals.get(pk) for row in approving if (pk := parse_uuid(row.resource_id))
     }
@@ -232,7 +234,7 @@ def _find_approval(
     approvals: Mapping[UUID, Approval], details: Mapping[str, Any]
 ) -> AnsweredApproval:
     if "canceled_by" in details:
-        return CanceledRequest(str(details["canceled_by"]), str(details.get("reason", "")))
+        return CanceledRequest(str(details["canceled_by"]))
     reference = str(details.get("approval_id", ""))
     if reference == SESSION_APPROVAL:
         approved_at = parse_datetime(str(details.get("approved_at", "")))
@@ -259,15 +261,22 @@ def _describe_entry(row: AuditRow, approval: AnsweredApproval) -> ShownEntry:
         )
     if not isinstance(approval, Approval):
         return ShownEntry(row, "unknown")
-    outcomes = {"waiting": PENDING, "approved": "ok", "withdrawn": "cancelled"}
-    state = approval.get_state_at(timezone.now())
     return ShownEntry(
         row,
-        outcomes.get(state, "refused"),
+        _get_request_outcome(approval),
         make_visible(approval.decider_name, 60),
         is_denied,
         is_changed=is_changed,
     )
+
+
+def _get_request_outcome(approval: Approval) -> str:
+    """Return the outcome of a call that an entry requests approval for."""
+    state = approval.get_state_at(timezone.now())
+    if state == Approval.State.APPROVED and getattr(approval, "is_unused", False):
+        return "refused" if approval.is_expired else "approved"
+    outcomes = {"waiting": PENDING, "approved": "ok", "withdrawn": "cancelled"}
+    return outcomes.get(state, "refused")
 
 
 @dataclass(frozen=True)

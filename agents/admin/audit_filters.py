@@ -23,6 +23,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.approvals.pending_calls import list_pending_entries
 from agents.models import Approval, SavedFilter
 from agents.saved_filters import (
     can_delete_filter,
@@ -49,7 +50,6 @@ from bonobot.core.i18n.time_zones import (
 )
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.core.text.uuids import parse_uuid
 from bonobot.ledger.admin.usage import build_time_filters
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.models import ApprovalCell, AuditRow
@@ -58,8 +58,6 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.label_icons import FLOW_MARKS
 
 PENDING = "pending"
-MAX_PENDING = 1_000
-MAX_REQUESTS_READ = 2_000
 ENTRY_PARAMETER = "entry"
 TIME_PARAMETER = "opened_at"
 LABEL_PARAMETER = "flow_label"
@@ -139,23 +137,6 @@ FORM_PARAMETERS = frozenset(
 )
 
 
-def list_pending_requests(organization_id: UUID) -> list[UUID]:
-    """Return the entries of calls that wait for approval, one for each (at most two queries)."""
-    approvals = Approval.objects.filter(organization_id=organization_id).pending()
-    pending = dict(approvals.order_by("-created_at").values_list("pk", "created_at")[:MAX_PENDING])
-    if not pending:
-        return []
-    requests = AuditRow.objects.for_organization(organization_id).filter(
-        APPROVAL_REQUESTS, opened_at__gte=min(pending.values()) - timedelta(minutes=1)
-    )
-    rows = requests.values_list("pk", "opened")[:MAX_REQUESTS_READ]
-    # Latest first, so the first request of a repeated one remains.
-    by_approval = {parse_details(text).get("approval_id"): pk for pk, text in rows}
-    return [
-        pk for approval_id, pk in by_approval.items() if parse_uuid(approval_id or "") in pending
-    ]
-
-
 def parse_outcomes(query: QueryDict) -> list[str]:
     """Return the outcomes that the list is filtered by, as they are shown."""
     return [value for item in query.getlist("outcome__in") for value in item.split(",") if value]
@@ -183,7 +164,7 @@ def hide_answered_requests(organization_id: UUID, request: HttpRequest) -> Q:
         request.GET.get(name) for name in ("code", "code__icontains", "resource_id")
     ):
         return Q()
-    is_pending = Q(pk__in=list_pending_requests(organization_id))
+    is_pending = Q(pk__in=list_pending_entries(organization_id))
     if request.GET.getlist("outcome__in") == [PENDING]:
         return is_pending  # instead of a scan of all requests, most of which are answered
     return ~APPROVAL_REQUESTS | is_pending

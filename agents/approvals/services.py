@@ -10,13 +10,18 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from agents.approvals.canceled_calls import Cancellation, record_canceled_call
 from agents.approvals.changed_definitions import (
     DEFINITION_CHANGED_CODE,
     find_changed_definitions,
     has_changed_definition,
     is_reviewed,
 )
+from agents.approvals.ended_requests import (
+    Cancellation,
+    record_canceled_call,
+    record_refused_call,
+)
+from agents.approvals.pending_calls import filter_unused_approvals
 from agents.flow_labels.session_labels import label_session
 from agents.models import Approval, Session, SessionApproval
 from agents.models.approvals import INTERRUPTED_CODE
@@ -33,6 +38,7 @@ from bonobot.ledger.audit.admin_changes import (
     describe_row,
     record_change,
     record_changes_at_end,
+    record_finished_change,
 )
 from bonobot.ledger.models import ApprovalCell
 from bonobot.ledger.types import Actor
@@ -42,12 +48,16 @@ from mcp_servers.models import Server
 Answer = Literal["approve", "approve_session", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "approve_session", "deny")
 MAX_MESSAGE_LENGTH = 2_000
+MAX_EXPIRED = 500  # at once
+EXPIRED_CODE = "approval_expired"
 MICROSECONDS_PER_SECOND = 1_000_000
 ANSWER_EVENT = ChangeEvent("approval")
 SYSTEM = Actor(kind="system", id="approvals", label="approvals")
 DEFINITION_CHANGE = Actor(kind="system", id="definition_changes", label="definition_changes")
 REQUEST_CANCELED = "The request for approval was canceled."
 SESSION_CANCELED = format_message("The session was canceled.")
+UNANSWERED = "The approval expired without an answer."
+UNUSED = "The client didn't retry the call before its approval expired."
 ENDED_CALLS = Cancellation(SYSTEM, "The call ended before it was approved.")
 
 
@@ -90,6 +100,8 @@ def resolve_approval(
         _save_decision(principal, approval, is_approved=is_approved, message=message)
         if is_approved:
             _create_approval_cell(approval)
+        else:
+            record_refused_call(approval, "approval_denied", message)
         if answer == "approve_session":
             _create_session_approval(principal, approval)
         _wake_waiting_calls(approval)
@@ -173,19 +185,29 @@ def _withdraw(approval: Approval, cancellation: Cancellation) -> bool:
 
 def expire_overdue() -> int:
     """Expire overdue approvals and wake their sessions; return how many."""
-    overdue = list(Approval.objects.overdue()[:500])
-    for approval in overdue:
-        with record_change(
+    expired_count = sum(_expire(approval) for approval in Approval.objects.overdue()[:MAX_EXPIRED])
+    for approval in filter_unused_approvals().order_by("expires_at")[:MAX_EXPIRED]:
+        record_refused_call(approval, EXPIRED_CODE, UNUSED)
+        wake_pages(approval.organization_id)
+    return expired_count
+
+
+def _expire(approval: Approval) -> bool:
+    """Expire an overdue approval unless it was answered meanwhile, and record that."""
+    with record_changes_at_end():
+        if not Approval.objects.expire_pending(approval.pk, decided_at=timezone.now()):
+            return False
+        record_finished_change(
             **describe_row("approval", approval, approval.call_title),
             event=ANSWER_EVENT,
             actor=SYSTEM,
             action="approval_request_expired",
             details={"call_id": str(approval.call_id)},
             governed=False,
-        ):
-            Approval.objects.expire_pending(approval.pk, decided_at=timezone.now())
-            _wake_waiting_calls(approval)
-    return len(overdue)
+        )
+        record_refused_call(approval, EXPIRED_CODE, UNANSWERED)
+        _wake_waiting_calls(approval)
+    return True
 
 
 def _check_answer(principal: Principal, approval: Approval, answer: str, message: str) -> None:
@@ -340,7 +362,8 @@ def create_approval(approval: Approval) -> Approval:
             state=Approval.State.WAITING,
         )
         # An overdue one that hasn't been expired yet is replaced.
-        if pending_approvals.overdue().update(state=Approval.State.EXPIRED):
+        overdue = pending_approvals.overdue().first()
+        if overdue is not None and _expire(overdue):
             return create_approval(approval)
         return pending_approvals.get()
     return approval

@@ -8,9 +8,10 @@ from copy import copy
 from dataclasses import replace
 from uuid import UUID
 
+from agents.approvals.ended_requests import set_request_entry, take_recorded_refusal
 from agents.calls.admit import build_opening, describe_target
 from agents.calls.redaction import ensure_masker_loaded, find_masker
-from agents.calls.require_approval import ApprovalRequired
+from agents.calls.require_approval import ApprovalRequired, CallNotApproved
 from agents.calls.resolve import (
     build_not_found_error,
     estimate_match_cost,
@@ -193,11 +194,18 @@ async def record_refusal(context: CallContext, problem: Problem) -> None:
     """Record the refusal; raises the ledger's error if it can't be written."""
     if isinstance(problem, Refusal) and problem.code == "audit_unavailable":
         return
+    run_orm = get_runtime().run_orm
+    if isinstance(problem, CallNotApproved) and await run_orm(
+        take_recorded_refusal, problem.approval_id
+    ):
+        return
     decision = PolicyDecision("deny", problem.rule or problem.code, problem.code)
     approval_id: UUID | None = None
     if isinstance(problem, ApprovalRequired):
         decision = PolicyDecision("ask", decision.rule, decision.code)
         approval_id = problem.approval_id
-    await get_writer().record_refusal_async(
+    entry_id = await get_writer().record_refusal_async(
         build_opening(context, decision, describe_target(context), approval_id=approval_id)
     )
+    if approval_id is not None:
+        await run_orm(set_request_entry, approval_id, entry_id)

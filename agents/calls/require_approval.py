@@ -62,6 +62,20 @@ class ApprovalRequired(CallRefused):
         )
 
 
+class CallNotApproved(CallRefused):
+    """The approval of the call was denied, expired, or was canceled."""
+
+    def __init__(self, approval: Approval, code: str, reason: str) -> None:
+        self.approval_id = approval.pk
+        comment = f" Message: {approval.message}" if approval.message else ""
+        super().__init__(
+            f"{reason}{comment}",
+            code=code,
+            rule=approval.rule,
+            remedy="Continue without this call, or ask the person what to do instead.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ApprovalDigests:
     """Digests of what an approval is bound to."""
@@ -99,7 +113,8 @@ def require_approval(context: CallContext) -> ApprovalGrant:
     if approval is None:
         raise ApprovalRequired(create_approval(_build_approval(context, digests)))
     is_own_approval = approval.call_id == request.call_id
-    if approval.state == Approval.State.APPROVED and not _is_spent(approval):
+    is_valid = approval.state == Approval.State.APPROVED and approval.expires_at > timezone.now()
+    if is_valid and not _is_spent(approval):
         reference = ApprovalReference(approval.pk, approval.digest)
         return ApprovalGrant({"approval_id": str(approval.pk)}, reference)
     if _is_spent_by_same_call(request, approval):
@@ -116,21 +131,21 @@ def require_approval(context: CallContext) -> ApprovalGrant:
     raise ApprovalRequired(create_approval(_build_approval(context, digests)))
 
 
-def build_refusal(approval: Approval) -> CallRefused | None:
+def build_refusal(approval: Approval) -> CallNotApproved | None:
     """Return the refusal for a denied, canceled or expired approval; None if approved."""
     if approval.state == Approval.State.APPROVED:
         return None
     if is_denied(approval):
-        return _build_denial(
+        return CallNotApproved(
             approval,
             "approval_denied",
             format_message("{decided_by} denied this call.", decided_by=approval.decided_by),
         )
     if approval.state == Approval.State.WITHDRAWN:
-        return _build_denial(
+        return CallNotApproved(
             approval, "approval_cancelled", "The request for approval of this call was canceled."
         )
-    return _build_denial(
+    return CallNotApproved(
         approval, "approval_expired", "The approval expired without an answer. The call is denied."
     )
 
@@ -224,16 +239,6 @@ def _load_held_labels(request: CallRequest) -> list[str]:
     for labels in FlowCell.objects.filter(pk__in=keys).values_list("labels", flat=True):
         held_labels |= labels
     return [str(label) for label in decode_labels(held_labels)]
-
-
-def _build_denial(approval: Approval, code: str, reason: str) -> CallRefused:
-    comment = f" Message: {approval.message}" if approval.message else ""
-    return CallRefused(
-        f"{reason}{comment}",
-        code=code,
-        rule=approval.rule,
-        remedy="Continue without this call, or ask the person what to do instead.",
-    )
 
 
 def build_target_fields(

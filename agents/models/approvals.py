@@ -36,9 +36,9 @@ class PersonRequestQuerySet(ScopedQuerySet):
         """Set a request's answer; return False if it expired or another answer was first."""
         return self.pending(now).filter(pk=pk).update(state=state, updated_at=now, **values) > 0
 
-    def expire_pending(self, pk: UUID, **values: Any) -> None:
-        """Expire a request, unless it was answered meanwhile."""
-        self.filter(pk=pk, state=WAITING).update(state=EXPIRED, **values)
+    def expire_pending(self, pk: UUID, **values: Any) -> bool:
+        """Expire a request; return False if it was answered meanwhile."""
+        return self.filter(pk=pk, state=WAITING).update(state=EXPIRED, **values) > 0
 
     def in_session_tree(self, session_id: UUID) -> "PersonRequestQuerySet":
         """Keep requests of a session and of the sessions started by it, oldest first."""
@@ -87,6 +87,8 @@ class Approval(PersonRequest):
     the policy rules; an approval is a ledger cell with the same ID, spent by one admission.
     `arguments` have secrets masked; `requested_arguments` are those before the approver changed
     them, None if they are unchanged. `id` is that of the audit row about the approval.
+    `request_entry_id` is the audit entry of the call that requested it. `is_refusal_recorded`: the
+    audit log has the refusal of a call without a session, which its client hasn't been told.
     """
 
     class State(models.TextChoices):
@@ -105,6 +107,8 @@ class Approval(PersonRequest):
         "agents.Session", on_delete=models.CASCADE, null=True, related_name="approvals"
     )
     call_id = models.UUIDField()
+    request_entry_id = models.UUIDField(null=True)
+    is_refusal_recorded = models.BooleanField(default=False, db_default=False)
     server_id = models.UUIDField(null=True)
     server_name = models.CharField(_("server"), max_length=255, blank=True, default="")
     own_name = models.CharField(_("tool"), max_length=512)
@@ -184,6 +188,11 @@ class Approval(PersonRequest):
     def answered_at(self) -> datetime | None:
         """When it was decided or expired."""
         return self.decided_at
+
+    @property
+    def is_expired(self) -> bool:
+        """Tell whether it can't be answered or used any longer."""
+        return self.expires_at <= timezone.now()
 
 
 class SessionApproval(GovernedModel):

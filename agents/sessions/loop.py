@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import CharField, DateTimeField, TextField
 from django.utils import timezone
 
-from agents.approvals.canceled_calls import Cancellation
+from agents.approvals.ended_requests import Cancellation
 from agents.approvals.services import SESSION_CANCELED, SYSTEM, withdraw_approvals
 from agents.attachments import build_model_messages
 from agents.calls import pending_calls, pipeline

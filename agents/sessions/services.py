@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from agents.approvals.canceled_calls import Cancellation
+from agents.approvals.ended_requests import Cancellation
 from agents.approvals.services import SESSION_CANCELED, withdraw_approvals
 from agents.attachments import Attachment, store_attachments
 from agents.builtin_tools.workspaces import clean_attached_folder

@@ -113,6 +113,7 @@ OUTCOMES = {
     "error": ("bad", "cancel", _lazy("Failed")),
     "refused": ("trust", "block", _lazy("Denied")),
     "pending": ("warn", "schedule", _lazy("Pending approval")),
+    "approved": ("warn", "hourglass_top", _lazy("Approved, not run yet")),
     "cancelled": ("plain", "do_not_disturb_on", _lazy("Canceled")),
     "unknown": ("plain", "help", _lazy("Unknown")),
     "open": ("busy", "progress_activity", _lazy("Running")),

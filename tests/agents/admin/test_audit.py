@@ -15,7 +15,7 @@ from django.utils import timezone, translation
 from pytest_django import DjangoAssertNumQueries
 
 from agents.admin import audit
-from agents.models import Agent
+from agents.models import Agent, Approval
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
@@ -317,6 +317,7 @@ def create_approved_call(organization: Organization, **fields: Any) -> tuple[Aud
         tool_name="requested",
         details=details,
     )
+    Approval.objects.filter(pk=approval.pk).update(request_entry_id=request.pk)
     call = create_call(organization, decision="ask", details=details)
     return request, call
 
