@@ -107,9 +107,8 @@ def count_earlier_answers(approval: Approval) -> EarlierAnswers:
         denied=Count("pk", filter=Q(state=Approval.State.DENIED)),
         last_at=Max("decided_at"),
     )
-    names = answered.filter(decided_at=counts["last_at"]).values_list("decided_by", flat=True)
-    last_by = names.first() if counts["last_at"] else ""
-    return EarlierAnswers(**counts, last_by=last_by or "")
+    last = answered.filter(decided_at=counts["last_at"]).first() if counts["last_at"] else None
+    return EarlierAnswers(**counts, last_by=last.decider_name if last else "")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ SCHEDULE_LABELS = {
     "check due servers": _("Check due servers"),
     "sweep": _("Recover stalled sessions and calls"),
     "deliver notifications": _("Deliver notifications"),
+    "send account emails": _("Send account emails"),
     "run due workflows": _("Run due workflows"),
     "count usage": _("Count usage"),
     "export audit checkpoints": _("Export audit checkpoints"),

@@ -11,6 +11,7 @@ from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -260,6 +261,7 @@ class PresetAdmin(ScopedAdmin):
         "transport_type",
     )
     search_fields = ("name", "slug", "description", "category")
+    ordering = ("name",)
     fieldsets = (
         (
             None,
@@ -410,7 +412,7 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("belongs to"))
     def owner_name(self, preset: Preset) -> str:
-        return _t("the organization") if preset.organization_id else _t("Bonobot catalog")
+        return _t("the organization") if preset.organization_id else _t("Bonobot")
 
     @display(description=_("enabled"), ordering="enabled_here")
     def enabled(self, preset: Any) -> SafeString:
@@ -449,7 +451,7 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("authentication"), ordering="auth_type")
     def authentication(self, preset: Preset) -> str:
-        return str(dict(Server.Auth.choices).get(preset.auth_type, preset.auth_type))
+        return capfirst(str(dict(Server.Auth.choices).get(preset.auth_type, preset.auth_type)))
 
     @display(description=_("endpoint"))
     def endpoint(self, preset: Preset) -> SafeString:

@@ -216,7 +216,7 @@ def test_calls_that_wait_for_approval_are_counted_as_in_the_audit_log(range_slug
     assert CallActivity(acme.pk, range_slug).pending == 2
     assert "pending" in [part.tone for part in activity.chart.columns[-1].bar.parts]
     everyone = CallActivity(acme.pk, "24h")
-    assert (everyone.tiles[0].value, everyone.tiles[0].note) == ("6", "2 pending approvals")
+    assert (everyone.tiles[0].value, everyone.tiles[0].note) == ("6", "2 pending calls")
     assert admin_client.sign_in(acme, Role.OWNER).get("index").count('data-tone="pending"') > 1
 
 

@@ -194,10 +194,10 @@ def _build_tiles(report: UsageReport) -> list[dict[str, Any]]:
 
 
 def describe_pending(pending: int) -> str:
-    """Return how many calls wait for approval, blank for none."""
+    """Return how many calls wait for approval, or for a retry after it; blank for none."""
     if not pending:
         return ""
-    text = ngettext("%(n)s pending approval", "%(n)s pending approvals", pending)
+    text = ngettext("%(n)s pending call", "%(n)s pending calls", pending)
     return text % {"n": format_number(pending)}
 
 

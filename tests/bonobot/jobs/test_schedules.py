@@ -21,6 +21,7 @@ from bonobot.jobs.schedules import (
     sync_schedules,
 )
 from bonobot.ledger.models import AuditRow
+from bonobot.settings.scheduled_tasks import build_default_schedule
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -28,6 +29,10 @@ CODE = {
     "sweep": {"task": "agents.tasks.sweep", "schedule": 10.0, "options": {"expires": 9}},
     "prune": {"task": "mcp_servers.tasks.prune_health_history", "schedule": 3600.0},
 }
+
+
+def test_each_schedule_has_a_label():
+    assert build_default_schedule(with_oauth=True).keys() == schedules.SCHEDULE_LABELS.keys()
 
 
 @pytest.fixture
