@@ -115,6 +115,23 @@ def test_a_handshake_client_gets_the_url_and_continues_after_the_approval(
     assert (response["result"]["isError"], effects.read_text()) == (False, "once\n")
 
 
+def test_a_call_that_is_denied_while_its_client_waits_is_recorded_once(
+    acme: Organization, session: Session, effects: Any
+) -> None:
+    stream = session.begin("tools/call", COUNT)
+    elicitation = stream.next()
+    assert elicitation is not None
+    session.answer(elicitation, result={"action": "accept"})
+    resolve_approval(factories.build_administrator(acme), Approval.objects.get(), "deny")
+    response = stream.next()
+    stream.close()
+    assert response is not None
+    problem = response["result"]["_meta"]["bonobot/problem"]
+    assert (problem["code"], effects.read_text()) == ("approval_denied", "")
+    calls = AuditRow.objects.filter(event_type="call").exclude(code="approval_required")
+    assert calls.get().code == "approval_denied"
+
+
 def test_a_session_whose_user_declines_ends_the_approval_with_the_call(
     session: Session, effects: Any
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 import time_machine
 from django.utils import timezone
 
-from agents.approvals.services import resolve_approval
+from agents.approvals.services import expire_overdue, resolve_approval
 from agents.calls import deferred_calls
 from agents.gateway import mcp_tasks
 from agents.gateway.transports import GatewayApplication
@@ -123,6 +123,12 @@ def test_a_client_with_url_elicitation_is_asked_once(
     assert wait_for_task(gateway_client, task_id)["status"] == "completed"
 
 
+def list_ended_calls() -> list[str]:
+    """Return the codes of the calls that the audit log counts."""
+    calls = AuditRow.objects.filter(event_type="call").exclude(code="approval_required")
+    return list(calls.values_list("code", flat=True))
+
+
 def test_a_denial_is_the_result_of_the_task(
     task_id: str, gateway_client: GatewayClient, resolve: Resolve, effects: Any
 ) -> None:
@@ -131,6 +137,7 @@ def test_a_denial_is_the_result_of_the_task(
     assert get_code(ended) == "approval_denied"
     assert "Not today." in ended["result"]["content"][0]["text"]
     assert not effects.read_text()
+    assert list_ended_calls() == ["approval_denied"]
 
 
 def test_an_expired_approval_is_a_denial(
@@ -139,6 +146,8 @@ def test_an_expired_approval_is_a_denial(
     Approval.objects.update(expires_at=timezone.now())
     assert get_code(wait_for_task(gateway_client, task_id)) == "approval_expired"
     assert not effects.read_text()
+    expire_overdue()
+    assert list_ended_calls() == ["approval_expired"]
 
 
 def test_a_canceled_call_withdraws_its_approval(
