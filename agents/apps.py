@@ -95,6 +95,16 @@ class AgentsConfig(AppConfig):
         )
         restorable_kinds.register(
             RestorableKind(
+                name="agent_server",
+                label=_("Attached server"),
+                model="agents.agentserver",
+                required_action=Action.MANAGE_AGENTS,
+                action="attached_server_restored",
+                build_path=LazyFunction("agents.admin.agent_tools.build_attachment_path"),
+            )
+        )
+        restorable_kinds.register(
+            RestorableKind(
                 name="skill",
                 label=_("Skill"),
                 model="agents.skill",

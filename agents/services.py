@@ -311,11 +311,14 @@ def set_attachment_enabled(
     )
 
 
-def detach_server(principal: Principal, agent: Agent, server: Server) -> None:
-    """Detach a server from an agent; a server private to the agent is deleted."""
+def detach_server(principal: Principal, agent: Agent, server: Server) -> Deletion | None:
+    """Detach a server from an agent; a server private to the agent is deleted.
+
+    Returns the deletion if it can be restored.
+    """
     principal.require(Action.MANAGE_AGENTS)
-    attached_servers = agent.agent_servers.filter(server=server)
-    if not attached_servers.exists():
+    attached_server = agent.agent_servers.filter(server=server).first()
+    if attached_server is None:
         raise NotFound(
             format_message(
                 "This server isn't attached to the agent `{agent_slug}`.", agent_slug=agent.slug
@@ -324,9 +327,11 @@ def detach_server(principal: Principal, agent: Agent, server: Server) -> None:
             remedy="List the agent's servers.",
         )
     with record_change(**_build_server_audit_fields(principal, agent, server, "server_detached")):
-        attached_servers.delete()
         if server.scope_id == agent.pk:
-            delete_server(principal, server)
+            return delete_server(principal, server)
+        deletion = keep_deleted_rows(principal, "agent_server", attached_server)
+        attached_server.delete()
+    return deletion
 
 
 def get_attached_server(agent: Agent, server_id: Any) -> Server:

@@ -12,6 +12,7 @@ from django.contrib import messages
 from django.db import transaction
 from django.db.models import BooleanField, ExpressionWrapper, Q
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -53,6 +54,7 @@ from agents.services import (
     set_attachment_enabled,
 )
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
+from bonobot.accounts.admin_base.responses import add_deletion_message
 from bonobot.accounts.roles import Action
 from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.i18n.messages import format_message
@@ -489,12 +491,20 @@ def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
+def build_attachment_path(attached_server_id: str) -> str:
+    """Return the path of the page that shows an attached server: its agent's *Tools* tab."""
+    attached = AgentServer.objects.get(pk=attached_server_id)
+    path = reverse("admin:agents_agent_servers", args=[attached.agent_id])
+    return f"{path}?open={attached.server_id}"
+
+
 @AgentAdmin.add_object_action("detach_server", required_actions=Action.MANAGE_AGENTS)
 def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
-    detach_server(visit.principal, visit.object, server)
+    deletion = detach_server(visit.principal, visit.object, server)
     text = _t("%(server)s was detached from %(agent)s.")
-    messages.success(visit.request, text % {"agent": visit.object, "server": server.name})
+    values = {"agent": visit.object, "server": server.name}
+    add_deletion_message(visit.request, text % values, deletion)
     return redirect_to_page(visit, "servers")
 
 

@@ -41,6 +41,7 @@ class RestorableKind:
     of a restoration, `ignored_models` the models of rows that aren't restored because they are
     observed again. `after_restore` is called in the transaction that restores the object, with its
     ID; `finish` when it can't be restored anymore, with the IDs of the organization and the object.
+    `build_path` returns the path of an object's page from its ID, if it isn't that of its model.
     """
 
     name: str
@@ -51,6 +52,7 @@ class RestorableKind:
     ignored_models: frozenset[str] = frozenset()
     after_restore: Callable[[Principal, str], Any] | None = None
     finish: Callable[[UUID, str], Any] | None = None
+    build_path: Callable[[str], str] | None = None
 
 
 restorable_kinds: ExtensionList[RestorableKind] = ExtensionList()

@@ -62,8 +62,7 @@ class DeletionAdmin(ScopedAdmin):
         deletion = get_deletion(principal, deletion_id)
         restore_deletion(principal, deletion)
         messages.success(request, _t("%(name)s was restored.") % {"name": deletion.name})
-        model = get_restorable_kind(deletion.kind).model.replace(".", "_")
-        return HttpResponseRedirect(reverse(f"admin:{model}_change", args=[deletion.object_id]))
+        return HttpResponseRedirect(_build_path(deletion))
 
     @action(description=_("Restore"))
     def restore_chosen(
@@ -103,3 +102,12 @@ class DeletionAdmin(ScopedAdmin):
             reverse("admin:tenancy_deletion_restore", args=[deletion.pk]),
             _t("Restore"),
         )
+
+
+def _build_path(deletion: Deletion) -> str:
+    """Return the path of the page that shows a restored object."""
+    kind = get_restorable_kind(deletion.kind)
+    if kind.build_path is not None:
+        return kind.build_path(deletion.object_id)
+    model = kind.model.replace(".", "_")
+    return reverse(f"admin:{model}_change", args=[deletion.object_id])

@@ -176,7 +176,11 @@ def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
 
 def add_deleted_message(request: HttpRequest, name: str, deletion: Deletion | None) -> None:
     """Say that an object was deleted; offer to undo it if it can be restored."""
-    text: str = _t("%(name)s was deleted.") % {"name": name}
+    add_deletion_message(request, _t("%(name)s was deleted.") % {"name": name}, deletion)
+
+
+def add_deletion_message(request: HttpRequest, text: str, deletion: Deletion | None) -> None:
+    """Show a message about a deletion; offer to undo it if it can be restored."""
     if deletion is not None:
         url = reverse("admin:tenancy_deletion_restore", args=[deletion.pk])
         text = _add_undo(request, text, url)

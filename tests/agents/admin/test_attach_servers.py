@@ -1,12 +1,13 @@
 """An agent's servers: disabled, detached, and private."""
 
 import json
+from uuid import UUID
 
 import pytest
 
 from agents.models import Agent, AgentServer
 from agents.services import attach_server
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import Deletion, Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Server
@@ -66,6 +67,45 @@ def test_a_server_is_detached_and_stays_in_the_pool(
     assert Server.objects.count() == 1
 
 
+def detach_and_undo(
+    operator: admin_client.AdminClient, agent_id: UUID, server_id: UUID, *, deleted: bool = False
+) -> str:
+    """Detach a server, press *Undo* in the message about it, and return the page after that.
+
+    `deleted` deletes the server before.
+    """
+    page = operator.post("agents_agent_detach_server", agent_id, server=str(server_id))
+    deletion = Deletion.objects.get()
+    assert admin_client.build_url("tenancy_deletion_restore", deletion.pk) in page
+    if deleted:
+        Server.objects.all().delete()
+    page = operator.post("tenancy_deletion_restore", deletion.pk)
+    return admin_client.get_text(page) + " ".join(operator.messages)
+
+
+def test_detaching_a_server_can_be_undone_with_its_settings(
+    agent_server: AgentServer, operator: admin_client.AdminClient
+) -> None:
+    AgentServer.objects.update(denied_tools=["add"], enabled=False)
+    agent_id, server_id = agent_server.agent_id, agent_server.server_id
+    assert "was restored" in detach_and_undo(operator, agent_id, server_id)
+    restored = AgentServer.objects.get()
+    assert (restored.pk, restored.denied_tools, restored.enabled) == (
+        agent_server.pk,
+        ["add"],
+        False,
+    )
+
+
+def test_a_server_that_was_deleted_meanwhile_isnt_attached_again(
+    agent_server: AgentServer, operator: admin_client.AdminClient
+) -> None:
+    agent_id, server_id = agent_server.agent_id, agent_server.server_id
+    page = detach_and_undo(operator, agent_id, server_id, deleted=True)
+    assert "Something that the object needs was deleted, too." in page
+    assert Deletion.objects.exists()
+
+
 def test_a_pasted_private_server_is_deleted_when_detached(
     helper: Agent, operator: admin_client.AdminClient
 ) -> None:
@@ -75,8 +115,8 @@ def test_a_pasted_private_server_is_deleted_when_detached(
     assert private.scope_id == helper.pk
     assert helper.agent_servers.get().server == private
     assert "private" in admin_client.get_text(operator.get("agents_agent_servers", helper.pk))
-    operator.post("agents_agent_detach_server", helper.pk, server=str(private.pk))
-    assert not Server.objects.exists()
+    detach_and_undo(operator, helper.pk, private.pk)
+    assert helper.agent_servers.get().server == private
 
 
 def test_a_private_server_can_have_the_name_of_a_pool_server(
