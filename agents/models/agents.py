@@ -202,10 +202,6 @@ class AgentServer(GovernedModel):
     def __str__(self) -> str:
         return f"{self.agent} → {self.server}"
 
-    @property
-    def organization_id(self) -> UUID:
-        return self.agent.organization_id
-
     def clean(self) -> None:
         """Reject another organization's server, another agent's private one, and invalid lists."""
         super().clean()
