@@ -583,7 +583,7 @@ def show_organization_policy(
         simulate_url=reverse("admin:organization_simulate"),
         allowed_roles=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
         status=problem.status if problem else 200,
-        **_build_section_context(organization, section, stored_policy, draft_policy),
+        **build_section_context(organization, section, stored_policy, draft_policy),
     )
 
 
@@ -592,12 +592,13 @@ def show_organization_defaults(request: HttpRequest) -> HttpResponseBase:
     return show_organization_policy(request, section=DEFAULTS)
 
 
-def _build_section_context(
+def build_section_context(
     organization: Organization,
     section: OrganizationSection,
     stored_policy: PolicySpec,
     draft_policy: PolicySpec,
 ) -> dict[str, Any]:
+    """Return what a page or a preview of the organization's policy shows of it."""
     editor = build_policy_editor(section.load_scope(organization), stored_policy, draft_policy)
     is_for_agents = section is not DEFAULTS
     return {
@@ -605,7 +606,7 @@ def _build_section_context(
         "editor": editor.keep_groups(section.effects),
         "section": section.name,
         "rule_choices": [choice for choice in EFFECT_CHOICES if choice[0] in section.effects],
-        "modes": DEFAULT_MODES if section is DEFAULTS else MODES,
+        "modes": DEFAULT_MODES,
         "affected_agents": list_newly_decided_agents(organization.pk, editor)
         if is_for_agents
         else None,
@@ -650,7 +651,7 @@ def show_organization_policy_preview(request: HttpRequest) -> HttpResponseBase:
         may_try=True,
         is_simulation=is_simulation,
         simulate_url="" if is_simulation else reverse("admin:organization_simulate"),
-        **_build_section_context(organization, section or EVERYTHING, stored_policy, draft_policy),
+        **build_section_context(organization, section or EVERYTHING, stored_policy, draft_policy),
     )
 
 

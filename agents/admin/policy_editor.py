@@ -50,6 +50,7 @@ GROUP_TEXTS: Mapping[str, Any] = {
     "ask": _("A person approves each call"),
     "allow": _("Calls need no approval"),
 }
+ORGANIZATION_GROUP_TEXTS = {**GROUP_TEXTS, "allow": _("Calls without an agent need no approval")}
 EFFECT_WORDS: Mapping[str, Any] = {"deny": _("deny"), "ask": _("ask"), "allow": _("allow")}
 
 
@@ -287,11 +288,10 @@ def build_policy_editor(scope: PolicyScope, stored: PolicySpec, draft: PolicySpe
     before = _build_policy(stored.mode, stored_entries)
     after = before if has_problem else _build_policy(draft.mode, entries)
     verdicts = {tool: scope.decide(after, tool) for tool in scope.tools}
+    texts = ORGANIZATION_GROUP_TEXTS if isinstance(scope.owner, Organization) else GROUP_TEXTS
     return PolicyEditor(
         tuple(
-            RuleGroup(
-                effect, GROUP_TEXTS[effect], tuple(row for row in rows if row.effect == effect)
-            )
+            RuleGroup(effect, texts[effect], tuple(row for row in rows if row.effect == effect))
             for effect in STRICTEST_FIRST
         ),
         tuple(_describe_changes(stored, draft, rows)),

@@ -12,14 +12,16 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
 from agents.admin.policies import (
+    EVERYTHING,
     FORM_CHOICES,
     build_form_data,
+    build_section_context,
     parse_form_data,
     parse_posted_policy,
 )
-from agents.admin.policy_editor import build_policy_editor, list_newly_decided_agents, load_scope
+from agents.admin.policy_editor import build_policy_editor, load_scope
 from agents.models import Agent
-from agents.policies.services import Owner, PolicySpec, load_policy_spec
+from agents.policies.services import Owner, PolicySpec, is_current_policy, load_policy_spec
 from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft
 from agents.policies.simulations import simulate_policy, simulate_shadow_policy
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_screen
@@ -28,7 +30,7 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.problems import Problem
+from bonobot.core.problems import InvalidInput, Problem
 
 MAX_SHADOW_ROWS = 5_000  # limits of the summary on the page
 MAX_SHADOW_S = 3.0
@@ -94,12 +96,12 @@ def _process_form(
     draft, stored_policy = find_draft(owner), load_policy_spec(owner)
     policy = draft.spec if draft else stored_policy
     form_data, simulation, problem = build_form_data(policy, (), ()), None, None
-    context: dict[str, Any] = {}
     if request.method == "POST":
         form_data = parse_form_data(request.POST, (), ())
         try:
             policy = parse_posted_policy(request.POST, (), PolicySpec(policy.mode))
             if request.POST.get("do") == "shadow":
+                _require_changes(owner, policy)
                 set_draft(principal, owner, policy)
                 message = _t(
                     "The draft runs in shadow mode: its decisions are recorded with each call "
@@ -110,14 +112,10 @@ def _process_form(
             simulation = simulate_policy(principal, owner, policy)
         except Problem as exc:
             problem = exc
-    editor = build_policy_editor(load_scope(owner), stored_policy, policy)
-    if isinstance(owner, Organization):
-        context["affected_agents"] = list_newly_decided_agents(owner.pk, editor)
-    return context | {
-        **FORM_CHOICES,
+    return {
+        **_build_policy_context(owner, stored_policy, policy),
         "shadow_draft": draft,
         "draft": form_data,
-        "editor": editor,
         "is_simulation": True,
         "may_try": True,
         "simulation": simulation,
@@ -127,6 +125,20 @@ def _process_form(
         "problem": problem,
         "status": problem.status if problem else 200,
     }
+
+
+def _build_policy_context(owner: Owner, stored: PolicySpec, draft: PolicySpec) -> dict[str, Any]:
+    if isinstance(owner, Organization):
+        return build_section_context(owner, EVERYTHING, stored, draft)
+    return {**FORM_CHOICES, "editor": build_policy_editor(load_scope(owner), stored, draft)}
+
+
+def _require_changes(owner: Owner, policy: PolicySpec) -> None:
+    if is_current_policy(owner, policy):
+        raise InvalidInput(
+            _("This is the current policy, so shadow mode has nothing to compare."),
+            remedy=_("Change the mode or a rule first."),
+        )
 
 
 @AgentAdmin.add_object_action("enforce_draft", required_actions=Action.MANAGE_AGENTS)

@@ -31,7 +31,7 @@ from bonobot.core.db.object_version import VersionConflict
 from bonobot.core.http.error_pages import UNKNOWN_ADDRESS
 from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Forbidden, NotFound, Problem
+from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 from bonobot.core.telemetry.logging import request_id
 from bonobot.core.text.syntax_highlighting import render_sentence as as_sentence
 from bonobot.core.text.untrusted_text import make_visible
@@ -73,8 +73,13 @@ def add_problem_message(request: HttpRequest, problem: Problem) -> None:
 
 
 def format_problem(problem: Problem) -> SafeString:
-    """Return what happened and what to do, with a small link to the code's documentation."""
+    """Return what happened and what to do, with a small link to the code's documentation.
+
+    The code of all invalid input says less than the sentence: it isn't shown.
+    """
     text = as_sentence(localize_problem(problem), MAX_PROBLEM)
+    if problem.code == InvalidInput.code:
+        return format_html("{}", text)
     return format_html("{} {}", text, error_code(problem.code))
 
 

@@ -97,9 +97,44 @@ def test_unsaved_rules_of_the_organization_are_simulated_without_entering_them_a
     preview = owner.post("organization_policy_preview", mode="all", deny="read_result")
     for page in (owner.get("organization_policy"), preview):
         for value in ("simulate", "shadow"):
-            assert re.search(rf'value="{value}"\s+formaction="{url}"', page)
+            assert re.search(rf'value="{value}"\s[^>]*formaction="{url}"', page)
     page = owner.send(url, {"mode": "all", "deny": "read_result", "do": "simulate"})
     assert ">read_result</textarea>" in page
     assert "formaction" not in page
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     assert "formaction" not in auditor.get("organization_policy")
+
+
+def test_the_organizations_policy_is_simulated_with_the_words_of_its_other_pages(acme):
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = admin_client.get_text(owner.get("organization_simulate"))
+    assert "Mode for calls without an agent" in page
+    assert "Mode for calls without an agent" in admin_client.get_text(
+        owner.get("organization_policy_defaults")
+    )
+    assert "of the attached servers" not in page
+    for name in ("organization_policy", "organization_simulate"):
+        assert re.search(r"Per agent \d+", admin_client.get_text(owner.get(name)))
+    page = admin_client.get_text(owner.post("organization_policy_preview", mode="none"))
+    assert "No agent's tool changes its decision." in page
+    page = admin_client.get_text(
+        owner.post("organization_policy_preview", mode="all", deny="read_result")
+    )
+    assert "was decided per agent" in page
+
+
+@pytest.mark.parametrize("of_organization", [True, False])
+def test_shadow_mode_starts_only_with_a_change(acme, agent, of_organization):
+    name, args = ("organization_simulate", ()) if of_organization else (SIMULATION_PAGE, (agent.pk,))
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = owner.get(name, *args)
+    assert re.search(r'value="shadow"\s+disabled', page)
+    assert "To start it, change the mode or a rule first." in page
+    stored = load_policy_spec(acme if of_organization else agent)
+    page = owner.post(name, *args, status=400, mode=stored.mode, do="shadow")
+    assert "This is the current policy" in page
+    assert find_draft(acme if of_organization else agent) is None
+    url = "organization_policy_preview" if of_organization else "agents_agent_policy_preview"
+    page = owner.post(url, *args, mode="none")
+    assert not re.search(r'value="shadow"\s+disabled', page)
+    assert "To start it" not in page
