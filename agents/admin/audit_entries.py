@@ -20,6 +20,7 @@ from agents.admin.audit_filters import (
     parse_details,
 )
 from agents.approvals.pending_calls import IS_UNUSED
+from agents.budgets.services import BudgetUse, find_budget_use
 from agents.calls.require_approval import SESSION_APPROVAL
 from agents.models import Approval, ModelEndpoint, Session, Step
 from agents.policies.rule_texts import name_rule
@@ -294,6 +295,7 @@ class EntryDetails:
     turn_step: Step | None
     turn_calls: list[ShownEntry]
     result: str | None
+    budget_use: BudgetUse | None = None  # of the budget that denied it, in its period
 
     @property
     def is_of_agent(self) -> bool:
@@ -355,7 +357,7 @@ def _load_turn_calls(turn: AuditRow | None) -> list[ShownEntry]:
 
 
 def load_entry_details(row: AuditRow) -> EntryDetails:
-    """Return the details of an entry (at most ten queries)."""
+    """Return the details of an entry (at most twelve queries)."""
     opened, closed = parse_details(row.opened), parse_details(row.closed)
     approvals = load_approvals(row.organization_id, [row])
     approval = approvals.get(row.pk)
@@ -386,6 +388,7 @@ def load_entry_details(row: AuditRow) -> EntryDetails:
         turn_step=steps_by_call.get(row.parent_id) if row.parent_id else None,
         turn_calls=_load_turn_calls(row if row.event_type == "model" else turn),
         result=str(own_step.payload["text"]) if own_step and own_step.payload.get("text") else None,
+        budget_use=find_budget_use(row.organization_id, row.rule, row.agent_id),
     )
 
 

@@ -22,6 +22,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.budget_balances import load_balances
+from bonobot.ledger.budgets import BudgetBalance, parse_budget_key
 from mcp_servers.models import Server
 
 # The ledger's maximum amount, divided because seconds are counted in milliseconds.
@@ -176,17 +177,43 @@ def load_budget_use(rows: Iterable[Budget], *, session_id: UUID | None = None) -
             limit = replace(limit, scope_id=str(session_id or ""))
         keys.append(build_budget_key(row.organization_id, limit, now))
     cells = load_balances(keys)
-    return [
-        BudgetUse(
-            id=row.pk,
-            scope=row.scope,
-            line=build_line(row),
-            key=key,
-            spent=to_whole_units(row.unit, cells[key].spent),
-            reserved=to_whole_units(row.unit, cells[key].reserved),
-        )
-        for row, key in zip(budgets, keys, strict=True)
-    ]
+    return [_build_use(row, key, cells[key]) for row, key in zip(budgets, keys, strict=True)]
+
+
+def _build_use(row: Budget, key: str, balance: BudgetBalance) -> BudgetUse:
+    return BudgetUse(
+        id=row.pk,
+        scope=row.scope,
+        line=build_line(row),
+        key=key,
+        spent=to_whole_units(row.unit, balance.spent),
+        reserved=to_whole_units(row.unit, balance.reserved),
+    )
+
+
+def find_budget_use(organization_id: UUID, key: str, agent_id: UUID | None) -> BudgetUse | None:
+    """Return the use of the budget with this key, in the key's period (two queries).
+
+    `agent_id` is the agent whose session the key of a session's budget names. None if the budget
+    was deleted.
+    """
+    fields = parse_budget_key(key)
+    if fields.get("organization") != str(organization_id):
+        return None
+    is_server = fields["scope"] == "server"
+    scope_id = fields["scope_id"]
+    agents = {"agent": scope_id, "session": agent_id}
+    row = Budget.objects.filter(
+        organization_id=organization_id,
+        agent_id=agents.get(fields["scope"]),
+        server_id=scope_id if is_server else None,
+        each_session=fields["scope"] == "session",
+        unit="seconds" if fields["unit"] == "milliseconds" else fields["unit"],
+        period=fields["period"],
+    ).first()
+    if row is None:
+        return None
+    return _build_use(row, key, load_balances([key])[key])
 
 
 def _build_owner_filter(owner: Owner) -> dict[str, Any]:

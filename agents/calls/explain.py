@@ -24,6 +24,7 @@ from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.amounts import MICROUSD_PER_USD
 from bonobot.ledger.budget_balances import load_balances
+from bonobot.ledger.budgets import describe_remedy
 from bonobot.ledger.models import FlowCell, RateCell
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.flow_labels.token_labels import HELD_LABELS
@@ -298,7 +299,7 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
     reason = format_message("Remaining: {limits}.", limits="; ".join(descriptions))
     if not exhausted_key:
         return StageExplanation("budgets", "allow", reason=reason)
-    remedy = "Wait for the next period, or ask someone with permission to raise the budget."
+    remedy = describe_remedy(exhausted_key)
     return StageExplanation("budgets", "deny", exhausted_key, "budget_exhausted", reason, remedy)
 
 

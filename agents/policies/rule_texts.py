@@ -16,7 +16,7 @@ from bonobot.accounts.roles import ACTION_TITLES, Action
 from bonobot.core.i18n.localization import format_number
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.text.canonical_json import to_canonical_json
-from bonobot.ledger.budgets import describe_budget_key
+from bonobot.ledger.budgets import describe_budget_key, parse_budget_key
 
 # Keywords of JSON Schema that compare a value, as they are shown next to an argument.
 COMPARISONS = {
@@ -157,8 +157,10 @@ def _build_rate_text(rule: str, _rest: str) -> str:
     return RATE_TEXTS.get(parts[2], "") if len(parts) >= MIN_RATE_KEY_PARTS else ""
 
 
-def _build_budget_text(rule: str, _rest: str) -> Message:
-    return format_message("The {budget} limits the call.", budget=describe_budget_key(rule))
+def _build_budget_text(rule: str, _rest: str) -> Message | str:
+    if not parse_budget_key(rule):  # a model without a price or usage, with such a budget
+        return ""
+    return format_message("The {budget} isn't enough.", budget=describe_budget_key(rule))
 
 
 def _build_flow_text(_rule: str, _rest: str) -> Message:

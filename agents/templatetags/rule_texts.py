@@ -5,6 +5,7 @@ from uuid import UUID
 
 from django import template
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from agents.policies.rule_texts import MODE_TITLES, build_rule_text, name_rule
@@ -12,6 +13,7 @@ from agents.policies.simulations import PolicySimulation
 from bonobot.accounts.templatetags.display import percent_of, tone
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.syntax_highlighting import render_sentence
+from bonobot.ledger.budgets import describe_budget_key, parse_budget_key
 
 register = template.Library()
 
@@ -31,7 +33,15 @@ def rule_text(rule: object, agent_id: UUID | str | None = "") -> SafeString:
 def rule_title(rule: object) -> str:
     """Return what decides by a rule, with the tools that it matches; the ID if that is unknown."""
     text = str(rule or "")
+    if parse_budget_key(text):
+        return capfirst(localize_text(describe_budget_key(text)))
     return " ".join(filter(None, map(str, name_rule(text)))) or text
+
+
+@register.filter
+def is_counter(rule: object) -> bool:
+    """Return whether the ID of a rule is the key of a budget or rate, which is for programs."""
+    return str(rule or "").startswith(("budget:", "rate:"))
 
 
 @register.filter

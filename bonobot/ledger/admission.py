@@ -14,6 +14,7 @@ from math import ceil
 from typing import Literal
 from uuid import UUID
 
+from bonobot.core.i18n.messages import TranslatableMessage as Message
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.records import record
@@ -22,6 +23,7 @@ from bonobot.ledger.budgets import (
     BudgetBalance,
     convert_amount,
     describe_budget_key,
+    describe_remedy,
     parse_unit,
 )
 from bonobot.ledger.types import (
@@ -227,6 +229,27 @@ def _describe_owner(key: str) -> str:
     return OWNER_LABELS.get(scope or "caller", f"{scope}'s")
 
 
+def _describe_shortage(reservation: BudgetReservation, balance: BudgetBalance) -> Message:
+    limit, unit = reservation.limit or 0, parse_unit(reservation.key)
+    budget, spent = describe_budget_key(reservation.key), convert_amount(unit, balance.spent)
+    if balance.spent >= limit:
+        return format_message(
+            "The {budget} is used up: {spent:,} of {limit:,}.",
+            budget=budget,
+            spent=spent,
+            limit=convert_amount(unit, limit),
+        )
+    return format_message(
+        "The {budget} isn't enough: up to {amount:,} may be needed, {spent:,} of {limit:,} are "
+        "used, and {reserved:,} are reserved for running calls.",
+        budget=budget,
+        amount=convert_amount(unit, reservation.amount),
+        spent=spent,
+        limit=convert_amount(unit, limit),
+        reserved=convert_amount(unit, balance.reserved),
+    )
+
+
 class BudgetExhausted(Refusal):
     """A budget doesn't cover the call's maximum cost; `remaining` is what isn't spent of it."""
 
@@ -235,19 +258,10 @@ class BudgetExhausted(Refusal):
     title = "Budget exhausted"
 
     def __init__(self, reservation: BudgetReservation, balance: BudgetBalance) -> None:
-        unit = parse_unit(reservation.key)
         super().__init__(
-            format_message(
-                "The {budget} is {limit:,}. This call may need {amount:,}, but {spent:,} are used "
-                "and {reserved:,} are reserved for running calls.",
-                budget=describe_budget_key(reservation.key),
-                limit=convert_amount(unit, reservation.limit or 0),
-                amount=convert_amount(unit, reservation.amount),
-                spent=convert_amount(unit, balance.spent),
-                reserved=convert_amount(unit, balance.reserved),
-            ),
+            _describe_shortage(reservation, balance),
             rule=reservation.key,
-            remedy="Wait for the next period, or ask someone with permission to raise the budget.",
+            remedy=describe_remedy(reservation.key),
             extra={
                 "limit": reservation.limit,
                 "spent": balance.spent,

@@ -5,7 +5,7 @@ A cell is one budget in one period, with the key
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Literal
@@ -127,15 +127,39 @@ def parse_unit(key: str) -> str:
     return parts[_KEY_PARTS.index("unit")] if len(parts) == len(_KEY_PARTS) else ""
 
 
+def parse_budget_key(key: str) -> dict[str, str]:
+    """Return the parts of a budget key by name; empty for other keys."""
+    parts = key.split(":")
+    return dict(zip(_KEY_PARTS, parts, strict=True)) if len(parts) == len(_KEY_PARTS) else {}
+
+
 def describe_budget_key(key: str) -> str:
     """Return a description of a budget key; other keys are quoted."""
-    parts = key.split(":")
-    if len(parts) != len(_KEY_PARTS):
+    fields = parse_budget_key(key)
+    if not fields:
         return format_message("budget `{key}`", key=key)
-    fields = dict(zip(_KEY_PARTS, parts, strict=True))
     return format_message(
         "{whose} budget of {unit} {period}",
         whose=OWNER_LABELS.get(fields["scope"], f"{fields['scope']}'s"),
         unit=_UNIT_LABELS.get(fields["unit"], fields["unit"]),
         period=_PERIOD_LABELS.get(fields["period"], fields["period"]),
+    )
+
+
+def describe_remedy(key: str) -> str:
+    """Return what to do if a budget doesn't cover a call: when it resets, and who can raise it."""
+    fields = parse_budget_key(key)
+    match fields.get("period"):
+        case "day":
+            resets_on = date.fromisoformat(fields["bucket"]) + timedelta(days=1)
+        case "month":
+            resets_on = (date.fromisoformat(f"{fields['bucket']}-01") + timedelta(days=31)).replace(
+                day=1
+            )
+        case _:
+            return format_message("Ask someone with permission to raise the budget.")
+    return format_message(
+        "It resets on {date} at 00:00 UTC. To continue before, ask someone with permission to "
+        "raise the budget.",
+        date=resets_on.isoformat(),
     )

@@ -11,12 +11,13 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from agents.admin.audit_entries import ShownEntry, group_turns
+from agents.budgets.services import BudgetLine, load_budget_use, save_budget
 from agents.models import Approval
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.localization import format_day
 from bonobot.ledger.audit.admin_changes import record_finished_change
-from bonobot.ledger.models import AuditRow
+from bonobot.ledger.models import AuditRow, BudgetCell
 from bonobot.ledger.types import Actor
 from mcp_servers.audit import update_server_columns
 from mcp_servers.definition_reviews import set_definition_enabled
@@ -325,3 +326,29 @@ def test_calls_are_filtered_by_who_requested_and_who_approved_or_denied_them(
     assert str(entry.pk) in page
     page = auditor.get("ledger_auditrow_changelist", actor_label__icontains="mia")
     assert "data-entry=" not in page
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("each_session", [True, False])
+def test_the_entry_of_an_exhausted_budget_says_what_is_used_without_the_key(
+    acme: Organization, auditor: admin_client.AdminClient, each_session: bool
+) -> None:
+    agent = factories.create_agent(acme)
+    line = BudgetLine("calls", period="day", limit=2, each_session=each_session)
+    save_budget(factories.build_administrator(acme), agent, line)
+    (use,) = load_budget_use(agent.budgets.all(), session_id=uuid4())
+    BudgetCell.objects.create(organization_id=acme.pk, key=use.key, spent=2, reserved=0)
+    call = create_call(
+        acme,
+        agent_id=agent.pk,
+        rule=use.key,
+        code="budget_exhausted",
+        decision="deny",
+        outcome="refused",
+    )
+    page = auditor.get("ledger_auditrow_changelist", entry=str(call.pk))
+    assert "2 of 2 used in this period" in page
+    assert admin_client.build_url("agents_budget_change", use.id) in page
+    assert use.key not in page
+    agent.budgets.all().delete()
+    assert "used in this period" not in auditor.get("ledger_auditrow_change", call.pk)

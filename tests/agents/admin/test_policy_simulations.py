@@ -125,7 +125,9 @@ def test_the_organizations_policy_is_simulated_with_the_words_of_its_other_pages
 
 @pytest.mark.parametrize("of_organization", [True, False])
 def test_shadow_mode_starts_only_with_a_change(acme, agent, of_organization):
-    name, args = ("organization_simulate", ()) if of_organization else (SIMULATION_PAGE, (agent.pk,))
+    name, args = (
+        ("organization_simulate", ()) if of_organization else (SIMULATION_PAGE, (agent.pk,))
+    )
     owner = admin_client.sign_in(acme, Role.OWNER)
     page = owner.get(name, *args)
     assert re.search(r'value="shadow"\s+disabled', page)

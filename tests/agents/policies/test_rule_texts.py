@@ -34,6 +34,7 @@ RULES = {
     "organization:deny builtin:run_shell": "A rule of the organization denies the tool "
     "`run_shell`.",
     "policy:all": "The policy's mode is All: approved tools of attached servers are allowed.",
+    "budget:0:agent:1:calls:day:2026-12-01": "The agent's budget of calls per day isn't enough.",
     "rate:0:agent:1": "The agent's rate limit applies.",
     "attachment:denied:drop_*": "Tools whose name matches `drop_*` aren't selected for this agent.",
     "builtin:files": "The toolset `files` must be enabled for this agent.",
@@ -112,6 +113,7 @@ def test_a_rule_is_named_by_what_decides_and_the_tools_that_it_matches():
         "policy:allowlist:ask mcp:create_refund": "Agent tools create_refund",
         "organization:halted": "Kill switch",
         "organization:deny builtin:run_shell": "Organization policy run_shell",
+        "budget:0:agent:1:calls:day:2026-12-01": "Agent's budget of calls per day",
         "plugin:x": "plugin:x",
         "": "",
     }

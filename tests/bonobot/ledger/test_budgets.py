@@ -9,6 +9,7 @@ from bonobot.ledger.budgets import (
     BudgetBalance,
     build_budget_key,
     convert_amount,
+    describe_remedy,
     format_period,
     reserve_amount,
     settle_reservation,
@@ -96,3 +97,21 @@ def test_a_key_has_the_owner_unit_and_period_of_the_budget() -> None:
     )
     assert key == f"budget:{UUID(int=1)}:agent:{UUID(int=2)}:tokens:day:2026-11-21"
     assert len(key) < 255
+
+
+@pytest.mark.parametrize(
+    ("period", "resets_on"), [("day", "2027-01-01"), ("month", "2027-01-01"), ("total", "")]
+)
+def test_the_remedy_of_a_budget_says_when_it_resets(period: str, resets_on: str) -> None:
+    at = datetime(2026, 12, 31, 23, 0, tzinfo=UTC)
+    key = build_budget_key(
+        UUID(int=1),
+        scope="organization",
+        scope_id="",
+        unit="calls",
+        period=period,
+        at=at,  # type: ignore[arg-type]
+    )
+    remedy = describe_remedy(key)
+    assert remedy.endswith("sk someone with permission to raise the budget.")
+    assert remedy.startswith(f"It resets on {resets_on} at 00:00 UTC." if resets_on else "Ask")
