@@ -600,7 +600,9 @@ def parse_amount(unit: str, text: str) -> int:
         raise InvalidInput(
             format_message("{text!r} isn't a valid limit.", text=text[:40]),
             field="budgets",
-            remedy="Enter a whole number of 0 or more. For money, enter an amount in dollars.",
+            remedy="Enter an amount in dollars of 0 or more."
+            if unit == Budget.Unit.MONEY
+            else "Enter a whole number of 0 or more.",
         )
     return amount
 

@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -40,6 +41,7 @@ from agents.budgets.services import (
     save_budget,
 )
 from agents.models import Agent, Budget
+from agents.models.budgets import format_amount
 from bonobot.accounts.admin_base import ServiceFormAdmin, render_fragment
 from bonobot.accounts.admin_base.svg_charts import (
     Chart,
@@ -68,6 +70,8 @@ from bonobot.ledger.admin.usage import build_time_filters
 from mcp_servers.models import Server
 
 AGENT_PREFIX = "agent:"
+NUMBER_HINT = _("Enter a whole number.")
+DOLLARS_HINT = _("Enter an amount in dollars.")
 ORGANIZATION = "organization"
 
 
@@ -130,12 +134,6 @@ class BudgetForecast:
     @property
     def days(self) -> int:
         return PREVIEW_DAYS
-
-
-def format_amount(value: int, unit: str) -> str:
-    """Return an amount with its unit."""
-    text = shown_amount(value, unit)
-    return text if unit == Budget.Unit.MONEY else f"{text} {Budget.Unit(unit).label}"
 
 
 def read_line(data: QueryDict, row: Budget | None) -> tuple[BudgetLine, bool]:
@@ -258,7 +256,12 @@ class BudgetForm(forms.ModelForm):
     amount = forms.CharField(
         label=_("Limit"),
         widget=TextInput(attrs={"inputmode": "decimal"}),
-        help_text=_("Enter a whole number. For money, enter an amount in dollars."),
+        help_text=format_lazy(
+            '<span data-shows="unit=tokens|calls|seconds">{}</span>'
+            '<span data-shows="unit=microusd">{}</span>',
+            NUMBER_HINT,
+            DOLLARS_HINT,
+        ),
     )
     warn_at = forms.IntegerField(
         label=_("Warn at (%)"), min_value=1, max_value=100, initial=80, widget=IntegerInput
@@ -281,6 +284,7 @@ class BudgetForm(forms.ModelForm):
             self.fields["owner_key"].initial = _format_owner_key(row)
             is_money = row.unit == Budget.Unit.MONEY
             self.fields["amount"].initial = plain_dollars(row.limit) if is_money else row.limit
+            self.fields["amount"].help_text = DOLLARS_HINT if is_money else NUMBER_HINT
             for name in {"owner_key", "each_session", "unit", "period"} & set(self.fields):
                 self.fields[name].disabled = True
 
@@ -391,30 +395,33 @@ class BudgetAdmin(ServiceFormAdmin):
         """Return the limit, for people who may not change the budget."""
         return shown_amount(row.limit, row.unit)
 
-    @display(description=_("belongs to"))
+    @display(description=_("Applies to"))
     def owner(self, row: Budget) -> SafeString:
         """Return the owner whose spending counts."""
         name = make_visible(str(row.agent or row.server or row.organization), 80)
-        kinds = {"agent": _t("agent"), "session": _t("each session"), "server": _t("server")}
-        kind = kinds.get(row.scope, "")
+        kinds = {
+            "organization": _t("organization"),
+            "agent": _t("agent"),
+            "session": _t("each session"),
+            "server": _t("server"),
+        }
         owner_kind = "server" if row.server_id else "agent"
         mark = (
             render_to_string("admin/parts/monogram.html", monogram(name, owner_kind))
-            if kind
+            if row.agent_id or row.server_id
             else icon("apartment")
         )
         return format_html(
-            '<span class="bb-owner">{} {}{}</span>',
+            '<span class="bb-owner">{} {} <span class="bb-quiet">{}</span></span>',
             mark,
             name,
-            format_html(' <span class="bb-quiet">{}</span>', kind) if kind else "",
+            kinds[row.scope],
         )
 
     @display(description=_("limit"), ordering="unit")
     def limit_text(self, row: Budget) -> str:
         """Return the limit with its unit and period."""
-        unit = "" if row.unit == Budget.Unit.MONEY else f" {row.get_unit_display()}"
-        return f"{shown_amount(row.limit, row.unit)}{unit} {row.get_period_display()}"
+        return str(row)
 
     @display(description=_("spent"))
     def spent(self, row: Any) -> SafeString | str:

@@ -1,14 +1,33 @@
 """Model of budgets for organizations, agents, sessions and servers."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
 from bonobot.accounts.models.abstract_models import GovernedModel
+from bonobot.core.i18n.localization import format_dollars, format_number
+from bonobot.core.text.amounts import MICROUSD_PER_USD
+
+# Amounts of the units that aren't money.
+UNIT_AMOUNTS: Mapping[str, Any] = {
+    "tokens": ngettext_lazy("%(n)s token", "%(n)s tokens", "count"),
+    "calls": ngettext_lazy("%(n)s call", "%(n)s calls", "count"),
+    "seconds": ngettext_lazy("%(n)s second", "%(n)s seconds", "count"),
+}
 
 BudgetScope = Literal["organization", "agent", "session", "server"]
+
+
+def format_amount(value: int, unit: str) -> str:
+    """Return an amount with its unit, such as "1 call" or "$12.50"."""
+    if unit == Budget.Unit.MONEY:
+        decimals = ",.2f" if value >= 100_000 or not value else ",.4f"
+        return format_dollars(value / MICROUSD_PER_USD, decimals)
+    return str(UNIT_AMOUNTS[unit] % {"count": value, "n": format_number(value)})
 
 
 class Budget(GovernedModel):
@@ -82,7 +101,7 @@ class Budget(GovernedModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.limit} {self.get_unit_display()} {self.get_period_display()}"
+        return f"{format_amount(self.limit, self.unit)} {self.get_period_display()}"
 
     @property
     def scope(self) -> BudgetScope:

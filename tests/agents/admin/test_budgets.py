@@ -1,5 +1,6 @@
 """Budgets in the admin: the list with what is spent, and the preview beside the form."""
 
+import re
 from datetime import UTC, timedelta
 
 import pytest
@@ -86,7 +87,7 @@ def test_a_saved_budget_is_previewed_with_its_own_owner_and_unit(
     set_budgets(factories.build_administrator(acme), agent, [BudgetLine("tokens", "month", 900)])
     row = Budget.objects.get()
     page = get_text(person.get("agents_budget_change", row.pk))
-    assert "All sessions and calls of the agent Helper" in page
+    assert "All model turns of the agent Helper" in page
     assert "720 tokens: a notification" in page
     url = f"{build_url('agents_budget_preview')}?budget={row.pk}"
     page = get_text(person.send(url, {"amount": "1000", "warn_at": "50"}))
@@ -130,3 +131,47 @@ def test_nobody_previews_a_budget_of_another_organization(
     person.post(
         "agents_budget_preview", status=404, **FORM | {"owner_key": f"agent:{other_agent.pk}"}
     )
+
+
+@pytest.mark.parametrize(
+    ("unit", "counts"),
+    [
+        ("calls", "All calls of the organization"),
+        ("tokens", "All model turns of the organization"),
+        ("seconds", "All calls and model turns of the organization"),
+    ],
+)
+def test_a_budget_counts_what_uses_its_unit(
+    person: admin_client.AdminClient, unit: str, counts: str
+) -> None:
+    assert counts in get_text(person.post("agents_budget_preview", **FORM | {"unit": unit}))
+
+
+@pytest.mark.parametrize(
+    ("unit", "remedy", "other"),
+    [
+        ("calls", "Enter a whole number of 0 or more.", "in dollars of"),
+        ("microusd", "Enter an amount in dollars of 0 or more.", "a whole number of"),
+    ],
+)
+def test_a_limit_that_is_no_number_is_refused_in_words_of_its_unit_without_a_code(
+    person: admin_client.AdminClient, unit: str, remedy: str, other: str
+) -> None:
+    page = get_text(person.post("agents_budget_add", **FORM | {"unit": unit, "amount": "few"}))
+    assert remedy in page
+    assert other not in page
+    assert not re.search(r"\binvalid\b", page)
+
+
+def test_a_budget_is_named_by_its_amount_and_its_form_has_only_the_hint_of_its_unit(
+    acme: Organization, person: admin_client.AdminClient
+) -> None:
+    form = FORM | {"unit": "microusd", "amount": "12.5"}
+    person.post("agents_budget_add", **form)
+    (message,) = person.messages
+    assert "$12.50 per day</a>” was created." in message
+    page = get_text(person.get("agents_budget_change", Budget.objects.get().pk))
+    assert "Enter an amount in dollars." in page
+    assert "Enter a whole number." not in page
+    person.post("agents_budget_add", **FORM | {"amount": "1"})
+    assert "1 call per day" in get_text(person.get("agents_budget_changelist"))
