@@ -21,13 +21,16 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.affected_agents import (
+    count_agent_decisions,
+    list_agents,
+    list_newly_decided_agents,
+)
 from agents.admin.agents import AgentAdmin
 from agents.admin.policy_editor import (
     PolicyScope,
     build_policy_editor,
-    decide_tools,
-    list_affected_agents,
-    list_newly_decided_agents,
+    build_stored_policy,
     load_agent_scope,
     load_organization_defaults_scope,
     load_organization_scope,
@@ -91,6 +94,7 @@ DEFAULT_MODES = (
 )
 CONDITION_SEPARATOR = " when "
 PAGE_SIZE = 200  # rows; with more, each group loads its rows when it is opened
+AGENTS_PAGE_SIZE = 50
 NO_RULE = "none"
 BUILTIN_GROUP = "builtin"
 
@@ -614,23 +618,19 @@ def build_section_context(
 
 
 def show_organization_agents(request: HttpRequest) -> HttpResponseBase:
-    """Show what the organization's rules decide about the tools of each agent."""
+    """Show the effective decisions on the tools of each agent."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
     organization = Organization.objects.get(pk=principal.organization_id)
-    decisions = decide_tools(load_organization_scope(organization), load_policy_spec(organization))
-    rows = list_affected_agents(organization.pk, decisions)
-    paged = Paginator(rows, PAGE_SIZE).get_page(request.GET.get("page"))
-    modes = dict(
-        ToolPolicy.objects.filter(
-            organization_id=organization.pk, agent__in=[row.agent.pk for row in paged]
-        ).values_list("agent_id", "mode")
+    paged = Paginator(list_agents(organization.pk), AGENTS_PAGE_SIZE).get_page(
+        request.GET.get("page")
     )
+    tools = load_organization_scope(organization).tools
     return render_screen(
         request,
         "policies/organization_policy_agents.html",
         title=_("Agents"),
-        rows=[(row, modes.get(row.agent.pk, "")) for row in paged],
+        rows=count_agent_decisions(list(paged), tools, build_stored_policy(organization)),
         paged=paged,
     )
 

@@ -13,11 +13,9 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.agent_tools.services import list_settable_tools
-from agents.builtin_tools.registry import BUILTIN_TOOLS, BuiltinToolAvailability
-from agents.builtin_tools.toolset_options import build_toolbox
+from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.call_activity import load_calls_by_tool
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
-from agents.models import Agent, AgentAssignment, AgentServer
 from agents.policies.decisions import (
     UNRESTRICTED_POLICY,
     AgentServerScope,
@@ -25,7 +23,6 @@ from agents.policies.decisions import (
     ToolFacts,
     decide_tool_call,
 )
-from agents.policies.effective_policies import build_scope
 from agents.policies.rule_texts import MODE_TITLES, format_condition
 from agents.policies.rules import STRICTEST_FIRST, Policy, Rule
 from agents.policies.services import (
@@ -36,6 +33,7 @@ from agents.policies.services import (
     format_rule_name,
     get_organization_id,
     list_entry_rules,
+    load_policy_spec,
     map_tool_names,
 )
 from bonobot.accounts.models import Organization
@@ -228,7 +226,10 @@ class ChangedTool:
 
 @dataclass(frozen=True)
 class PolicyEditor:
-    """What the editor shows: `changes` say what isn't saved, `counts` are tools by decision."""
+    """What the editor shows: `changes` say what isn't saved, `counts` are tools by decision.
+
+    `before` is the stored policy, `after` the edited one.
+    """
 
     groups: tuple[RuleGroup, ...]
     changes: tuple[str, ...]
@@ -237,6 +238,8 @@ class PolicyEditor:
     mode: str = ""
     problem: bool = field(default=False)
     scope: PolicyScope | None = None
+    before: Policy = field(default_factory=Policy)
+    after: Policy = field(default_factory=Policy)
 
     @property
     def suggested_rules(self) -> str:
@@ -300,13 +303,15 @@ def build_policy_editor(scope: PolicyScope, stored: PolicySpec, draft: PolicySpe
         draft.mode,
         has_problem,
         scope,
+        before,
+        after,
     )
 
 
-def decide_tools(scope: PolicyScope, spec: PolicySpec) -> dict[ToolFacts, str]:
-    """Return the decision about each tool of a scope, before the arguments are known."""
-    policy = _build_policy(spec.mode, list_entry_rules(scope.owner, spec))
-    return {tool: scope.decide(policy, tool) for tool in scope.tools}
+def build_stored_policy(owner: Owner) -> Policy:
+    """Return the stored policy of an owner for decisions."""
+    spec = load_policy_spec(owner)
+    return _build_policy(spec.mode, list_entry_rules(owner, spec))
 
 
 def _build_policy(mode: str, entries: Iterable[EntryRules]) -> Policy:
@@ -402,106 +407,3 @@ def _list_changed_tools(
         if (was := scope.decide(before, tool)) != verdict
     ]
     return tuple(sorted(changed, key=lambda tool: (-tool.calls, tool.name)))
-
-
-@dataclass(frozen=True)
-class AffectedAgent:
-    """An agent, and how many of its tools have each decision."""
-
-    agent: Agent
-    tools_by_decision: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def tools(self) -> int:
-        return self.tools_by_decision.total()
-
-    @property
-    def denied(self) -> int:
-        return self.tools_by_decision["deny"]
-
-    @property
-    def needing_approval(self) -> int:
-        return self.tools_by_decision["ask"]
-
-
-def list_affected_agents(
-    organization_id: UUID, decisions: Mapping[ToolFacts, str]
-) -> list[AffectedAgent]:
-    """Return the agents that have at least one of the tools, most tools first (3 queries)."""
-    builtin_tools: dict[str, str] = {}
-    server_tools: dict[UUID, dict[str, str]] = defaultdict(dict)
-    for tool, decision in decisions.items():
-        if tool.server_id is None:
-            builtin_tools[tool.own_name] = decision
-        else:
-            server_tools[tool.server_id][tool.own_name] = decision
-    totals = {server_id: Counter(tools.values()) for server_id, tools in server_tools.items()}
-    agents = {
-        agent.pk: AffectedAgent(agent) for agent in Agent.objects.for_organization(organization_id)
-    }
-    agents_with_resources: set[UUID] = set()
-    for attached in AgentServer.objects.filter(organization_id=organization_id):
-        if (row := agents.get(attached.agent_id)) is None:  # deleted, and can be restored
-            continue
-        scope = build_scope(attached)
-        if scope.resources:
-            agents_with_resources.add(attached.agent_id)
-        if attached.enabled and attached.server_id in server_tools:
-            row.tools_by_decision.update(
-                _count_selected_tools(scope, server_tools[attached.server_id])
-                if scope.allowed or scope.denied
-                else totals[attached.server_id]
-            )
-    if builtin_tools:
-        agents_with_skills = _find_agents_with_skills(organization_id)
-        for pk, row in agents.items():
-            row.tools_by_decision.update(
-                _count_builtin_tools(
-                    row,
-                    builtin_tools,
-                    has_resources=pk in agents_with_resources,
-                    has_skills=pk in agents_with_skills,
-                )
-            )
-    affected = [row for row in agents.values() if row.tools]
-    return sorted(affected, key=lambda row: (-row.tools, row.agent.name))
-
-
-def list_newly_decided_agents(organization_id: UUID, editor: PolicyEditor) -> list[AffectedAgent]:
-    """Return the agents that have tools whose decision unsaved changes of the rules change."""
-    if not editor.changed_tools:
-        return []
-    decisions = {tool.facts: tool.after for tool in editor.changed_tools}
-    return list_affected_agents(organization_id, decisions)
-
-
-def _find_agents_with_skills(organization_id: UUID) -> set[UUID]:
-    assignments = AgentAssignment.objects.filter(
-        agent__organization_id=organization_id, skill__enabled=True
-    )
-    return set(assignments.values_list("agent_id", flat=True))
-
-
-def _count_builtin_tools(
-    row: AffectedAgent, decisions: Mapping[str, str], *, has_resources: bool, has_skills: bool
-) -> Counter[str]:
-    """Count the built-in tools that an agent has, which its page *Tools* lists.
-
-    `row` has the tools of its servers, whose number decides whether tools are searched.
-    """
-    availability = BuiltinToolAvailability(
-        has_resources=has_resources,
-        has_skills=has_skills,
-        has_many_tools=0 < row.agent.tool_search_above < row.tools - row.denied,
-        toolbox=build_toolbox(row.agent),
-    )
-    return Counter(
-        decision
-        for name, decision in decisions.items()
-        if availability.is_available(BUILTIN_TOOLS[name])
-        and BUILTIN_TOOLS[name].is_granted(availability.toolbox)
-    )
-
-
-def _count_selected_tools(scope: AgentServerScope, tools: Mapping[str, str]) -> Counter[str]:
-    return Counter(decision for name, decision in tools.items() if scope.has_tool(name))

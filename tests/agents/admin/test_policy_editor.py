@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from agents.admin.affected_agents import count_agent_decisions, list_agents
 from agents.admin.policy_editor import (
     build_policy_editor,
-    decide_tools,
-    list_affected_agents,
+    build_stored_policy,
     load_organization_scope,
     load_scope,
 )
@@ -137,36 +137,67 @@ def test_the_preview_shows_rules_and_effect_and_saves_nothing(acme, helper):
     assert load_policy_spec(helper) == load_policy_spec(acme) == PolicySpec("all")
 
 
-def test_the_preview_lists_the_agents_that_have_the_changed_tools(acme, helper, server):
+def count_decisions(organization):
+    rows = count_agent_decisions(
+        list(list_agents(organization.pk)),
+        load_organization_scope(organization).tools,
+        build_stored_policy(organization),
+    )
+    return {row.agent.pk: row for row in rows}
+
+
+def test_the_preview_lists_the_agents_whose_effective_decisions_change(
+    acme, helper, server, administrator
+):
     factories.create_agent(acme, "Bystander")
     selective = factories.create_agent(acme, "Selective")
     AgentServer.objects.create(
         organization=acme, agent=selective, server=server, allowed_tools=["drop_one"]
     )
     owner = admin_client.sign_in(acme, Role.OWNER, "olga")
+    for agent in (helper, selective):
+        set_policy(administrator, agent, PolicySpec("all"))
     page = owner.post("organization_policy_preview", mode="all", deny="mcp_web_drop_*")
     text = admin_client.get_text(page)
-    assert "2 agents have these tools" in text
+    assert "2 agents are affected" in text
     assert f"{helper.name} 2 tools" in text
     assert "Selective 1 tool" in text
     assert "Bystander" not in text
+    set_policy(administrator, selective, PolicySpec("none"))
+    set_policy(administrator, helper, PolicySpec("denylist", deny=("mcp_web_drop_one",)))
+    page = owner.post("organization_policy_preview", mode="all", deny="mcp_web_drop_*")
+    text = admin_client.get_text(page)
+    assert "1 agent is affected" in text
+    assert f"{helper.name} 1 tool" in text, "its own policy denies the other one anyway"
+    assert "Selective" not in text
+    page = owner.post("organization_policy_preview", mode="all", deny="mcp_web_drop_one")
+    assert "No agent is affected." in admin_client.get_text(page)
     text = admin_client.get_text(owner.post("organization_policy_preview", mode="none"))
-    assert "have these tools" not in text
+    assert "affected" not in text
 
 
-def test_the_page_of_agents_counts_what_the_organizations_rules_decide(acme, helper, server):
-    organization_rules = PolicySpec("all", deny=("mcp_web_drop_*",), ask=("mcp_web_add",))
-    set_policy(factories.build_administrator(acme), acme, organization_rules)
-    row = next(
-        row
-        for row in list_affected_agents(
-            acme.pk, decide_tools(load_organization_scope(acme), organization_rules)
-        )
-        if row.agent.pk == helper.pk
-    )
+def test_agents_beyond_the_limit_of_decisions_are_listed_without_numbers(
+    acme, helper, administrator, monkeypatch
+):
+    monkeypatch.setattr("agents.admin.affected_agents.MAX_DECISIONS", 1)
+    set_policy(administrator, helper, PolicySpec("all"))
+    owner = admin_client.sign_in(acme, Role.OWNER, "olga")
+    page = owner.post("organization_policy_preview", mode="all", deny="mcp_web_drop_*")
+    text = admin_client.get_text(page)
+    assert "1 agent is affected" in text
+    assert f"{helper.name} 2 tools" not in text
+
+
+def test_the_page_of_agents_counts_what_the_rules_and_their_own_policies_decide(
+    acme, helper, administrator
+):
+    rules = PolicySpec("all", deny=("mcp_web_drop_one",), ask=("mcp_web_add",))
+    set_policy(administrator, acme, rules)
+    set_policy(administrator, helper, PolicySpec("denylist", deny=("mcp_web_drop_two",)))
+    row = count_decisions(acme)[helper.pk]
     assert (row.denied, row.needing_approval) == (2, 1)
     page = admin_client.sign_in(acme, Role.AUDITOR).get("organization_policy_agents")
-    assert "What the organization's deny and ask rules decide" in admin_client.get_text(page)
+    assert re.search(rf"Denylist {row.tools} 2 1", admin_client.get_text(page))
 
 
 def test_an_auditor_sees_values_without_controls(acme, helper, administrator):
@@ -191,9 +222,8 @@ def test_the_pages_of_an_agent_and_of_the_organization_count_the_same_tools(acme
     assert f"of {total} can be called now" in policy_text
     assert f"Deny {denied[0]}" in policy_text
     assert 'data-filter-state="off"' not in tools_page
-    decisions = decide_tools(load_organization_scope(acme), PolicySpec("all"))
-    rows = {row.agent.pk: row for row in list_affected_agents(acme.pk, decisions)}
-    assert rows[agent_id].tools == int(total)
+    row = count_decisions(acme)[agent_id]
+    assert (row.tools, row.denied) == (int(total), int(denied[0]))
 
 
 def test_the_organizations_rules_show_what_each_agents_policy_decides(acme, helper, server):

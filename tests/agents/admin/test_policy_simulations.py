@@ -9,6 +9,7 @@ from agents.policies.shadow_mode import find_draft
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import admin_client, factories
+from tests.agents.admin.test_audit import create_call
 from tests.agents.audit_history import history
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -140,3 +141,22 @@ def test_shadow_mode_starts_only_with_a_change(acme, agent, of_organization):
     page = owner.post(url, *args, mode="none")
     assert not re.search(r'value="shadow"\s+disabled', page)
     assert "To start it" not in page
+
+
+@pytest.mark.parametrize(
+    ("denials", "text"),
+    [
+        (0, "1 call: 1 would change, 0 would stay the same, 0 can't be determined. "),
+        (1, "1 call was denied for reasons other than rules."),
+        (2, "2 calls were denied for reasons other than rules."),
+    ],
+)
+def test_calls_that_no_rule_denied_are_counted_only_if_there_are_any(acme, agent, denials, text):
+    history(agent, 1)
+    for _ in range(denials):
+        create_call(acme, agent_id=agent.pk, decision="deny", code="budget_exhausted")
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = owner.post(SIMULATION_PAGE, agent.pk, mode="none", do="simulate")
+    page = admin_client.get_text(page)
+    assert text in page
+    assert ("reasons other than rules" in page) == bool(denials)
