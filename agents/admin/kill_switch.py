@@ -1,5 +1,8 @@
 """Kill switches of agents, servers and the organization."""
 
+import json
+from typing import Any
+
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -14,10 +17,13 @@ from agents.kill_switch import (
     resume_organization,
 )
 from agents.services import AgentSpec, update_agent
-from bonobot.accounts.admin_base import ObjectRequest, render_screen
+from bonobot.accounts.admin_base import ObjectRequest, render_fragment, render_screen
+from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import ALLOWED_ROLES, Action
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.models import AuditRow
 from mcp_servers import services
 from mcp_servers.admin.servers import ServerAdmin
 
@@ -70,10 +76,14 @@ def _redirect_back(visit: ObjectRequest) -> HttpResponseBase | None:
 
 
 def show_kill_switch(request: HttpRequest) -> HttpResponseBase:
-    """Show what halting the organization would stop; halt or resume it."""
+    """Show the state of the organization's kill switch; after a confirmation, change it."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
+    organization = Organization.objects.get(pk=principal.organization_id)
     if request.method == "POST":
+        principal.require(Action.MANAGE_ORGANIZATION)
+        if not request.POST.get("sure"):
+            return _confirm_kill_switch(request, organization)
         if request.POST.get("do") == "resume":
             resume_organization(principal)
             messages.success(
@@ -83,12 +93,38 @@ def show_kill_switch(request: HttpRequest) -> HttpResponseBase:
             halt_organization(principal, request.POST.get("reason", ""))
             messages.success(request, _t("The kill switch is enabled."))
         return HttpResponseRedirect(reverse("admin:organization_kill_switch"))
-    organization = Organization.objects.get(pk=principal.organization_id)
+    entry = _find_entry(organization) if organization.halted_at else None
     return render_screen(
         request,
         "kill_switch/page.html",
         title=_t("Kill switch"),
         impact=load_impact(organization),
-        reason_length=MAX_REASON_LENGTH,
+        entry=entry,
+        reason=json.loads(entry.opened)["details"].get("reason", "") if entry else "",
         allowed_roles=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
     )
+
+
+def _confirm_kill_switch(request: HttpRequest, organization: Organization) -> HttpResponseBase:
+    """Ask before it is enabled or disabled: in a dialog, or without a script on a page."""
+    is_enabling = request.POST.get("do") != "resume"
+    title = (
+        _t("Enable kill switch for %(name)s?")
+        if is_enabling
+        else _t("Disable kill switch for %(name)s?")
+    )
+    context: dict[str, Any] = {
+        "title": title % {"name": make_visible(organization.name, 80)},
+        "is_enabling": is_enabling,
+        "impact": load_impact(organization),
+        "reason_length": MAX_REASON_LENGTH,
+    }
+    if FRAGMENT_HEADER in request.headers:
+        return render_fragment(request, "kill_switch/confirm_form.html", **context)
+    return render_screen(request, "kill_switch/confirm_organization.html", **context)
+
+
+def _find_entry(organization: Organization) -> AuditRow | None:
+    """Return the entry that says who enabled the kill switch, and why."""
+    rows = AuditRow.objects.for_organization(organization.pk).filter(action="kill_switch_enabled")
+    return rows.order_by("-opened_at").first()

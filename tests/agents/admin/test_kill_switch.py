@@ -5,6 +5,7 @@ import pytest
 from agents.models import Session
 from agents.services import attach_server
 from agents.sessions.services import start_session
+from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from tests import admin_client, factories
@@ -64,30 +65,54 @@ def test_disabling_an_unused_object_needs_no_confirmation(acme, helper, owner):
 
 
 def test_the_enabled_kill_switch_is_shown_on_every_page(acme, session, owner):
-    form = owner.get("organization_kill_switch")
-    assert "Cancel" not in admin_client.get_text(form)  # a page of the navigation asks nothing
-    page = admin_client.get_text(form)
-    assert "cancels 1 running session" in page
-    assert "is halted" not in admin_client.get_text(owner.get("index"))
-    owner.post("organization_kill_switch", do="halt", reason="drill")
+    page = admin_client.get_text(owner.get("organization_kill_switch"))
+    assert "Cancel " not in page  # a page of the navigation asks nothing
+    assert "The kill switch is disabled" in page
+    assert "Cancels 1 running session" in page
+    assert "Kill switch enabled" not in admin_client.get_text(owner.get("index"))
+    owner.post("organization_kill_switch", do="halt", reason="drill", sure="1")
     assert Organization.objects.get(pk=acme.pk).halted_at
     for name in ("index", "agents_agent_changelist", "organization_kill_switch"):
         assert "Kill switch enabled for Acme" in admin_client.get_text(owner.get(name)), name
-    owner.post("organization_kill_switch", do="resume")
-    assert "is halted" not in admin_client.get_text(owner.get("index"))
+    page = admin_client.get_text(owner.get("organization_kill_switch"))
+    assert "The kill switch is enabled" in page
+    assert "Reason drill" in page
+    owner.post("organization_kill_switch", do="resume", sure="1")
+    assert "Kill switch enabled" not in admin_client.get_text(owner.get("index"))
+
+
+def test_enabling_and_disabling_the_kill_switch_needs_confirmation(acme, session, owner):
+    page = owner.post("organization_kill_switch", do="halt")
+    assert "Enable kill switch for Acme?" in admin_client.get_text(page)
+    assert "Cancels 1 running session" in admin_client.get_text(page)
+    assert 'name="reason"' in page
+    assert Organization.objects.get(pk=acme.pk).halted_at is None
+    owner.post("organization_kill_switch", do="halt", sure="1")
+    page = owner.post("organization_kill_switch", do="resume")
+    assert "Disable kill switch for Acme?" in admin_client.get_text(page)
+    assert 'name="reason"' not in page
+    assert Organization.objects.get(pk=acme.pk).halted_at
+
+
+def test_the_confirmation_of_the_kill_switch_is_a_dialog_with_a_script(owner):
+    url = admin_client.build_url("organization_kill_switch")
+    response = owner.client.post(url, {"do": "halt"}, headers={FRAGMENT_HEADER: "1"})
+    html = response.content.decode()
+    assert 'id="confirm-title"' in html
+    assert "<html" not in html
 
 
 def test_without_sessions_the_kill_switch_does_not_offer_to_cancel_any(owner):
     page = admin_client.get_text(owner.get("organization_kill_switch"))
-    assert "denies every call" in page
-    assert "cancels" not in page
+    assert "Denies every call" in page
+    assert "Cancels" not in page
 
 
 def test_other_roles_see_the_kill_switch_and_who_can_use_it(acme):
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     page = reviewer.get("organization_kill_switch")
     assert "Can be changed by: owner" in admin_client.get_text(page)
-    assert "Enable kill switch</button>" not in page
+    assert "data-confirms" not in page
     assert "forbidden" in reviewer.post("organization_kill_switch", do="halt", status=403)
     assert Organization.objects.get(pk=acme.pk).halted_at is None
 
