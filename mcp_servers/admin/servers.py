@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from django.contrib import messages
+from django.contrib.admin.views.main import ORDER_VAR
 from django.db.models import (
     Case,
     Count,
@@ -43,6 +44,7 @@ from bonobot.accounts.models.abstract_models import MAX_COUNTED
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, counted, milliseconds
 from bonobot.core.admin.theme import (
+    ChangeList,
     ChoicesCheckboxFilter,
     DropdownFilter,
     action,
@@ -198,6 +200,13 @@ class ServerScopeFilter(DropdownFilter):
         )
 
 
+class ServerChangeList(ChangeList):
+    """The list of servers; by default, failing ones come first, which no column's arrow shows."""
+
+    def get_ordering_field_columns(self) -> dict[int, str]:
+        return super().get_ordering_field_columns() if ORDER_VAR in self.params else {}
+
+
 @register(Server)
 class ServerAdmin(TabbedAdmin):
     """The registered servers of the active organization."""
@@ -304,6 +313,9 @@ class ServerAdmin(TabbedAdmin):
             )
         return queryset, False
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ServerChangeList
+
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Count tools and pending definitions of the servers on the page, in one query."""
         changelist = super().get_changelist_instance(request)
@@ -368,8 +380,11 @@ class ServerAdmin(TabbedAdmin):
 
     @display(description=_("latency"), ordering="latency_ms")
     def latency(self, server: Server) -> str:
-        """Return the latency of the last check."""
-        return milliseconds(server.latency_ms)
+        """Return the latency of the last check, of stdio servers with the start of the process."""
+        if server.transport_type != Server.Transport.STDIO or server.latency_ms is None:
+            return milliseconds(server.latency_ms)
+        title = _("The time to start the process and connect to it")
+        return format_html('<span title="{}">{}</span>', title, milliseconds(server.latency_ms))
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, server: Server) -> str:

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.models.abstract_models import GovernedModel, GovernedQuerySet
 from bonobot.core.text.canonical_json import compute_json_digest, is_same_value
 from bonobot.core.text.untrusted_text import make_storable
+from bonobot.ledger.actor_names import get_actor_name
 
 MAX_NAME_LENGTH = 512
 # Declared and not approved; `fault` is checked separately, because an index can't contain text of
@@ -161,6 +162,11 @@ class Definition(GovernedModel):
 
     def __str__(self) -> str:
         return self.name or str(self.get_kind_display())
+
+    @property
+    def approver_name(self) -> str:
+        """Who approved the definition as screens name actors; only the label is stored."""
+        return get_actor_name("cli", "", self.pinned_by)
 
     @property
     def state(self) -> State:

@@ -1,5 +1,6 @@
 """Template filters for the findings of scans."""
 
+import re
 from typing import Any
 
 from django import template
@@ -26,6 +27,18 @@ FINDING_LABELS = {
     "resembles_an_injection": _("resembles a prompt injection"),
     "sensitive_data": _("sensitive data"),
 }
+
+
+# The rules in the excerpt of a finding: `88 %: “as the administrator” (claims_authority)`.
+RULE_NAMES = re.compile(r"\(([a-z_]+(?:, [a-z_]+)*)\)")
+
+
+@register.filter
+def name_rules(excerpt: Any) -> str:
+    """Return the excerpt of a finding with labels instead of the names of rules."""
+    return RULE_NAMES.sub(
+        lambda match: f"({', '.join(map(finding_label, match[1].split(', ')))})", str(excerpt)
+    )
 
 
 @register.filter

@@ -31,6 +31,7 @@ from unfold.forms import (
 )
 from unfold.sites import UnfoldAdminSite as AdminSite
 from unfold.templatetags import unfold_list
+from unfold.views import ChangeList
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget as IntegerInput,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "AdminPasswordChangeForm",
     "AdminSite",
     "AuthenticationForm",
+    "ChangeList",
     "Checkbox",
     "ChoicesCheckboxFilter",
     "ChoicesDropdownFilter",
