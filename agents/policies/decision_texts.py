@@ -26,6 +26,7 @@ TOOL_TEXTS: Mapping[tuple[str, str], Callable[..., TranslatableMessage]] = {
     ),
     ("policy", "deny"): partial(format_message, "A rule of the policy denies {tools}."),
 }
+DEFAULT_PATTERN = "default"
 TOOL_RULE = re.compile(
     r"(?P<owner>organization|policy:\w+):(?P<effect>allow|ask|deny) (?P<source>\w+):"
     r"(?P<pattern>.+?)(?P<condition> when its condition holds)?"
@@ -36,7 +37,34 @@ TOOL_SETTING_TEXTS: Mapping[str, Callable[..., TranslatableMessage]] = {
     "ask": partial(format_message, "The tool `{name}` is set to Ask for this agent."),
     "deny": partial(format_message, "The tool `{name}` is set to Deny for this agent."),
 }
-SERVER_SETTING_TEXTS: Mapping[str, TranslatableMessage] = {
+SERVER_TOOL_SETTING_TEXTS: Mapping[str, Callable[..., TranslatableMessage]] = {
+    "allow": partial(
+        format_message,
+        "The tool `{name}` of the server `{server}` is set to Allow for this agent.",
+    ),
+    "ask": partial(
+        format_message, "The tool `{name}` of the server `{server}` is set to Ask for this agent."
+    ),
+    "deny": partial(
+        format_message, "The tool `{name}` of the server `{server}` is set to Deny for this agent."
+    ),
+}
+# The default of a server, by effect, if the server is known.
+DEFAULT_SETTING_TEXTS: Mapping[str, Callable[..., TranslatableMessage]] = {
+    "allow": partial(
+        format_message,
+        "Tools of the server `{server}` without their own setting are set to Allow for this agent.",
+    ),
+    "ask": partial(
+        format_message,
+        "Tools of the server `{server}` without their own setting are set to Ask for this agent.",
+    ),
+    "deny": partial(
+        format_message,
+        "Tools of the server `{server}` without their own setting are set to Deny for this agent.",
+    ),
+}
+UNNAMED_DEFAULT_SETTING_TEXTS: Mapping[str, TranslatableMessage] = {
     "allow": format_message(
         "Tools of the server without their own setting are set to Allow for this agent."
     ),
@@ -46,6 +74,28 @@ SERVER_SETTING_TEXTS: Mapping[str, TranslatableMessage] = {
     "deny": format_message(
         "Tools of the server without their own setting are set to Deny for this agent."
     ),
+}
+# What a rule is about, without the name of a server and with it.
+TOOLS_TEXTS: Mapping[str, Callable[..., TranslatableMessage]] = {
+    "default": partial(format_message, "tools of the server that have no rule of their own"),
+    "condition": partial(
+        format_message, "calls of `{pattern}` whose arguments meet its condition"
+    ),
+    "glob": partial(format_message, "tools whose name matches `{pattern}`"),
+    "name": partial(format_message, "the tool `{pattern}`"),
+}
+SERVER_TOOLS_TEXTS: Mapping[str, Callable[..., TranslatableMessage]] = {
+    "default": partial(
+        format_message, "tools of the server `{server}` that have no rule of their own"
+    ),
+    "condition": partial(
+        format_message,
+        "calls of `{pattern}` of the server `{server}` whose arguments meet its condition",
+    ),
+    "glob": partial(
+        format_message, "tools of the server `{server}` whose name matches `{pattern}`"
+    ),
+    "name": partial(format_message, "the tool `{pattern}` of the server `{server}`"),
 }
 
 
@@ -153,31 +203,30 @@ def explain_unselected_definition(noun: str, uri: str, server_name: str) -> Deci
     )
 
 
-def explain_organization_denial(rule: object, tool: str) -> DecisionText:
+def explain_organization_denial(rule: str, server_name: str) -> DecisionText:
+    """Return why the organization's rule with this ID denies a tool of a server, or built-in."""
     return DecisionText(
-        format_message(
-            "The organization's rule `{deny}` denies `{tool}` for every agent.",
-            deny=rule,
-            tool=tool,
-        ),
+        describe_tool_rule(rule, of_agent=False, server_name=server_name),
         format_message("An owner can change the organization's rules."),
     )
 
 
-def explain_policy_denial(mode: str, rule: object | None, tool: str) -> DecisionText:
-    """Return why the agent's policy denies a tool: its mode, a rule, or no rule that allows it."""
+def explain_policy_denial(mode: str, tool: str) -> DecisionText:
+    """Return why a policy denies a tool without a rule: its mode, or no rule that allows it."""
     if mode == "none":
         reason = format_message(
             "The agent's policy (mode `none`) blocks every tool, including `{tool}`.", tool=tool
-        )
-    elif rule is not None:
-        reason = format_message(
-            "The rule `{rule}` of the agent's policy denies `{tool}`.", rule=str(rule), tool=tool
         )
     else:
         reason = format_message(
             "The agent's policy (mode `allowlist`) has no rule that allows `{tool}`.", tool=tool
         )
+    return DecisionText(reason, POLICY_REMEDY)
+
+
+def explain_rule_denial(rule: str, server_name: str, *, of_agent: bool) -> DecisionText:
+    """Return why the rule of a policy with this ID denies a tool of a server, or a built-in one."""
+    reason = describe_tool_rule(rule, of_agent=of_agent, server_name=server_name)
     return DecisionText(reason, POLICY_REMEDY)
 
 
@@ -191,10 +240,10 @@ def explain_definition_denial(name: str) -> DecisionText:
     )
 
 
-def explain_required_approval(rule: str, *, of_agent: bool) -> DecisionText:
+def explain_required_approval(rule: str, server_name: str, *, of_agent: bool) -> DecisionText:
     """Return why a rule with this ID requires approval; `of_agent`: an agent's policy decided."""
     return DecisionText(
-        describe_tool_rule(rule, of_agent=of_agent),
+        describe_tool_rule(rule, of_agent=of_agent, server_name=server_name),
         format_message("Someone who can approve calls must approve it on the Approvals page."),
     )
 
@@ -207,25 +256,39 @@ def is_tool_setting(rule: str) -> bool:
     return not any(char in match["pattern"] for char in "*?[")
 
 
-def describe_tool_rule(rule: str, *, of_agent: bool) -> str:
-    """Return a sentence about a rule for tools; blank for the ID of another one."""
+def describe_tool_rule(rule: str, *, of_agent: bool, server_name: str = "") -> str:
+    """Return a sentence about a rule for tools; blank for the ID of another one.
+
+    `server_name` is the server of the tool that the rule decided about; the ID doesn't have it.
+    """
     match = TOOL_RULE.fullmatch(rule)
     if match is None:
         return ""
-    pattern, effect = match["pattern"], match["effect"]
-    is_default = pattern == "default" and match["source"] == "mcp"
+    server_name = server_name if match["source"] == "mcp" else ""
     if of_agent and is_tool_setting(rule):
-        if is_default:
-            return SERVER_SETTING_TEXTS[effect]
-        return TOOL_SETTING_TEXTS[effect](name=pattern)
-    if is_default:
-        tools = format_message("tools of the server that have no rule of their own")
+        return _describe_setting(match["effect"], match["pattern"], match["source"], server_name)
+    tools = _describe_tools(match, server_name)
+    return TOOL_TEXTS[match["owner"].partition(":")[0], match["effect"]](tools=tools)
+
+
+def _describe_setting(effect: str, pattern: str, source: str, server: str) -> TranslatableMessage:
+    if pattern == DEFAULT_PATTERN and source == "mcp":
+        if server:
+            return DEFAULT_SETTING_TEXTS[effect](server=server)
+        return UNNAMED_DEFAULT_SETTING_TEXTS[effect]
+    if server:
+        return SERVER_TOOL_SETTING_TEXTS[effect](name=pattern, server=server)
+    return TOOL_SETTING_TEXTS[effect](name=pattern)
+
+
+def _describe_tools(match: re.Match[str], server: str) -> TranslatableMessage:
+    """Return the tools that a rule is about."""
+    pattern = match["pattern"]
+    if pattern == DEFAULT_PATTERN and match["source"] == "mcp":
+        kind = "default"
     elif match["condition"]:
-        tools = format_message(
-            "calls of `{pattern}` whose arguments meet its condition", pattern=pattern
-        )
-    elif any(char in pattern for char in "*?["):
-        tools = format_message("tools whose name matches `{pattern}`", pattern=pattern)
+        kind = "condition"
     else:
-        tools = format_message("the tool `{name}`", name=pattern)
-    return TOOL_TEXTS[match["owner"].partition(":")[0], effect](tools=tools)
+        kind = "glob" if any(char in pattern for char in "*?[") else "name"
+    build_text = (SERVER_TOOLS_TEXTS if server else TOOLS_TEXTS)[kind]
+    return build_text(pattern=pattern, server=server)

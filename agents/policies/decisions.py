@@ -324,15 +324,12 @@ def _evaluate_organization_policy(
 ) -> StageVerdict:
     matching_rules = _MatchingRules(tool, policy, arguments)
     if matching_rules.deny is not None:
-        return StageVerdict(
-            "organization",
-            f"organization:{matching_rules.deny}",
-            "denied_by_organization",
-            *decision_texts.explain_organization_denial(matching_rules.deny, tool.label),
-        )
+        rule = f"organization:{matching_rules.deny}"
+        text = decision_texts.explain_organization_denial(rule, tool.server_name)
+        return StageVerdict("organization", rule, "denied_by_organization", *text)
     if matching_rules.ask is not None:
         rule = f"organization:{matching_rules.ask}"
-        return _build_ask_stage("organization", rule, of_agent=False)
+        return _build_ask_stage("organization", rule, tool, of_agent=False)
     return StageVerdict("organization", "organization:none")
 
 
@@ -346,13 +343,16 @@ def _evaluate_policy(
     if policy.mode != "none" and matching_rules.deny is None and is_listed:
         if matching_rules.ask is not None:
             asking_rule = f"{rule}:{matching_rules.ask}"
-            return _build_ask_stage("policy", asking_rule, of_agent=effective_policy.of_agent)
+            return _build_ask_stage("policy", asking_rule, tool, of_agent=effective_policy.of_agent)
         return StageVerdict(
             "policy", f"{rule}:{matching_rules.allow}" if policy.mode == "allowlist" else rule
         )
-    text = decision_texts.explain_policy_denial(policy.mode, matching_rules.deny, tool.label)
+    text = decision_texts.explain_policy_denial(policy.mode, tool.label)
     if policy.mode != "none" and matching_rules.deny is not None:
         rule = f"{rule}:{matching_rules.deny}"
+        text = decision_texts.explain_rule_denial(
+            rule, tool.server_name, of_agent=effective_policy.of_agent
+        )
     return StageVerdict("policy", rule, "denied_by_policy", *text)
 
 
@@ -371,8 +371,8 @@ class _MatchingRules:
             setattr(self, default.effect, default)
 
 
-def _build_ask_stage(stage: str, rule: str, *, of_agent: bool) -> StageVerdict:
-    text = decision_texts.explain_required_approval(rule, of_agent=of_agent)
+def _build_ask_stage(stage: str, rule: str, tool: ToolFacts, *, of_agent: bool) -> StageVerdict:
+    text = decision_texts.explain_required_approval(rule, tool.server_name, of_agent=of_agent)
     return StageVerdict(stage, rule, "", *text, asks=True)
 
 

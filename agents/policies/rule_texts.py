@@ -113,12 +113,14 @@ RULE_OWNERS: Mapping[str, Any] = {
 MIN_RATE_KEY_PARTS = 4  # `rate:{organization}:{scope}:{scope id}`
 
 
-def build_rule_text(rule: str, *, of_agent: bool = True) -> str:
+def build_rule_text(rule: str, *, of_agent: bool = True, server_name: str = "") -> str:
     """Return a sentence about a rule; blank for an ID without one, such as one of a plugin.
 
     `of_agent` is whether an agent's policy decided; without an agent, it is the organization's.
+    `server_name` is the server of the tool that was decided about.
     """
-    if text := FIXED_TEXTS.get(rule) or describe_tool_rule(rule, of_agent=of_agent):
+    tool_text = describe_tool_rule(rule, of_agent=of_agent, server_name=server_name)
+    if text := FIXED_TEXTS.get(rule) or tool_text:
         return text
     kind, _, rest = rule.partition(":")
     build_text = _TEXT_BUILDERS.get(kind)

@@ -20,12 +20,17 @@ register = template.Library()
 
 @register.filter
 @register.simple_tag(name="rule_text")
-def rule_text(rule: object, agent_id: UUID | str | None = "") -> SafeString:
+def rule_text(rule: object, agent_id: UUID | str | None = "", server_name: str = "") -> SafeString:
     """Return a localized sentence about a rule; blank for an ID without one.
 
     `agent_id` is None if the organization's policy decided, because the call had no agent.
+    `server_name` is the server of the tool that was decided about.
     """
-    text = build_rule_text(str(rule or ""), of_agent=agent_id is not None)
+    text = build_rule_text(
+        str(rule or ""),
+        of_agent=agent_id is not None,
+        server_name=str(server_name or ""),
+    )
     return render_sentence(localize_text(text))
 
 

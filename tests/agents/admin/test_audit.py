@@ -648,11 +648,14 @@ def test_filters_have_names_in_the_readers_language(auditor: admin_client.AdminC
 def test_the_decision_of_an_entry_is_a_sentence_with_its_rule(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
-    row = create_call(acme, rule="organization:deny mcp:drop_*", decision="deny")
+    row = create_call(
+        acme, rule="organization:deny mcp:drop_*", decision="deny", server_name="billing"
+    )
     for page in (
         auditor.get("ledger_auditrow_change", row.pk),
         auditor.get("ledger_auditrow_changelist", entry=str(row.pk)),
     ):
         text = admin_client.get_text(page)
-        assert "A rule of the organization denies tools whose name matches drop_*" in text
-        assert "organization:deny mcp:drop_*" in text
+        sentence = "A rule of the organization denies tools of the server billing whose name "
+        assert f"{sentence}matches drop_*" in text
+        assert "organization:deny mcp:drop_*" in page

@@ -55,17 +55,54 @@ def test_without_an_agent_a_rule_for_one_tool_is_one_of_the_policy():
     assert text == "A rule of the policy requires approval for the tool `send_reply`."
 
 
+OF_SERVER = {
+    "policy:all:deny mcp:git_reset": "The tool `git_reset` of the server `git` is set to Deny for "
+    "this agent.",
+    "policy:all:ask mcp:default": "Tools of the server `git` without their own setting are set to "
+    "Ask for this agent.",
+    "organization:deny mcp:git_reset": "A rule of the organization denies the tool `git_reset` of "
+    "the server `git`.",
+    "policy:all:deny mcp:git_*": "A rule of the policy denies tools of the server `git` whose name "
+    "matches `git_*`.",
+    "policy:all:deny mcp:push when its condition holds": "A rule of the policy denies calls of "
+    "`push` of the server `git` whose arguments meet its condition.",
+    "organization:deny mcp:default": "A rule of the organization denies tools of the server `git` "
+    "that have no rule of their own.",
+    "organization:deny builtin:run_shell": "A rule of the organization denies the tool "
+    "`run_shell`.",
+}
+
+
+@pytest.mark.parametrize(("rule", "text"), OF_SERVER.items())
+def test_a_sentence_about_a_rule_names_the_server_of_the_tool(rule, text):
+    assert build_rule_text(rule, server_name="git") == text
+    with translation.override("de"):
+        translated = localize_text(str.__str__(build_rule_text(rule, server_name="git")))
+        assert "server" not in translated and " rule" not in translated
+
+
 @pytest.mark.parametrize("of_agent", [True, False])
 @pytest.mark.parametrize("pattern", ["add", "add*", ""])
-def test_a_required_approval_has_the_sentence_of_its_rule_as_reason(pattern, of_agent):
-    policy = Policy("all", (Rule("ask", "mcp", pattern, SERVER),))
+@pytest.mark.parametrize("effect", ["ask", "deny"])
+def test_a_decision_of_a_rule_has_its_sentence_as_reason(effect, pattern, of_agent):
+    policy = Policy("all", (Rule(effect, "mcp", pattern, SERVER),))
     scopes = {SERVER: AgentServerScope()}
     decision = decide_tool_call(
         ToolFacts("mcp", "add", "mcp_web_add", SERVER, "web"),
         EffectivePolicy(policy, scopes=scopes, of_agent=of_agent),
     )
-    assert decision.verdict == "ask"
-    assert decision.reason == build_rule_text(decision.rule, of_agent=of_agent)
+    assert decision.verdict == effect
+    text = build_rule_text(decision.rule, of_agent=of_agent, server_name="web")
+    assert decision.reason == text
+
+
+def test_a_denial_of_the_organization_has_the_sentence_of_its_rule_as_reason():
+    organization = Policy("all", (Rule("deny", "mcp", "add", SERVER),))
+    decision = decide_tool_call(
+        ToolFacts("mcp", "add", "mcp_web_add", SERVER, "web"),
+        EffectivePolicy(Policy("all"), organization, scopes={SERVER: AgentServerScope()}),
+    )
+    assert decision.reason == "A rule of the organization denies the tool `add` of the server `web`."
 
 
 @pytest.mark.parametrize("rule", ["", "plugin", "role:fly", "rate:short", "attachment:other:x"])
