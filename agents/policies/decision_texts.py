@@ -78,9 +78,7 @@ UNNAMED_DEFAULT_SETTING_TEXTS: Mapping[str, TranslatableMessage] = {
 # What a rule is about, without the name of a server and with it.
 TOOLS_TEXTS: Mapping[str, Callable[..., TranslatableMessage]] = {
     "default": partial(format_message, "tools of the server that have no rule of their own"),
-    "condition": partial(
-        format_message, "calls of `{pattern}` whose arguments meet its condition"
-    ),
+    "condition": partial(format_message, "calls of `{pattern}` whose arguments meet its condition"),
     "glob": partial(format_message, "tools whose name matches `{pattern}`"),
     "name": partial(format_message, "the tool `{pattern}`"),
 }
