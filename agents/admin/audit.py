@@ -65,6 +65,8 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.tasks import CONTINUE_VERIFICATION
 
 MAX_FAULTS_SHOWN = 10
+# A script that sends this gets the numbers and bars of the list with its rows.
+SUMMARY_HEADER = "Bonobot-Summary"
 VERIFICATION_SESSION_KEY = "verification_asked"
 # A worker starts and reports progress within this time; otherwise none is running.
 START_TIMEOUT = timedelta(minutes=1)
@@ -268,6 +270,9 @@ class AuditAdmin(ScopedAdmin):
             return response
         context |= self._build_rows(principal, request, context["cl"], entry_id)
         if FRAGMENT_HEADER in request.headers:
+            if SUMMARY_HEADER in request.headers:
+                context |= self._build_summary(principal, request, context)
+                context["has_summary"] = True
             return render_fragment(request, "audit/rows.html", **context)
         context |= self._build_tools(principal, request, context)
         if entry_id:
@@ -291,10 +296,14 @@ class AuditAdmin(ScopedAdmin):
             if key
         }
         chips = audit_filters.list_chips(request.GET, names)
-        filter_count = len(chips) + bool(audit_filters.find_period_name(request.GET))
+        quick_filters = audit_filters.list_quick_filters(request.GET)
+        active_count = sum(quick_filter.is_active for quick_filter in quick_filters)
+        filter_count = len(chips) + active_count + bool(audit_filters.find_period_name(request.GET))
         return {
             "groups": group_turns(entries, entry_id),
             "chips": chips,
+            "quick_filters": quick_filters,
+            "has_removable_filters": bool(chips or active_count),
             "filter_count": filter_count,
             "is_filtered": filter_count > 0,
             "query": request.GET.urlencode(),
@@ -302,18 +311,25 @@ class AuditAdmin(ScopedAdmin):
             "older_query": build_older_query(request, changelist),
         }
 
+    def _build_summary(
+        self, principal: Principal, request: HttpRequest, context: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the context of the numbers and bars above the rows, which a live tail updates."""
+        period = getattr(request, "asked_within", (None, None))
+        return {
+            "has_entries": bool(context["groups"] or context["is_filtered"]),
+            "histogram": build_histogram(principal.organization_id, request.GET, period),
+        }
+
     def _build_tools(
         self, principal: Principal, request: HttpRequest, context: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the context of what is above the rows."""
         query = request.GET
-        period = getattr(request, "asked_within", (None, None))
-        return {
+        return self._build_summary(principal, request, context) | {
             "export_forms": (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV"))),
             "saved": build_filter_panel(principal, query.urlencode()),
             "verified": describe_verification(request, principal),
-            "has_entries": bool(context["groups"] or context["is_filtered"]),
-            "histogram": build_histogram(principal.organization_id, query, period),
             "periods": audit_filters.list_periods(query),
             "period": audit_filters.find_period_name(query),
             "is_all_time": not any(audit_filters.parse_period(query)),
@@ -411,9 +427,8 @@ class Histogram:
     highest: int
     total: int
     step: timedelta
-    # What the bars cover: less than the list if that has no start (`is_cut`).
+    # What the bars cover, as the list does; blank for all time.
     span: str
-    is_cut: bool
     # The place in percent, the time of day or the day, and the day below the first time of one.
     ticks: list[tuple[float, str, str]]
 
@@ -435,7 +450,7 @@ def build_histogram(
     if filters is None:
         return None
     until = min(period[1] or timezone.now(), timezone.now())
-    since = period[0] or until - DEFAULT_SPAN
+    since = period[0] or find_first_time(organization_id, until)
     if since >= until:
         return None
     bars = load_activity(organization_id, since, until, filters, parse_outcomes(query))
@@ -456,10 +471,16 @@ def build_histogram(
         highest=highest,
         total=sum(bar.total for bar in bars),
         step=bars[0].ends - bars[0].begins,
-        span=_format_span(since, until),
-        is_cut=period[0] is None,
+        span=_format_span(since, until) if any(period) else "",
         ticks=_build_ticks(bars),
     )
+
+
+def find_first_time(organization_id: UUID, until: datetime) -> datetime:
+    """Return the time of the organization's first entry, at least a day before `until`."""
+    entries = AuditRow.objects.for_organization(organization_id).order_by("opened_at")
+    first = entries.values_list("opened_at", flat=True).first()
+    return min(first or until, until - DEFAULT_SPAN)
 
 
 def _format_span(since: datetime, until: datetime) -> str:

@@ -109,11 +109,22 @@ class ShownEntry:
         return make_visible(name, 120) + times
 
     @property
+    def has_outcome(self) -> bool:
+        """Whether the row shows an outcome: an answer, such as "Call denied", is in the title."""
+        return self.row.event_type != "approval" or self.outcome != "ok"
+
+    @property
     def rule_name(self) -> tuple[Any, str]:
         """What decided the call by a rule, and the tools that the rule matches."""
         if self.row.event_type != "call":
             return "", ""
         return name_rule(self.row.rule, of_agent=self.row.agent_id is not None)
+
+    @property
+    def rule_pattern(self) -> str:
+        """The tools that the rule matches; blank if it is only the called one."""
+        pattern = self.rule_name[1]
+        return "" if pattern == self.row.tool_name else pattern
 
     @property
     def code(self) -> str:

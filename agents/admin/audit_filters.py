@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from functools import partial
 from typing import Any
@@ -75,6 +76,7 @@ OUTCOMES = (
     ("open", _("Running")),
 )
 OUTCOME_TITLES = dict(OUTCOMES)
+QUICK_OUTCOMES = ("error", "refused", PENDING)
 CHIP_TITLES = {
     "outcome": _("Outcome"),
     "kind": _("Type"),
@@ -191,6 +193,29 @@ class ScannedPaginator(BoundedPaginator):
         return rows.order_by(*all_rows.query.order_by)
 
 
+@dataclass(frozen=True)
+class QuickFilter:
+    """A filter for an outcome; the query of an active one is the list's without it."""
+
+    outcome: str
+    is_active: bool
+    query: str
+
+
+def list_quick_filters(query: QueryDict) -> list[QuickFilter]:
+    """Return the quick filters; further ones add their outcome to the chosen ones."""
+    chosen, remaining_query = parse_outcomes(query), _drop(query, {"outcome__in"})
+    filters = []
+    for outcome in QUICK_OUTCOMES:
+        is_active = outcome in chosen
+        values = [value for value in (*chosen, outcome) if value != outcome or not is_active]
+        outcomes = urlencode({"outcome__in": ",".join(values)}, safe=",") if values else ""
+        filters.append(
+            QuickFilter(outcome, is_active, "&".join(filter(None, (remaining_query, outcomes))))
+        )
+    return filters
+
+
 def list_chips(query: QueryDict, names: Mapping[str, str]) -> list[FilterChip]:
     """Return the active filters; `names` are those of ids."""
     chips = []
@@ -203,6 +228,8 @@ def list_chips(query: QueryDict, names: Mapping[str, str]) -> list[FilterChip]:
         value = query.get(name, "").strip()
         if name in PLAIN_PARAMETERS or name in period or not value:
             continue
+        if column == "outcome" and set(parse_outcomes(query)) <= set(QUICK_OUTCOMES):
+            continue  # the quick filters show them as active
         chips.append(
             FilterChip(
                 CHIP_TITLES.get(column, column),

@@ -108,21 +108,23 @@
     async function refresh(event) {
       if (event?.detail.topic !== "audit" || event.detail.first || /[?&]p=/.test(location.search)) return;
       const query = log.dataset.query;
-      const answer = await fetchFragment(log.dataset.url + (query ? `?${query}` : "")).catch(() => null);
+      const isFollowing = tail.getAttribute("aria-checked") === "true";
+      const headers = isFollowing ? { "Bonobot-Summary": "1" } : {};
+      const url = log.dataset.url + (query ? `?${query}` : "");
+      const answer = await fetchFragment(url, {}, headers).catch(() => null);
       if (!answer?.ok) return;
       const fragment = parseHtml(await answer.text());
       const fresh = queryAll(LISTED, fragment);
       const known = new Map(queryAll(LISTED, container).map((row) => [getKey(row), row]));
       const added = fresh.filter((row) => row.dataset.entry && !known.has(getKey(row)));
-      const isFollowing = tail.getAttribute("aria-checked") === "true";
       const grown = new Set(isFollowing ? [] : added.map((row) => row.dataset.turnId).filter(Boolean));
       for (const row of fresh) if (!grown.has(row.dataset.turnHead)) updateRow(known.get(getKey(row)), row);
+      showSummary(fragment);
       const body = container.querySelector("[data-audit-body]");
       if (!body) {
         if (fresh.length) container.replaceChildren(fragment);
       } else if (isFollowing) {
         placeRows(body, fresh, known);
-        showEntryCount(fragment);
         showNew(0);
       } else showNew(added.length, fresh.length);
       showFolds();
@@ -144,9 +146,13 @@
       }
     }
 
-    function showEntryCount(fragment) {
-      const count = fragment.querySelector("[data-new-count]");
-      if (count) log.querySelector("[data-entry-count]")?.replaceChildren(count.content.cloneNode(true));
+    // The numbers above the rows and the bars, which only a live tail loads again.
+    function showSummary(fragment) {
+      for (const part of queryAll("[data-new-summary]", fragment)) {
+        const shown = log.querySelector(`[data-audit-summary="${part.dataset.newSummary}"]`);
+        shown.replaceChildren(part.content.cloneNode(true));
+        part.remove();
+      }
     }
 
     function updateRow(old, row) {
@@ -183,9 +189,7 @@
 
     // Dragging over the bars selects a range.
     function setUpRange(histogram) {
-      const svg = histogram.querySelector("svg");
-      const range = svg.querySelector("[data-range]");
-      const bars = queryAll("a", svg);
+      let svg, bars;
       let first = -1;
       let last = -1;
       const find = (event) => {
@@ -193,13 +197,17 @@
         const at = Math.floor(((event.clientX - box.left) / box.width) * bars.length);
         return Math.min(bars.length - 1, Math.max(0, at));
       };
-      svg.addEventListener("dragstart", (event) => event.preventDefault());
-      svg.addEventListener("pointerdown", (event) => {
-        if (event.button === 0) first = last = find(event);
+      histogram.addEventListener("dragstart", (event) => event.preventDefault());
+      histogram.addEventListener("pointerdown", (event) => {
+        svg = event.target.closest("svg");
+        if (event.button !== 0 || !svg) return;
+        bars = queryAll("a", svg);
+        first = last = find(event);
       });
       addEventListener("pointermove", (event) => {
         if (first < 0) return;
         last = find(event);
+        const range = svg.querySelector("[data-range]");
         const width = 1000 / bars.length;
         range.toggleAttribute("hidden", first === last);
         range.setAttribute("x", Math.min(first, last) * width);
@@ -241,7 +249,7 @@
     for (const head of queryAll("[data-turn-head]:has([aria-expanded=true])", container)) {
       unfoldedTurns.add(head.dataset.turnHead);
     }
-    queryAll("[data-histogram]", log).forEach(setUpRange);
+    queryAll("[data-audit-summary=histogram]", log).forEach(setUpRange);
     queryAll("[data-audit-unfold]", log).forEach(setUpUnfold);
     setUpTail();
   }

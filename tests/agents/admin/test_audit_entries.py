@@ -101,7 +101,7 @@ def test_the_entries_and_the_calls_of_a_list_are_counted_apart(
     assert f"4 entries · 1 call · {span} · 3 hours per bar" in admin_client.get_text(page)
     page = auditor.get("ledger_auditrow_changelist", outcome__in="error")
     text = " ".join(admin_client.get_text(page).split())
-    assert "4 entries · 1 call · last 24 hours · 1 hour per bar" in text
+    assert "4 entries · 1 call · 1 hour per bar" in text
     # The list is of all time, and says so.
     assert '<a href="?outcome__in=error" aria-current="true">All time</a>' in " ".join(page.split())
     page = auditor.get("ledger_auditrow_changelist", opened_at_from_0="2026-01-01")
@@ -352,3 +352,29 @@ def test_the_entry_of_an_exhausted_budget_says_what_is_used_without_the_key(
     assert use.key not in page
     agent.budgets.all().delete()
     assert "used in this period" not in auditor.get("ledger_auditrow_change", call.pk)
+
+
+def test_the_outcome_of_an_answer_is_its_title() -> None:
+    assert not build_entry(event_type="approval", action="call_denied").has_outcome
+    assert build_entry("error", event_type="approval", action="call_denied").has_outcome
+    assert build_entry("refused").has_outcome
+
+
+@pytest.mark.django_db
+def test_the_row_and_the_panel_of_a_denied_call_dont_say_that_it_succeeded(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    answer = create_call(acme, event_type="approval", action="call_denied", tool_name="")
+    page = auditor.get("ledger_auditrow_changelist", entry=str(answer.pk))
+    row = re.search(f'<tr data-entry="{answer.pk}".*?</tr>', page, re.DOTALL)
+    panel = page.partition("data-panel")[2]
+    for html in (row[0] if row else "", panel):
+        assert "Call denied" in admin_client.get_text(html)
+        assert "Succeeded" not in admin_client.get_text(html)
+
+
+def test_what_decided_a_call_doesnt_repeat_the_tool() -> None:
+    exact = build_entry(rule="policy:all:deny mcp:pay", agent_id=uuid4())
+    glob = build_entry(rule="policy:all:deny mcp:pay_*", agent_id=uuid4())
+    assert (str(exact.rule_name[0]), exact.rule_pattern) == ("Agent tools", "")
+    assert (str(glob.rule_name[0]), glob.rule_pattern) == ("Policy", "pay_*")

@@ -3,9 +3,20 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.http import QueryDict
+from django.utils import timezone
 
 from agents.admin import audit
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.audit.call_histogram import ActivityBar
+from tests import admin_client
+from tests.agents.admin.test_audit import create_call
+
+
+@pytest.fixture
+def auditor(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.AUDITOR)
 
 
 def test_the_time_axis_has_round_times_and_the_days_where_they_begin() -> None:
@@ -65,5 +76,35 @@ def test_the_legend_has_only_outcomes_that_the_bars_have() -> None:
     start = datetime(2026, 3, 4, tzinfo=UTC)
     bar = ActivityBar(start, start + timedelta(hours=1))
     bar.counts["refused"] = 1
-    histogram = audit.Histogram([{"bar": bar}], 1, 1, timedelta(hours=1), "", False, [])
+    histogram = audit.Histogram([{"bar": bar}], 1, 1, timedelta(hours=1), "", [])
     assert [outcome for outcome, _title in histogram.legend] == ["refused"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("age", [timedelta(minutes=5), timedelta(days=40), timedelta(days=800)])
+def test_the_bars_cover_all_time_from_the_first_entry_without_a_period(
+    acme: Organization, age: timedelta
+) -> None:
+    first = create_call(acme, opened_at=timezone.now() - age)
+    histogram = audit.build_histogram(acme.pk, QueryDict(), (None, None))
+    assert histogram is not None
+    start = histogram.bars[0]["bar"].begins
+    assert start <= first.opened_at
+    # At least a day, and at most one bar more than the first entry needs.
+    assert start > min(first.opened_at, timezone.now() - audit.DEFAULT_SPAN) - histogram.step
+    assert histogram.span == ""
+
+
+@pytest.mark.django_db
+def test_a_live_tail_gets_the_numbers_and_bars_with_the_rows(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    create_call(acme, outcome="error")
+    url = admin_client.build_url("ledger_auditrow_changelist")
+    headers = {"Bonobot-Fragment": "1", "Bonobot-Summary": "1"}
+    answer = auditor.client.get(url, {"outcome__in": "error"}, headers=headers).content.decode()
+    legend, bars = (
+        part.partition("</template>")[0] for part in answer.split("data-new-summary")[1:]
+    )
+    assert "1 entry · 1 call" in " ".join(admin_client.get_text(f"<p {legend}").split())
+    assert "data-histogram" in bars
