@@ -10,7 +10,7 @@ so that only one of two concurrent saves succeeds.
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from html import unescape
 from types import MappingProxyType
@@ -69,6 +69,8 @@ _ATTRIBUTE = re.compile(r"""([^\s=>"'/]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>
 _MARKUP = re.compile(r"<[^>]*>")
 # Controls that show the current value again if both changed them.
 CHOSEN_AGAIN = frozenset({"choice", "radio"})
+# But a denial is kept, whoever chose it: two changes together don't allow more than either of them.
+DENIAL = ["deny"]
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 View = Callable[..., HttpResponseBase]
 VERSION_SALT = "bonobot.form_version"
@@ -374,7 +376,7 @@ def _render_conflict(
         messages.error(request, describe_conflict(conflict, keeps_changes))
     response.status_code = VersionConflict.status
     if not is_form_shown:
-        return response
+        return _insert_choices(request, response, conflict)
     notes = {
         key: render_field_conflicts(
             conflict.editor, [item for item in differences if item.form_key == key]
@@ -382,6 +384,27 @@ def _render_conflict(
         for key in {difference.form_key for difference in differences}
     }
     return _refresh_versions(request, response, notes)
+
+
+def _insert_choices(
+    request: HttpRequest, response: HttpResponseBase, conflict: FormConflict
+) -> HttpResponseBase:
+    """Add notes to a page with the saved values: the choices that the user made instead."""
+    own_choices = [
+        replace(difference, is_kept=False)
+        for difference in conflict.differences
+        if difference.user_values is not None and difference.control.kind in CHOSEN_AGAIN
+    ]
+
+    def insert_notes(rendered: Any) -> None:
+        html = rendered.content.decode()
+        for form in reversed(parse_forms(html, request.path)):
+            differences = [item for item in own_choices if item.form_key == form.key]
+            notes = render_field_conflicts(conflict.editor, differences)
+            html = f"{html[: form.insert_at]}{notes}{html[form.insert_at :]}"
+        rendered.content = html
+
+    return run_after_render(response, insert_notes) if own_choices else response
 
 
 def _has_unsaved_changes(request: HttpRequest, data: QueryDict, read_forms: list[ReadForm]) -> bool:
@@ -456,7 +479,7 @@ def _find_differences(request: HttpRequest, read_forms: list[ReadForm]) -> Itera
                     name,
                     read_form.key,
                     own_values if changed_fields else None,
-                    is_kept=_keeps_own_values(name, form, read_form.version),
+                    is_kept=_keeps_own_values(name, form, own_values, read_form.version),
                 )
 
 
@@ -481,7 +504,7 @@ def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]
         for name, control in form.controls.items():
             values = normalize_values(posted.getlist(name))
             is_own_change = not is_same_part(name, values, read_form.version)
-            must_choose_again = name in changed_names and control.kind in CHOSEN_AGAIN
+            must_choose_again = name in changed_names and _is_chosen_again(control, values)
             if (
                 not is_own_change
                 or must_choose_again
@@ -493,7 +516,11 @@ def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]
     return merged_data
 
 
-def _keeps_own_values(name: str, form: Form, version: str) -> bool:
+def _is_chosen_again(control: Control, own_values: list[str]) -> bool:
+    return control.kind in CHOSEN_AGAIN and own_values != DENIAL
+
+
+def _keeps_own_values(name: str, form: Form, own_values: list[str], version: str) -> bool:
     """Return whether the form shows the user's values of a control that both changed."""
     control, prefix = form.controls[name], _get_row_prefix(name, form.controls[name])
     changed_rows = {
@@ -501,7 +528,8 @@ def _keeps_own_values(name: str, form: Form, version: str) -> bool:
         for other_name, other in form.controls.items()
         if not is_same_part(other_name, other.values, version)
     }
-    return control.kind not in CHOSEN_AGAIN and not (prefix and prefix in changed_rows)
+    is_in_changed_row = prefix and prefix in changed_rows
+    return not _is_chosen_again(control, own_values) and not is_in_changed_row
 
 
 def _merge_choices(control: Control, name: str, own_values: list[str], version: str) -> list[str]:

@@ -9,8 +9,10 @@
     const name = note.dataset.fieldName;
     const controls = [...form.elements].filter((element) => element.name === name && element.type !== "hidden");
     const row = controls.at(-1)?.closest(ROWS);
-    // A page with marks of its own, such as the tools of an agent, shows the saved values itself.
-    if (row?.closest("[data-conflict]:not([data-has-note])")) return note.remove();
+    // A page with marks of its own, such as the tools of an agent, shows the saved values itself: only what the
+    // person entered is missing.
+    const isMarked = row?.closest("[data-conflict]:not([data-has-note])");
+    if (isMarked && !note.querySelector("[data-use-saved]")) return note.remove();
     // A note without a row, such as that of a stored secret, stays above the fields.
     if (row) {
       row.dataset.conflict = "";
@@ -49,10 +51,8 @@
     }
   }
 
-  // Choices are named as on the page, not by their values.
-  function showTitles(note, controls) {
-    const text = note.querySelector("[data-saved-text]");
-    if (!text || !note.dataset.saved) return;
+  // Choices are named as on the page, not by their values; blank for other values.
+  function nameChoices(values, controls) {
     const getTitle = (value) => {
       for (const element of controls) {
         if (isCheckable(element) && element.value === value) return element.labels?.[0]?.textContent.trim();
@@ -61,8 +61,14 @@
       }
       return "";
     };
-    const titles = JSON.parse(note.dataset.saved).map(getTitle);
-    if (titles.length && titles.every(Boolean)) text.textContent = titles.join(", ");
+    const titles = values.map(getTitle);
+    return titles.every(Boolean) ? titles.join(", ") : "";
+  }
+
+  function showTitles(note, controls) {
+    const text = note.querySelector("[data-saved-text]");
+    if (!text || !note.dataset.saved) return;
+    text.textContent = nameChoices(JSON.parse(note.dataset.saved), controls) || text.textContent;
   }
 
   function setUpButton(note, controls) {
@@ -70,7 +76,8 @@
     if (!button) return;
     const saved = JSON.parse(note.dataset.saved);
     const own = note.dataset.own ? JSON.parse(note.dataset.own) : readValues(controls);
-    const labels = [button.textContent, button.dataset.useOwn];
+    const ownTitle = nameChoices(own, controls);
+    const labels = [button.textContent, button.dataset.useOwn + (ownTitle && `: ${ownTitle}`)];
     let isSaved = button.hasAttribute("data-is-saved");
     const show = () => {
       button.textContent = labels[Number(isSaved)];

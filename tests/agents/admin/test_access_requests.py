@@ -25,7 +25,7 @@ def test_a_member_requests_an_agent_and_sees_the_answer() -> None:
     for name in ("Support", "Sales"):
         member.post("agents_accessrequest_add", kind="agent", target=name, reason="For customers.")
     page = member.post("agents_accessrequest_add", kind="tool", target="echo", reason="x")
-    assert "<code>invalid</code>" in page
+    assert "Servers and tools are requested for an agent." in page
     support, sales = AccessRequest.objects.order_by("created_at")
 
     inbox = reviewer.get("agents_approval_changelist").split('class="bb-tabs"', 1)[1]

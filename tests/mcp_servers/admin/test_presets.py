@@ -89,11 +89,7 @@ def test_a_preset_of_the_organization_is_created_updated_and_deleted(
         ({"url": "nowhere"}, "bad_url", "url"),
         ({"headers": "X-Api-Key=abc"}, "secret_in_preset", "headers"),
         ({"headers": "no line"}, "NAME=value per line", "headers"),
-        (
-            {"p-name": ["TEAM", "lower", ""]},
-            "Use uppercase letters, as in API_TOKEN.",
-            "parameters",
-        ),
+        ({"p-name": ["TEAM", "lower", ""]}, "valid parameter name", "parameters"),
         ({"transport_type": "stdio", "command": "npx"}, "Select another option.", "transport_type"),
     ],
 )
