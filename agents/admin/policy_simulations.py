@@ -136,8 +136,8 @@ def _build_policy_context(owner: Owner, stored: PolicySpec, draft: PolicySpec) -
 def _require_changes(owner: Owner, policy: PolicySpec) -> None:
     if is_current_policy(owner, policy):
         raise InvalidInput(
-            _("This is the current policy, so shadow mode has nothing to compare."),
-            remedy=_("Change the mode or a rule first."),
+            "This is the current policy, so shadow mode has nothing to compare.",
+            remedy="Change the mode or a rule first.",
         )
 
 

@@ -203,10 +203,13 @@ def find_budget_use(organization_id: UUID, key: str, agent_id: UUID | None) -> B
     is_server = fields["scope"] == "server"
     scope_id = fields["scope_id"]
     agents = {"agent": scope_id, "session": agent_id}
+    owner: dict[str, Any] = {
+        "agent_id": agents.get(fields["scope"]),
+        "server_id": scope_id if is_server else None,
+    }
     row = Budget.objects.filter(
+        **owner,
         organization_id=organization_id,
-        agent_id=agents.get(fields["scope"]),
-        server_id=scope_id if is_server else None,
         each_session=fields["scope"] == "session",
         unit="seconds" if fields["unit"] == "milliseconds" else fields["unit"],
         period=fields["period"],
