@@ -445,7 +445,7 @@ class BudgetAdmin(ServiceFormAdmin):
                             "spent": shown_amount(usage.spent, row.unit),
                             "limit": shown_amount(row.limit, row.unit),
                         },
-                        f"{usage.percent}%",
+                        format_percent(usage.percent, ",d"),
                         _describe_pace(pace),
                     ),
                 )

@@ -28,7 +28,7 @@ from bonobot.accounts.models import AccountEmail
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount, counted, state_label, time_left
-from bonobot.core.i18n.localization import format_number, join_names, localize_text
+from bonobot.core.i18n.localization import format_number, format_percent, join_names, localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.processes.process_status import ProcessStatus, read_statuses
 from mcp_servers.health.server_status import FAILING_STATES
@@ -209,7 +209,7 @@ def describe_budgets(budgets: Iterable[tuple[Budget, BudgetUse]]) -> Iterator[At
             "account_balance_wallet",
             tone="bad" if use.percent >= 100 else "warn",
             title=_("Budget %(percent)s used: %(name)s")
-            % {"name": make_visible(owner, MAX_NAME), "percent": f"{use.percent}%"},
+            % {"name": make_visible(owner, MAX_NAME), "percent": format_percent(use.percent, ",d")},
             detail=_("%(spent)s of %(limit)s %(period)s") % numbers,
             url=reverse("admin:agents_budget_change", args=[row.pk]),
             button=_("View budget"),

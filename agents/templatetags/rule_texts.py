@@ -4,12 +4,14 @@ from collections import Counter
 from uuid import UUID
 
 from django import template
+from django.urls import reverse
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from agents.policies.rule_texts import MODE_TITLES, build_rule_text, name_rule
-from agents.policies.simulations import PolicySimulation
+from agents.policies.simulations import PolicySimulation, SimulationGroup
 from bonobot.accounts.templatetags.display import percent_of, tone
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.syntax_highlighting import render_sentence
@@ -62,6 +64,23 @@ def compared_decisions(
     """Return the effects of the current and the simulated rules, with calls and percent."""
     titles = (_("Current rules"), simulation.before), (_("Simulated rules"), simulation.after)
     return [(title, _list_effects(calls_by_effect)) for title, calls_by_effect in titles]
+
+
+@register.simple_tag
+def simulated_calls_url(simulation: PolicySimulation, group: SimulationGroup) -> str:
+    """Return the URL of the audit entries of a group's calls, of the time that was simulated."""
+    from bonobot.ledger.admin.usage import build_time_filters  # admins load template tags
+
+    since = simulation.until if simulation.stopped and simulation.until else simulation.since
+    filters = {
+        "kind": "call",
+        "tool_name": group.tool,
+        "server_id": group.server_id,
+        "agent_id": group.agent_id,
+        **build_time_filters(since),
+    }
+    query = urlencode({name: value for name, value in filters.items() if value})
+    return f"{reverse('admin:ledger_auditrow_changelist')}?{query}"
 
 
 def _list_effects(calls_by_effect: Counter[str]) -> list[tuple[str, str, int, int]]:

@@ -33,7 +33,8 @@ def test_a_policy_is_simulated_on_past_calls(acme, agent):
     assert "Allow → schedule Ask" in page
     assert "Current rules check_circle Allow 3 100% schedule Ask 0 0%" in page
     assert "Simulated rules check_circle Allow 0 0% schedule Ask 3 100%" in page
-    assert "tool_name=read_result" in html, "the number of calls leads to them"
+    (url,) = re.findall(r'href="([^"]*tool_name=read_result[^"]*)"', html)
+    assert "opened_at_from_0=" in url, "the number of calls leads to those of the simulated time"
     assert load_policy_spec(agent) == PolicySpec("all")
 
 
