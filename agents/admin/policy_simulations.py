@@ -30,6 +30,7 @@ from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 
 MAX_SHADOW_ROWS = 5_000  # limits of the summary on the page
@@ -136,8 +137,8 @@ def _build_policy_context(owner: Owner, stored: PolicySpec, draft: PolicySpec) -
 def _require_changes(owner: Owner, policy: PolicySpec) -> None:
     if is_current_policy(owner, policy):
         raise InvalidInput(
-            "This is the current policy, so shadow mode has nothing to compare.",
-            remedy="Change the mode or a rule first.",
+            format_message("This is the current policy, so shadow mode has nothing to compare."),
+            remedy=format_message("Change the mode or a rule first."),
         )
 
 

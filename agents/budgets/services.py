@@ -200,19 +200,18 @@ def find_budget_use(organization_id: UUID, key: str, agent_id: UUID | None) -> B
     fields = parse_budget_key(key)
     if fields.get("organization") != str(organization_id):
         return None
-    is_server = fields["scope"] == "server"
-    scope_id = fields["scope_id"]
-    agents = {"agent": scope_id, "session": agent_id}
-    owner: dict[str, Any] = {
-        "agent_id": agents.get(fields["scope"]),
-        "server_id": scope_id if is_server else None,
+    scope, scope_id = fields["scope"], fields["scope_id"]
+    owner_filters: dict[str, dict[str, Any]] = {
+        "agent": {"agent": scope_id},
+        "session": {"agent": agent_id},
+        "server": {"server": scope_id},
     }
     row = Budget.objects.filter(
-        **owner,
         organization_id=organization_id,
-        each_session=fields["scope"] == "session",
+        each_session=scope == "session",
         unit="seconds" if fields["unit"] == "milliseconds" else fields["unit"],
         period=fields["period"],
+        **{"agent": None, "server": None, **owner_filters.get(scope, {})},
     ).first()
     if row is None:
         return None

@@ -79,7 +79,7 @@ def simulated_calls_url(simulation: PolicySimulation, group: SimulationGroup) ->
         "agent_id": group.agent_id,
         **build_time_filters(since),
     }
-    query = urlencode({name: value for name, value in filters.items() if value})
+    query = urlencode({name: str(value) for name, value in filters.items() if value})
     return f"{reverse('admin:ledger_auditrow_changelist')}?{query}"
 
 
