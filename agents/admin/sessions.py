@@ -241,6 +241,21 @@ class TimelineRow:
     labels: tuple[LabelMark, ...] = ()
 
     @property
+    def tool_name(self) -> str:
+        """The server's own name of a called tool."""
+        return make_visible(self.audit.tool_name, 80) if self.audit else self.bar.event.title
+
+    @property
+    def is_denied(self) -> bool:
+        return self.audit is not None and self.audit.outcome == AuditRow.Outcome.REFUSED
+
+    @property
+    def has_decision(self) -> bool:
+        """Whether a call was decided; a model turn has a decision only if it was denied."""
+        is_call = self.bar.event.kind == "call"
+        return self.audit is not None and (is_call or self.is_denied)
+
+    @property
     def tokens(self) -> int:
         return self.audit.input_tokens + self.audit.output_tokens if self.audit else 0
 
@@ -299,9 +314,9 @@ def _build_timeline_event(
     approval_id = str((payload.get("approval") or {}).get("approval_id", ""))
     titles = {
         Step.Kind.MESSAGE: make_visible(str(payload.get("text", "")), 80),
-        Step.Kind.MODEL: _t("turn %(n)d") % {"n": step.turn},
+        Step.Kind.MODEL: _t("Model turn %(n)s") % {"n": step.turn},
         Step.Kind.CALL: make_visible(str(payload.get("name", "")), 80),
-        Step.Kind.END: str(payload.get("code") or _t("completed")),
+        Step.Kind.END: _name_end(str(payload.get("code", ""))),
     }
     kind: Any = str(step.kind)
     return TimelineEvent(
@@ -313,6 +328,13 @@ def _build_timeline_event(
         ended_at=step.finished_at,
         waits=tuple(waits_by_step.get(approval_id) or waits_by_step.get(str(step.call_id)) or ()),
     )
+
+
+def _name_end(code: str) -> str:
+    """Return how a message ended, by the code of its end."""
+    if code:
+        return _t("Canceled") if code == "cancelled" else _t("Failed")
+    return _t("Completed")
 
 
 def _load_audit_rows(steps: list[Step]) -> dict[str, AuditRow]:

@@ -10,7 +10,8 @@ A message is one of
     {"role": "tool", "call_id": …, "name": …, "text": …, "is_error": …}
 
 where user and tool messages may have `images`: [{"media_type", "data"}, …], and user messages
-`documents`: [{"media_type", "data", "pages"}, …], PDF files.
+`documents`: [{"media_type", "data", "pages"}, …], PDF files. The result of a call that was denied
+also has `"is_denied": True`.
 
 The assistant's message is `ModelReply.message`: store it and send it back unchanged (it may have
 more fields, which only the model that wrote them reads). A tool's message has the id of its call,

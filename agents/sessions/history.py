@@ -216,8 +216,10 @@ def _build_failure(payload: Mapping[str, Any]) -> TurnFailure:
 
 def _build_tool_result(step: Step) -> llm_interface.Message:
     payload = step.payload
-    images = {"images": payload["images"]} if payload.get("images") else {}
-    return images | llm_interface.build_tool_result(
+    extra: dict[str, Any] = {"images": payload["images"]} if payload.get("images") else {}
+    if payload.get("code") and payload.get("rule"):
+        extra["is_denied"] = True
+    return extra | llm_interface.build_tool_result(
         llm_interface.build_call_id(step.turn, step.index),
         payload["name"],
         payload.get("text", ""),

@@ -180,7 +180,8 @@ def _render_result(name: str, call: Message, result: Message) -> str:
         # They name the tool as the model does; people know it by its own name.
         text = text.replace(f"`{result['name']}`", name.partition(" on ")[0])
         reason = _escape_markup(text[:MAX_RESULT_LENGTH], keeps_code=True)
-        return f"{prefix} failed: {reason or 'no reason was given.'}"
+        verb = "was denied" if result.get("is_denied") else "failed"
+        return f"{prefix} {verb}: {reason or 'no reason was given.'}"
     if not text:
         return f"{prefix} returned nothing."
     value = _parse_json(text)

@@ -23,6 +23,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.text.pdf_files import MAX_PDF_BYTES
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
+from tests.agents.admin.test_audit import create_call
 
 pytestmark = pytest.mark.django_db
 
@@ -579,6 +580,34 @@ def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Ag
     assert 'class="bb-waiting" data-tone="warn"' in page
     # The legend has the same text without a duration.
     assert re.search(r"\d (ms|s|min) waiting for a person", page)
+    assert re.search(r"Model turn \d", page)
+
+
+def test_the_timeline_says_how_a_call_and_a_message_ended(
+    acme: Organization, session: Session
+) -> None:
+    call = create_call(
+        acme,
+        rule="policy:all:deny mcp:now",
+        decision="deny",
+        outcome="refused",
+        code="denied_by_policy",
+        tool_name="now",
+        server_name="clock",
+        agent_id=session.agent_id,
+    )
+    step = create_step(session, "call", name="mcp_clock_now")
+    Step.objects.filter(pk=step.pk).update(state="failed", call_id=call.pk)
+    create_step(session, "end")
+    html = admin_client.sign_in(acme, Role.OWNER).get("agents_session_timeline", session.pk)
+    [row] = re.findall(r'<tr data-kind="call">.*?</tr>', html, re.DOTALL)
+    text = " ".join(admin_client.get_text(row).split())
+    assert "now clock" in text
+    assert "Denied" in text
+    assert "Failed" not in text
+    assert "The tool now of the server clock is set to Deny for this agent." in row
+    assert "denied_by_policy" not in text
+    assert "Completed" in admin_client.get_text(html)
 
 
 def test_a_timeline_uses_the_same_queries_for_any_length(

@@ -52,6 +52,19 @@ def test_a_resent_message_replaces_the_original_and_all_later_steps(steps, curre
     assert find_superseded_seqs(steps) == {step.seq for step in steps} - set(current)
 
 
+@pytest.mark.parametrize(
+    ("payload", "is_denied"),
+    [
+        ({"code": "denied_by_policy", "rule": "policy:none"}, True),
+        ({"code": "tool_error"}, False),
+        ({}, False),
+    ],
+)
+def test_the_result_of_a_denied_call_says_so(payload, is_denied):
+    step = build_step(3, "call", turn=1, name="now", **payload)
+    assert history._build_tool_result(step).get("is_denied", False) is is_denied
+
+
 def test_the_model_sees_only_the_new_branch_and_turn_numbers_continue():
     steps = [
         build_step(1),

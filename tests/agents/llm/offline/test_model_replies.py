@@ -72,6 +72,13 @@ def test_text_that_only_looks_like_json_stays_text(text: str) -> None:
     assert "```" in render_result(text + "\n.")
 
 
+def test_a_denied_call_is_shown_as_denied() -> None:
+    call = {"id": "t0001c000", "name": "tool", "arguments": {}}
+    result = build_tool_result("t0001c000", "tool", "A rule denies it.", is_error=True)
+    text = render_results([call], [result | {"is_denied": True}])
+    assert text == "`tool` was denied: A rule denies it."
+
+
 def test_an_error_is_shown_as_an_error() -> None:
     assert render_result("It broke.", is_error=True) == "`tool` failed: It broke."
     assert render_result("", is_error=True) == "`tool` failed: no reason was given."
