@@ -24,6 +24,7 @@ from agents.budgets.services import BudgetUse, find_budget_use
 from agents.calls.require_approval import SESSION_APPROVAL
 from agents.models import Approval, ModelEndpoint, Session, Step
 from agents.policies.rule_texts import name_rule
+from agents.sessions.child_sessions import CHILD_WAITING_CODE
 from bonobot.accounts.templatetags.display import maybe_json
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
@@ -173,11 +174,18 @@ class ShownEntry:
         return "cli" if is_of_command else self.row.actor_kind
 
 
-AnsweredApproval = Approval | CoveringApproval | CanceledRequest | None
+@dataclass(frozen=True)
+class RepeatedCall:
+    """A call that ended because its child session waits for a person; it is made again then."""
+
+    is_waiting: bool
+
+
+AnsweredApproval = Approval | CoveringApproval | CanceledRequest | RepeatedCall | None
 
 
 def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[ShownEntry]:
-    """Return the rows with their approvals (at most three queries)."""
+    """Return the rows with their approvals (at most four queries)."""
     listed = list(rows)
     approvals = load_approvals(organization_id, listed)
     return [_describe_entry(row, approvals.get(row.pk)) for row in listed]
@@ -186,7 +194,8 @@ def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[Sh
 def load_approvals(organization_id: UUID, rows: Iterable[AuditRow]) -> dict[UUID, AnsweredApproval]:
     """Return the approvals of calls that needed one, or of their tools for the session, by entry.
 
-    At most three queries; two if the rows have their texts.
+    At most four queries; three if the rows have their texts. Calls that ended to wait for their child
+    session have a `RepeatedCall`.
     """
     listed = list(rows)
     approved = _load_referenced_approvals(
@@ -194,9 +203,26 @@ def load_approvals(organization_id: UUID, rows: Iterable[AuditRow]) -> dict[UUID
         [row for row in listed if row.decision == AuditRow.Decision.ASK],
         [row for row in listed if _is_approving_entry(row)],
     )
-    return approved | _load_refused_approvals(
+    refused = _load_refused_approvals(
         organization_id, [row.pk for row in listed if row.code in NOT_APPROVED_CODES]
     )
+    repeated = _find_repeated_calls([row for row in listed if row.code == CHILD_WAITING_CODE])
+    return approved | refused | repeated
+
+
+def _find_repeated_calls(rows: Sequence[AuditRow]) -> dict[UUID, AnsweredApproval]:
+    """Return the calls that ended to wait for their child session, by entry (one query)."""
+    if not rows:
+        return {}
+    waiting_steps = Step.objects.filter(
+        session_id__in={row.session_id for row in rows},
+        session__status=Session.Status.WAITING,
+        kind=Step.Kind.CALL,
+        state=Step.State.INTENT,
+    )
+    payloads = waiting_steps.values_list("payload", flat=True)
+    waiting_ids = {call_id for payload in payloads for call_id in payload.get("earlier", ())}
+    return {row.pk: RepeatedCall(str(row.pk) in waiting_ids) for row in rows}
 
 
 def _load_refused_approvals(
@@ -260,6 +286,8 @@ def _describe_entry(row: AuditRow, approval: AnsweredApproval) -> ShownEntry:
     is_changed = isinstance(approval, Approval) and approval.is_changed
     if _is_approving_entry(row):
         return ShownEntry(row, row.outcome, is_changed=is_changed)
+    if isinstance(approval, RepeatedCall):
+        return ShownEntry(row, PENDING if approval.is_waiting else AuditRow.Outcome.CANCELLED)
     if not is_approval_request(row.outcome, row.code):
         if isinstance(approval, CanceledRequest):
             canceler = make_visible(approval.canceler_name, 60)

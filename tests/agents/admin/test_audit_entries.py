@@ -378,3 +378,25 @@ def test_what_decided_a_call_doesnt_repeat_the_tool() -> None:
     glob = build_entry(rule="policy:all:deny mcp:pay_*", agent_id=uuid4())
     assert (str(exact.rule_name[0]), exact.rule_pattern) == ("Agent tools", "")
     assert (str(glob.rule_name[0]), glob.rule_pattern) == ("Policy", "pay_*")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("state", "outcome"), [("intent", "Pending approval"), ("done", "Canceled")]
+)
+def test_a_call_whose_child_session_waits_for_approval_is_pending(
+    acme: Organization, auditor: admin_client.AdminClient, state: str, outcome: str
+) -> None:
+    session, _approval = factories.create_waiting_session(factories.create_agent(acme), "Go")
+    call = create_call(acme, outcome="error", code="child_waits", session_id=session.pk)
+    session.steps.create(
+        seq=99,
+        index=99,
+        kind="call",
+        state=state,
+        payload={"name": "ask_x", "earlier": [str(call.pk)]},
+    )
+    page = auditor.get("ledger_auditrow_changelist")
+    row = page.split(f'data-entry="{call.pk}"', 1)[1].split("</tr>", 1)[0]
+    assert outcome in admin_client.get_text(row)
+    assert "Failed" not in admin_client.get_text(row)

@@ -580,7 +580,6 @@ def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Ag
     assert 'class="bb-waiting" data-tone="warn"' in page
     # The legend has the same text without a duration.
     assert re.search(r"\d (ms|s|min) waiting for a person", page)
-    assert re.search(r"Model turn \d", page)
 
 
 def test_the_timeline_says_how_a_call_and_a_message_ended(
@@ -598,6 +597,7 @@ def test_the_timeline_says_how_a_call_and_a_message_ended(
     )
     step = create_step(session, "call", name="mcp_clock_now")
     Step.objects.filter(pk=step.pk).update(state="failed", call_id=call.pk)
+    create_step(session, "model")
     create_step(session, "end")
     html = admin_client.sign_in(acme, Role.OWNER).get("agents_session_timeline", session.pk)
     [row] = re.findall(r'<tr data-kind="call">.*?</tr>', html, re.DOTALL)
@@ -607,6 +607,7 @@ def test_the_timeline_says_how_a_call_and_a_message_ended(
     assert "Failed" not in text
     assert "The tool now of the server clock is set to Deny for this agent." in row
     assert "denied_by_policy" not in text
+    assert "Model turn 0" in html
     assert "Completed" in admin_client.get_text(html)
 
 
