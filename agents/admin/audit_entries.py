@@ -194,8 +194,8 @@ def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[Sh
 def load_approvals(organization_id: UUID, rows: Iterable[AuditRow]) -> dict[UUID, AnsweredApproval]:
     """Return the approvals of calls that needed one, or of their tools for the session, by entry.
 
-    At most four queries; three if the rows have their texts. Calls that ended to wait for their child
-    session have a `RepeatedCall`.
+    At most four queries; three if the rows have their texts. Calls that ended to wait for their
+    child session have a `RepeatedCall`.
     """
     listed = list(rows)
     approved = _load_referenced_approvals(
