@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -64,11 +64,10 @@ from mcp_servers.client.stdio_pool import StdioPool
 from mcp_servers.client.streamable_http import HttpSession, HttpUpstream
 from mcp_servers.client.task_set import TaskSet
 
-if TYPE_CHECKING:
-    from mcp_servers.client.streamable_http import HttpSession
-
-
 UpstreamKey = tuple[UUID, str]  # server and fingerprint
+SendWithin = Callable[
+    [ServerEndpoint, McpRequest, str, float | None], Coroutine[Any, Any, dict[str, Any]]
+]
 SWEEP_S = 3.0
 _Number = TypeVar("_Number", int, float)
 _lock = threading.Lock()
@@ -81,7 +80,7 @@ class IdleSession:
     upstream_key: UpstreamKey
     owner: str
     holder: str
-    session: "HttpSession"
+    session: HttpSession
     since: float
 
 
@@ -209,38 +208,43 @@ class ConnectionPool:
         )
         if self._sweeper is None or self._sweeper.done():
             self._ensure_sweeper()
+        starts_child = endpoint.transport == "stdio" and timeout_s is None
+        send = self._send_after_start if starts_child else self._send_within
         try:
             if tracing.TracingState.is_observing_mcp:
-                return await self._send_observed(endpoint, request, holder, timeout_s)
-            return await self._send_to_server(endpoint, request, holder, timeout_s)
+                return await self._send_observed(send, endpoint, request, holder, timeout_s)
+            return await send(endpoint, request, holder, timeout_s)
         except UpstreamError as error:
             if error.sent and not request.sent:  # a handshake failed
                 raise error.with_sent(False) from error
             raise
 
     async def _send_observed(
-        self, endpoint: ServerEndpoint, request: McpRequest, holder: str, timeout_s: float | None
+        self,
+        send: SendWithin,
+        endpoint: ServerEndpoint,
+        request: McpRequest,
+        holder: str,
+        timeout_s: float | None,
     ) -> dict[str, Any]:
         """Send a request within an OpenTelemetry span."""
         with observe_upstream_request(endpoint, request.method) as operation:
             if operation is not None:
                 operation.set_target(request.params.get("name"))
             request.params = tracing.inject_trace_context(request.params)
-            result = await self._send_to_server(endpoint, request, holder, timeout_s)
+            result = await send(endpoint, request, holder, timeout_s)
             if operation is not None:
                 operation.finish(result)
             return result
 
-    async def _send_to_server(
+    async def _send_after_start(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, timeout_s: float | None
     ) -> dict[str, Any]:
-        """Send a request within its deadline, which excludes the start of a child."""
+        """Send a request within its deadline, which excludes the start of the child."""
         host = request.host or (self._discovery_host if request.idempotent else self._host)
-        if endpoint.transport != "stdio" or timeout_s is not None:
-            return await self._send_within(endpoint, request, holder, host, timeout_s)
         async with self._use_child(endpoint, holder, host) as child:
             await child.wait_until_open()
-            return await self._send_within(endpoint, request, holder, host, None)
+            return await self._send_within(endpoint, request, holder, timeout_s)
 
     async def perform_handshake(
         self,
@@ -512,13 +516,10 @@ class ConnectionPool:
         return entry.session if entry else None
 
     async def _send_within(
-        self,
-        endpoint: ServerEndpoint,
-        request: McpRequest,
-        holder: str,
-        host: Host,
-        timeout_s: float | None,
+        self, endpoint: ServerEndpoint, request: McpRequest, holder: str, timeout_s: float | None
     ) -> dict[str, Any]:
+        """Send a request within its deadline, once more if only the modern era can answer it."""
+        host = request.host or (self._discovery_host if request.idempotent else self._host)
         limit_s = endpoint.read_s if timeout_s is None else timeout_s
         send = self._send_to_child if endpoint.transport == "stdio" else self._send_over_http
         with RequestDeadline(endpoint, request, limit_s, extensible=timeout_s is None):
