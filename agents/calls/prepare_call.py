@@ -10,7 +10,7 @@ from uuid import UUID
 
 from agents.approvals.ended_requests import set_request_entry, take_recorded_refusal
 from agents.calls.admit import build_opening, describe_target
-from agents.calls.redaction import ensure_masker_loaded, find_masker
+from agents.calls.redaction import ensure_masker_loaded
 from agents.calls.require_approval import ApprovalRequired, CallNotApproved
 from agents.calls.resolve import (
     build_not_found_error,
@@ -67,7 +67,7 @@ async def prepare_call(context: CallContext, *, fresh: bool) -> None:
     context.snapshot = snapshot
     # The target of an earlier snapshot has to be resolved again.
     context.is_resolved, context.server, context.deadline_ms = False, None, 0
-    context.masker = find_masker(snapshot) or await ensure_masker_loaded(snapshot)
+    context.masker = await ensure_masker_loaded(snapshot)
 
 
 async def resolve_target(context: CallContext) -> None:

@@ -29,17 +29,12 @@ from bonobot.core.text.untrusted_text import make_storable
 MAX_ARGUMENTS_LENGTH = 16_384  # characters in the audit log
 
 
-def find_masker(snapshot: CallSnapshot) -> Masker | None:
-    """Return the masker for the organization's secrets, or None if they have to be loaded."""
-    secrets = get_organization_secrets(format_uuid(snapshot.organization_id))
-    return secrets.find_current_masker(snapshot.generation)
-
-
 async def ensure_masker_loaded(snapshot: CallSnapshot) -> Masker:
     """Return the masker for the organization's secrets; load them unless they are cached."""
-    masker = find_masker(snapshot)
+    organization_id, generation = snapshot.organization_id, snapshot.generation
+    secrets = get_organization_secrets(format_uuid(organization_id))
+    masker = secrets.find_current_masker(generation)
     if masker is None:
-        organization_id, generation = snapshot.organization_id, snapshot.generation
         masker = await get_runtime().run_orm(load_masker, organization_id, generation)
     return masker
 
