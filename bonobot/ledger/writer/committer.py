@@ -256,7 +256,7 @@ def _commit_items(
         # Ahead of the other writing threads of this process; without them after the timeout.
         acquired = queue.acquire(timeout_s=SQLITE_BUSY_S, urgent=True)
         try:
-            database.begin()  # takes the one lock there is
+            database.execute("BEGIN IMMEDIATE")  # takes the one lock there is
             before = cache.find_state(database, row_keys, now=time.time_ns() // 1_000)
             before = before or sql.lock_rows(database, row_keys)()
             plan = _store_decisions(database, queued_items, before)
@@ -268,7 +268,7 @@ def _commit_items(
         if answers is not None:
             return answers
         with database.open_pipeline():
-            database.begin()
+            database.execute("BEGIN")
             load_state = sql.lock_rows(database, row_keys)
         before = load_state()
         cache.compare_tips(before)

@@ -111,10 +111,6 @@ class DedicatedLedgerDatabase(LedgerDatabase):
             for row in rows:
                 self.execute(sql, row)
 
-    def begin(self) -> None:
-        """Begin a transaction; on SQLite it acquires the write lock."""
-        self.execute("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
-
     def commit(self) -> None:
         self.execute("COMMIT")
 

@@ -279,7 +279,9 @@ class LedgerWriter:
         """Commit a batch; retry until the last deadline."""
         while batch := self._drop_late_items(batch):
             try:
-                wake_callers(self._commit_new_items(batch), self._cancel_abandoned_call)
+                has_refusals = any(map(_get_refusal_key, batch))
+                commit = self._commit_with_refusals if has_refusals else self._committer.commit
+                wake_callers(commit(batch), self._cancel_abandoned_call)
             except UNAVAILABLE_ERRORS as error:
                 self._report_trouble(error)
                 time.sleep(RETRY_S)
@@ -293,9 +295,8 @@ class LedgerWriter:
                     self._report_trouble(None)
                 return
 
-    def _commit_new_items(self, batch: list[QueuedItem]) -> list[AnsweredItem]:
-        if not any(map(_get_refusal_key, batch)):
-            return self._committer.commit(batch)
+    def _commit_with_refusals(self, batch: list[QueuedItem]) -> list[AnsweredItem]:
+        """Commit a batch with refusals: repeated ones are only counted."""
         now = time.monotonic()
         new_items: list[QueuedItem] = []
         first_refusals: dict[RefusalKey, QueuedItem] = {}

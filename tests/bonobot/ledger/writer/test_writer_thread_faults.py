@@ -48,7 +48,7 @@ def lock_database(transactional_db: None) -> Callable[[], AbstractContextManager
     def hold() -> Iterator[None]:
         other_database = committer.open_database()
         other_database.connection.inc_thread_sharing()  # released in another thread by async tests
-        other_database.begin()
+        other_database.execute("BEGIN IMMEDIATE" if other_database.is_sqlite else "BEGIN")
         if not other_database.is_sqlite:
             other_database.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             other_database.execute("LOCK TABLE ledger_head IN EXCLUSIVE MODE")
