@@ -102,8 +102,7 @@ def open_screens(
             page.goto(path)
             for view, violations in check_views(page, *VIEWS):
                 faults += [f"{path} {view.name} {violation}" for violation in violations]
-                take_screenshot(page, f"{name}-{view.name}")
-            page.set_viewport_size(PHONE)
+                take_screenshot(page, f"{name}-{view.name}", restore=False)
             width = page.evaluate("document.documentElement.scrollWidth")
             faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
         yield page
