@@ -18,14 +18,20 @@ CHECKED_PARTS = Path(__file__).with_name("find_checked_parts.js")
 WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 # Rules that depend on the width and the colors.
 SHAPES = ("color-contrast", "target-size", "scrollable-region-focusable", "link-in-text-block")
-# Bars don't stick, because what scrolls below one isn't too small; colors change immediately.
-PREPARE_SCRIPT = """() => {
-  for (const one of document.querySelectorAll("*"))
-    if (getComputedStyle(one).position === "sticky") one.style.position = "static";
-  const style = document.createElement("style");
-  style.textContent = "*, ::before, ::after { transition: none !important }";
-  document.head.append(style);
+# Bars don't stick, because what scrolls below one isn't too small; the width decides which ones do.
+UNSTICK_SCRIPT = """() => {
+  for (const one of window.unstuck ?? []) one.style.position = "";
+  window.unstuck = [...document.querySelectorAll("*")]
+    .filter((one) => getComputedStyle(one).position === "sticky");
+  for (const one of unstuck) one.style.position = "static";
 }"""
+# Colors change immediately.
+PREPARE_SCRIPT = f"""() => {{
+  ({UNSTICK_SCRIPT})();
+  const style = document.createElement("style");
+  style.textContent = "*, ::before, ::after {{ transition: none !important }}";
+  document.head.append(style);
+}}"""
 # Style sheets aren't preloaded: only an experimental rule, which isn't run, needs them. axe lists
 # duplicate ids as something to review.
 RUN_SCRIPT = """async ([only, exclude]) => {
@@ -42,6 +48,7 @@ FIND_SCRIPT = "() => { window.checkedParts = findCheckedParts(); }"
 VIEW_SCRIPT = f"""async ([isDark, only]) => {{
   document.documentElement.classList.toggle("dark", isDark);
   for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+  ({UNSTICK_SCRIPT})();
   return ({RUN_SCRIPT})([only, excludeNewLayouts(checkedParts)]);
 }}"""
 

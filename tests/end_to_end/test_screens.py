@@ -38,6 +38,11 @@ CHECKED_SHARE_SCRIPT = """() => {
   const checked = checkedParts.reduce((sum, part) => sum + count(part), 0);
   return checked / count(document.documentElement);
 }"""
+# The width of a page, and where its content begins.
+PLACE_SCRIPT = """() => [
+  document.documentElement.scrollWidth,
+  document.querySelector("main").getBoundingClientRect().top,
+]"""
 # Forms of servers that are also shown in the first run.
 FORMS = {
     "admin/openapi/choose_document.html",
@@ -103,8 +108,9 @@ def open_screens(
             for view, violations in check_views(page, *VIEWS):
                 faults += [f"{path} {view.name} {violation}" for violation in violations]
                 take_screenshot(page, f"{name}-{view.name}", restore=False)
-            width = page.evaluate("document.documentElement.scrollWidth")
+            width, top = page.evaluate(PLACE_SCRIPT)
             faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
+            faults += [f"{path} begins at {top} pixels"] if top > PHONE["height"] / 2 else []
         yield page
     get_writer().close()
 
