@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -95,12 +96,16 @@ def test_each_entry_can_be_filled_from_its_form() -> None:
         check_filled_entry(entry)
 
 
+@cache  # many entries have the same patterns
+def find_match(pattern: str) -> str:
+    """Return the simplest text that matches a pattern."""
+    return find(from_regex(pattern, fullmatch=True), lambda _: True)
+
+
 def check_filled_entry(entry: CatalogEntry) -> None:
     """Fill the form of an entry with values that match the patterns."""
     values = {
-        parameter["name"]: find(
-            from_regex(parameter.get("pattern", "value"), fullmatch=True), lambda _: True
-        )
+        parameter["name"]: find_match(parameter.get("pattern", "value"))
         for parameter in entry.parameters
         if parameter["required"] and not parameter["default"]
     }
