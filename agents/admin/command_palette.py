@@ -3,6 +3,7 @@
 Finds only what the person may open, in at most 8 queries.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,8 @@ MAX_RESULTS_PER_TYPE = 6
 MAX_QUERY_LENGTH = 100
 MIN_DOCUMENTATION_QUERY = 3  # characters; fewer are found in most sections
 MAX_DOCUMENTATION_RESULTS = 3
-# Actions with a page of their own: (title, icon, URL name, required action).
+AUDIT_LOG = "ledger_auditrow_changelist"
+# Actions with a page of their own: (title, icon, URL name with its query, required action).
 PALETTE_ACTIONS: tuple[tuple[Any, str, str, Action], ...] = (
     (_("Add server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
     (
@@ -41,12 +43,30 @@ PALETTE_ACTIONS: tuple[tuple[Any, str, str, Action], ...] = (
     (_("Create token"), "key", "tenancy_token_add", Action.MANAGE_TOKENS),
     (_("Invite member"), "person_add", "tenancy_invitation_add", Action.MANAGE_MEMBERS),
     (_("Request access"), "key", "agents_accessrequest_add", Action.RUN_AGENTS),
+    (
+        _("Audit log: denied calls"),
+        "receipt_long",
+        f"{AUDIT_LOG}?kind=call&outcome__in=refused",
+        Action.VIEW_AUDIT,
+    ),
+    (
+        _("Audit log: failed calls"),
+        "receipt_long",
+        f"{AUDIT_LOG}?kind=call&outcome__in=error",
+        Action.VIEW_AUDIT,
+    ),
+)
+# Buttons of the account menu: (title, icon, fragment with the button's id).
+THEME_ACTIONS = (
+    (_("Switch theme: light"), "light_mode", "#theme-light"),
+    (_("Switch theme: dark"), "dark_mode", "#theme-dark"),
+    (_("Switch theme: system"), "contrast", "#theme-auto"),
 )
 
 
 @dataclass(frozen=True)
 class PaletteEntry:
-    """A result: a screen, an action or an object."""
+    """A result: a screen, an action or an object; a fragment as URL names a button to press."""
 
     title: str
     kind: str
@@ -55,21 +75,22 @@ class PaletteEntry:
     other_words: str = ""  # that find it, too
 
     def has_words(self, words: Iterable[str]) -> bool:
-        """Return whether all of these lowercase words are in it."""
-        text = f"{self.title} {self.other_words}".lower()
-        return all(word in text for word in words)
+        """Return whether each of these lowercase words is the start of one of its words."""
+        own_words = re.findall(r"\w+", f"{self.title} {self.other_words}".lower())
+        return all(any(own.startswith(word) for own in own_words) for word in words)
 
 
 def search_palette(principal: Principal, navigation: Navigation, query: str) -> list[PaletteEntry]:
-    """Return the entries that match all words, screens and actions first.
+    """Return the entries that match all words: actions, then screens, then objects.
 
-    Without words, these are all screens and actions, and the first agents.
+    Without words, these are all actions and screens, and the first agents.
     """
     words = query[:MAX_QUERY_LENGTH].lower().split()
-    local_entries = [*_list_screens(navigation), *_list_actions(principal)]
-    matches = [entry for entry in local_entries if entry.has_words(words)]
-    # What begins with the query comes first.
-    matches.sort(key=lambda entry: not entry.title.lower().startswith(" ".join(words)))
+    local_words = re.findall(r"\w+", " ".join(words))
+    if words and not local_words:
+        return list(_search_objects(principal, words))
+    local_entries = [*_list_actions(principal), *_list_screens(navigation)]
+    matches = [entry for entry in local_entries if entry.has_words(local_words)]
     search = _search_objects if words else _search_agents
     return [*matches, *search(principal, words)]
 
@@ -113,7 +134,11 @@ def _flatten_items(items: Iterable[NavigationItem]) -> Iterator[NavigationItem]:
 def _list_actions(principal: Principal) -> Iterator[PaletteEntry]:
     for title, icon, address, action in PALETTE_ACTIONS:
         if principal.may(action):
-            yield PaletteEntry(str(title), str(_("action")), icon, reverse(f"admin:{address}"))
+            url_name, separator, parameters = address.partition("?")
+            url = reverse(f"admin:{url_name}") + separator + parameters
+            yield PaletteEntry(str(title), str(_("action")), icon, url)
+    for title, icon, fragment in THEME_ACTIONS:
+        yield PaletteEntry(str(title), str(_("action")), icon, fragment)
 
 
 def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteEntry]:

@@ -57,8 +57,13 @@
       event.preventDefault();
     }
 
+    // A fragment is the id of a button of this page.
     function openOption(option) {
-      if (option) location.assign(option.dataset.goes);
+      const url = option?.dataset.goes;
+      if (!url) return;
+      if (!url.startsWith("#")) return location.assign(url);
+      dialog.close();
+      document.querySelector(url)?.click();
     }
 
     function openPalette() {

@@ -1,5 +1,7 @@
 """The command palette: pages, actions, and objects that the role allows."""
 
+import re
+
 import pytest
 
 from agents.models import Session
@@ -56,7 +58,52 @@ def test_a_member_finds_only_their_agents(acme: Organization) -> None:
 
 
 def test_a_search_without_results_shows_a_message(acme: Organization) -> None:
-    assert "No results" in admin_client.sign_in(acme, Role.OWNER).get("palette", q="<script>%_")
+    page = admin_client.sign_in(acme, Role.OWNER).get("palette", q="<script>%_")
+    assert "No actions, pages, or objects match." in page
+
+
+def list_urls(page: str) -> list[str]:
+    return re.findall(r'data-goes="([^"]+)"', page)
+
+
+@pytest.mark.parametrize(
+    ("query", "url_name"),
+    [
+        ("create tok", "tenancy_token_add"),
+        ("mem inv", "tenancy_invitation_add"),
+        ("server", "mcp_servers_server_presets"),
+        ("agent", "agents_agent_add"),
+        ("denied calls", "ledger_auditrow_changelist"),
+    ],
+)
+def test_actions_are_found_first_by_the_starts_of_their_words(
+    acme: Organization, query: str, url_name: str
+) -> None:
+    page = admin_client.sign_in(acme, Role.OWNER).get("palette", q=query)
+    assert list_urls(page)[0].partition("?")[0] == admin_client.build_url(url_name)
+
+
+def test_objects_come_after_actions_and_before_documentation(acme: Organization) -> None:
+    server = admin_client.create_web_server(acme, "token-server")
+    urls = list_urls(admin_client.sign_in(acme, Role.OWNER).get("palette", q="token"))
+    action, server_page = (
+        admin_client.build_url("tenancy_token_add"),
+        admin_client.build_url("mcp_servers_server_change", server.pk),
+    )
+    first_documentation = next(at for at, url in enumerate(urls) if url.startswith("/docs/"))
+    assert urls.index(action) < urls.index(server_page) < first_documentation
+
+
+def test_the_theme_can_be_switched_with_the_buttons_of_the_account_menu(
+    acme: Organization,
+) -> None:
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    assert list_urls(member.get("palette", q="switch theme"))[:3] == [
+        "#theme-light",
+        "#theme-dark",
+        "#theme-auto",
+    ]
+    assert 'id="theme-dark"' in member.get("agents_agent_changelist")
 
 
 def test_typed_text_is_searched_in_the_documentation_too(acme: Organization) -> None:
@@ -124,7 +171,7 @@ def test_members_are_found_by_username_name_and_email_by_those_who_may_view_memb
 
 def test_results_of_the_documentation_are_results(acme: Organization) -> None:
     page = admin_client.sign_in(acme, Role.OWNER).get("palette", q="access requests")
-    assert "No results" not in page
+    assert "No actions" not in page
 
 
 @pytest.mark.parametrize("query", ["approve", "approvals", "deny"])
