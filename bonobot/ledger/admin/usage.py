@@ -120,7 +120,7 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
         shown=limit if report and len(report.entries) == limit else None,
         title_of=TITLES[report.query.by] if report else "",
         unnamed_title=UNNAMED_TITLES.get(report.query.by, "–") if report else "",
-        tiles=_build_tiles(report) if report else [],
+        tiles=_build_tiles(_load_totals(principal, report)) if report else [],
         chart=_build_chart(principal, report) if report else None,
         periods=_list_periods(request),
         groups=_list_groups(request, principal, report.query.by) if report else [],
@@ -157,6 +157,13 @@ def _list_groups(request: HttpRequest, principal: Principal, by: str) -> list[di
         for name, title in TITLES.items()
         if name != "organization" or principal.platform_admin
     ]
+
+
+def _load_totals(principal: Principal, report: UsageReport) -> UsageReport:
+    """Return a report whose total has both calls and model turns, the same for every grouping."""
+    if report.query.by in ("organization", "agent"):
+        return report
+    return load_usage_report(principal, replace(report.query, by="agent"), max_lines=1)
 
 
 def _build_tiles(report: UsageReport) -> list[dict[str, Any]]:
@@ -254,7 +261,7 @@ def _build_chart(principal: Principal, report: UsageReport) -> Chart | None:
             for bar, (day, line) in zip(bars, steps, strict=True)
         ],
         labels=svg_charts.place_labels([format_day(day) for day, _line in steps]),
-        legend=_choose_legend(report.total) if has_calls else (),
+        legend=_choose_legend(daily.total) if has_calls else (),
     )
 
 

@@ -168,6 +168,15 @@ def test_the_page_shows_the_largest_rows_and_the_export_has_all(
     assert len(list(csv.DictReader(io.StringIO(exported)))) == 20
 
 
+def test_the_totals_of_the_page_are_the_same_in_every_grouping(acme: Organization) -> None:
+    admin = admin_client.sign_in(acme, Role.AUDITOR)
+    pages = [admin.get("usage", by=by) for by in ("agent", "server", "tool", "model", "day")]
+    pattern = re.compile(r'bb-tile-title">(.*?)</span>\s*<b[^>]*>(.*?)</b>', re.DOTALL)
+    tiles = {tuple(pattern.findall(page)) for page in pages}
+    [totals] = tiles
+    assert ("Cost", "$2.00") in totals
+
+
 def test_each_row_links_to_its_audit_entries(acme: Organization) -> None:
     admin = admin_client.sign_in(acme, Role.OWNER)
     for by in ("agent", "server", "tool", "day", "model"):
