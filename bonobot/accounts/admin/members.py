@@ -224,7 +224,8 @@ class MembershipAdmin(ServiceFormAdmin):
     delete_note = _("The person loses access to this organization. The account is kept.")
     form = MembershipForm
     fields = ("username", "role")
-    list_display = ("person", "full_name", "role", "has_factor", "created")
+    list_display = ("person", "full_name", "email", "role", "last_sign_in", "has_factor", "created")
+    readonly_fields = ("full_name", "email", "last_sign_in", "has_factor", "created")
     actions = ("change_role_chosen", "offer_chosen", "reset_chosen")
     list_filter = ("role",)
     ordering = ("user__username",)
@@ -235,6 +236,18 @@ class MembershipAdmin(ServiceFormAdmin):
     def username(self, member: Membership) -> str:
         """Return the username, for people who may not change the role."""
         return member.user.get_username()
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Show the person of an existing member next to the role."""
+        return (*self.fields, *self.readonly_fields) if obj else self.fields
+
+    @display(description=_("email"), ordering="user__email")
+    def email(self, member: Membership) -> str | None:
+        return member.user.email or None
+
+    @display(description=_("last sign-in"), ordering="user__last_login")
+    def last_sign_in(self, member: Membership) -> Any:
+        return ago(member.user.last_login)
 
     @display(description=_("member"), ordering="user__username")
     def person(self, member: Membership) -> str:
