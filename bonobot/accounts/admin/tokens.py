@@ -8,8 +8,10 @@ from django.contrib import messages
 from django.contrib.admin import EmptyFieldListFilter
 from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
@@ -25,6 +27,7 @@ from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.accounts.tokens import services as tokens
 from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
 from bonobot.core.i18n.localization import format_number
+from bonobot.core.text.untrusted_text import make_visible
 
 UNCHANGED = "kept"
 LIFETIME_CHOICES = (
@@ -45,6 +48,7 @@ class TokenForm(forms.ModelForm):
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"),
         required=False,
+        initial=[TokenScope.TOOLS],
         choices=[
             (scope.value, format_lazy("{} – {}", scope, SCOPE_DESCRIPTIONS[scope]))
             for scope in TokenScope
@@ -127,6 +131,7 @@ class TokenAdmin(ServiceFormAdmin):
         "A token gives a client access to the REST API, or over MCP to the tools of an "
         "agent or a server. It is shown once, when it is created."
     )
+    change_form_template = "admin/tokens/token.html"
     actions = ("revoke_chosen",)
     problem_fields = {"agent_ids": "agents", "expires_at": "lifetime"}
     add_fieldsets = (
@@ -248,6 +253,44 @@ class TokenAdmin(ServiceFormAdmin):
             text=request.token_text,  # type: ignore[attr-defined]
             panel=token_snippets.get()(obj, request.token_text),  # type: ignore[attr-defined]
         )
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the URLs, including the page that revokes a token."""
+        view = self.admin_site.admin_view(self.revoke_view)
+        return [
+            path("<path:pk>/revoke/", view, name="tenancy_token_revoke"),
+            *super().get_urls(),
+        ]
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Link to the audit log entries of the token; those of a grant are of its user."""
+        token = kwargs.get("obj")
+        if isinstance(token, Token) and self.can_perform(request, Action.VIEW_AUDIT):
+            query = urlencode({"actor_label": str(token.user or token.name)})
+            context["audit_url"] = f"{reverse('admin:ledger_auditrow_changelist')}?{query}"
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def revoke_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
+        """Confirm that a token is revoked, then revoke it and show its page."""
+        principal, token = self.get_principal(request), self.get_object(request, pk)
+        principal.require(Action.MANAGE_TOKENS)
+        if token is None:
+            self._get_obj_does_not_exist_redirect(request, self.opts, pk)
+        if request.method != "POST" and token.revoked_at is None:
+            return render_screen(
+                request,
+                "tokens/revoke.html",
+                title=_("Revoke token"),
+                object=token,
+                opts=self.opts,
+            )
+        if request.method == "POST":
+            tokens.revoke_token(principal, token)
+            text = _t("The token %(name)s was revoked. Requests with it are denied immediately.")
+            messages.success(request, text % {"name": make_visible(token.name, 80)})
+        return HttpResponseRedirect(reverse("admin:tenancy_token_change", args=[token.pk]))
 
     @action(description=_("Revoke"), permissions=["change"])
     def revoke_chosen(

@@ -157,7 +157,7 @@ ORGANIZATION_AREA = Area(
         ),
         Feature(
             "Revoke a token",
-            admin="token!revoke_chosen",
+            admin="token.revoke token!revoke_chosen",
             rest="revoke_token",
             cli="tokens revoke",
         ),

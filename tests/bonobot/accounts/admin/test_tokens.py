@@ -1,5 +1,7 @@
 """Tokens in the admin: shown once, limited, updated, revoked."""
 
+import re
+
 import pytest
 
 from bonobot.accounts.models import Token
@@ -93,3 +95,43 @@ def test_the_scope_of_platform_administrators_is_offered_to_them_only() -> None:
     token, _text = create_token(principal, name="ci", role=Role.OWNER, scopes=["platform"])
     # It isn't removed from a token that has it by a form that doesn't show it.
     assert 'value="platform"' in owner.get("tenancy_token_change", token.pk)
+
+
+def test_a_token_is_revoked_on_its_page_after_a_confirmation() -> None:
+    acme = factories.create_organization()
+    token, _text = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
+    revoke_url = admin_client.build_url("tenancy_token_revoke", token.pk)
+    assert revoke_url in admin.get("tenancy_token_change", token.pk)
+    assert "Revoke ci?" in admin_client.get_text(admin.get("tenancy_token_revoke", token.pk))
+    token.refresh_from_db()
+    assert token.revoked_at is None
+    page = admin.post("tenancy_token_revoke", token.pk)
+    token.refresh_from_db()
+    assert token.revoked_at is not None
+    assert "The token ci was revoked." in admin_client.get_text(page)
+    assert revoke_url not in page
+
+
+def test_a_token_is_revoked_only_with_permission_and_in_its_organization() -> None:
+    acme, other = factories.create_organization(), factories.create_organization("other")
+    token, _text = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    member.post("tenancy_token_revoke", token.pk, status=403)
+    admin_client.sign_in(other, Role.OWNER).post("tenancy_token_revoke", token.pk, status=404)
+    token.refresh_from_db()
+    assert token.revoked_at is None
+
+
+def test_the_page_of_a_token_links_to_its_calls_in_the_audit_log() -> None:
+    acme = factories.create_organization()
+    token, _text = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
+    page = admin_client.sign_in(acme, Role.OWNER).get("tenancy_token_change", token.pk)
+    assert admin_client.build_url("ledger_auditrow_changelist") + "?actor_label=ci" in page
+
+
+def test_the_form_of_a_new_token_selects_the_scope_of_tools() -> None:
+    admin = admin_client.sign_in(factories.create_organization(), Role.OWNER)
+    page = admin.get("tenancy_token_add")
+    checked = [tag for tag in re.findall(r"<input[^>]*>", page) if " checked" in tag]
+    assert [re.findall(r'value="([^"]*)"', tag) for tag in checked] == [["mcp:tools"]]
