@@ -104,7 +104,7 @@ def build_unknown_tool_error(agent_name: str, name: str) -> NotFound:
         field="tool",
         rule="resolve",
         remedy=format_message(
-            "Check the name. If the tool is off for this agent, turn it on in its Tools tab."
+            "Check the name. If it is off, select it on the agent's Tools tab."
         ),
     )
 

@@ -164,8 +164,11 @@ def _list_approvals(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _format_state(serialized: dict[str, Any]) -> str:
+    """Return the state in the words of the admin; JSON has the code."""
     suffix = " (definition changed)" if serialized["definition_changed"] else ""
-    return f"{serialized['state']}{suffix}"
+    state = Approval.State(serialized["state"])
+    label = "Pending approval" if state == Approval.State.WAITING else str(state.label).capitalize()
+    return f"{label}{suffix}"
 
 
 def _show_approval(cli: CommandContext, options: argparse.Namespace) -> None:

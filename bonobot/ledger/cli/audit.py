@@ -80,7 +80,7 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
             row["action"],
             row["resource"],
             row["actor"],
-            row["outcome"],
+            _format_outcome(row),
             row["code"],
         )
         for row in entries
@@ -99,6 +99,11 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
         looked = f"The latest {audit_search.MAX_ROWS_SCANNED:,} entries were searched."
         onward = f"To search older entries, add --until {looked_to.isoformat()}"
         cli.print_note(f"{looked} {onward}", {"looked_to": looked_to.isoformat()})
+
+
+def _format_outcome(entry: dict[str, Any]) -> str:
+    """Return the outcome in the words of the admin; JSON has the code."""
+    return str(AuditRow.Outcome(entry["outcome"]).label) if entry["outcome"] else ""
 
 
 def _build_filter(cli: CommandContext, options: argparse.Namespace) -> "AuditFilter":

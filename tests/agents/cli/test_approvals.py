@@ -62,7 +62,7 @@ def test_an_approval_whose_definition_changed_is_marked(
     assert rows[str(other.pk)]["definition_changed"] is False
     shown = bonobot("approvals", "show", str(outdated.pk), "--json").json
     assert (shown["state"], shown["definition_changed"]) == ("waiting", True)
-    assert bonobot("approvals", "list").out.count("waiting (definition changed)") == 1
+    assert bonobot("approvals", "list").out.count("Pending approval (definition changed)") == 1
     assert "definition changed" in bonobot("approvals", "show", str(outdated.pk)).out
     assert "definition changed" not in bonobot("approvals", "show", str(other.pk)).out
 

@@ -209,6 +209,11 @@ def test_a_file_that_cant_be_written_is_reported_with_its_name(
     assert (result.status, result.error["field"]) == (1, "--output")
 
 
+def test_the_table_has_the_outcomes_of_the_admin_and_json_their_codes(bonobot: Bonobot) -> None:
+    assert "Succeeded" in bonobot("audit", "list").out
+    assert bonobot("audit", "list", "--json").json[0]["outcome"] == "ok"
+
+
 def test_pruning_asks_for_confirmation_and_keeps_the_chain_valid(bonobot: Bonobot) -> None:
     cutoff = f"{datetime.now(UTC).isoformat()}"
     result = bonobot("audit", "prune", "--before", cutoff, "--json")
