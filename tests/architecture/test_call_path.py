@@ -10,8 +10,7 @@ from tests.call_path import list_by_module, trace_call
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MAX_MODULES = 45
-# Some more than run usually: the timers of the writer's callers and of the pool may fire meanwhile.
-MAX_FUNCTIONS = 198
+MAX_FUNCTIONS = 193
 
 
 def test_a_governed_call_runs_few_modules_and_functions() -> None:
