@@ -21,7 +21,7 @@ from bonobot.core.cli.text_table import build_table
 from bonobot.core.i18n.messages import format_count
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.types import EVENT_TYPES, FlowLabel
+from bonobot.ledger.types import EVENT_TYPES, FlowLabel, is_approval_request
 
 if TYPE_CHECKING:
     from bonobot.ledger.api.audit_filter import AuditFilter
@@ -103,6 +103,8 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _format_outcome(entry: dict[str, Any]) -> str:
     """Return the outcome in the words of the admin; JSON has the code."""
+    if is_approval_request(entry["outcome"], entry["code"]):
+        return "Approval requested"
     return str(AuditRow.Outcome(entry["outcome"]).label) if entry["outcome"] else ""
 
 

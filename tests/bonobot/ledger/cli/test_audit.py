@@ -12,7 +12,7 @@ from django.db import connection
 from bonobot.accounts.models import Organization
 from bonobot.core.telemetry.logging import JSONFormatter, TextFormatter
 from bonobot.ledger.audit import search as audit_search
-from bonobot.ledger.audit.admin_changes import record_finished_change
+from bonobot.ledger.audit.admin_changes import ChangeEvent, record_finished_change
 from bonobot.ledger.models import AuditRow, Verification
 from bonobot.ledger.tasks import export_signed_checkpoints
 from bonobot.ledger.types import Actor
@@ -212,6 +212,22 @@ def test_a_file_that_cant_be_written_is_reported_with_its_name(
 def test_the_table_has_the_outcomes_of_the_admin_and_json_their_codes(bonobot: Bonobot) -> None:
     assert "Succeeded" in bonobot("audit", "list").out
     assert bonobot("audit", "list", "--json").json[0]["outcome"] == "ok"
+
+
+def test_the_table_tells_requests_for_approval_from_denied_calls(
+    bonobot: Bonobot, acme: Organization
+) -> None:
+    for code in ("approval_required", "denied_by_policy"):
+        record_finished_change(
+            organization_id=acme.pk,
+            actor=Actor("user", "1", "anna"),
+            action="tool_call",
+            resource_type="mcp_tool",
+            resource_id="pay",
+            event=ChangeEvent("call", outcome="refused", code=code),
+        )
+    table = bonobot("audit", "list", "--action", "tool_call").out
+    assert [table.count(word) for word in ("Approval requested", "Denied")] == [1, 1]
 
 
 def test_pruning_asks_for_confirmation_and_keeps_the_chain_valid(bonobot: Bonobot) -> None:
