@@ -100,14 +100,19 @@ class AccessRequestForm(forms.Form):
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Offer the agents that the principal can see; the only one is selected."""
+        """Offer the agents that the principal can see; the only one is selected.
+
+        Without any, there is none to add a server or tool to: an agent is requested by default.
+        """
         super().__init__(*args, **kwargs)
         agents = Agent.objects.visible_to(principal).order_by("name")
         choices = [(agent.slug, make_visible(agent.name, 80)) for agent in agents]
         self.fields["agent"].choices = [("", "–"), *choices]  # type: ignore[attr-defined]
         if len(choices) == 1 and not self.initial.get("agent"):
             self.initial["agent"] = choices[0][0]
-        shown_kind = str(self["kind"].value() or AccessRequest.Kind.SERVER)
+        default_kind = AccessRequest.Kind.SERVER if choices else AccessRequest.Kind.AGENT
+        self.initial["kind"] = self.initial.get("kind") or default_kind
+        shown_kind = str(self["kind"].value())
         self.fields["target"].help_text = format_html_join(
             "",
             '<span data-shows="kind={}"{}>{}</span>',

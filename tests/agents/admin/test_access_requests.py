@@ -153,8 +153,10 @@ def test_the_form_selects_the_only_agent_and_offers_those_of_the_member_in_a_sea
     acme = factories.create_organization()
     member = admin_client.sign_in(acme, Role.MEMBER)
     agents = [factories.create_agent(acme, slug) for slug in ("mine", "other", "theirs")]
+    assert '<option value="agent" selected>' in member.get("agents_accessrequest_add")
     agents[0].members.add(member.user)
     page = member.get("agents_accessrequest_add")
+    assert '<option value="server" selected>' in page
     assert '<option value="mine" selected>Mine</option>' in page
     agents[1].members.add(member.user)
     page = member.get("agents_accessrequest_add")
