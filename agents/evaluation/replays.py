@@ -468,6 +468,8 @@ def _add_call_step(
             "arguments": call.arguments,
             "text": result.text,
             "code": result.code,
+            # As in sessions: what is denied names the rule.
+            **({"rule": result.rule} if result.verdict == "deny" else {}),
             **result.extra,
         },
         state=Step.State.DONE if result.ok else Step.State.FAILED,
