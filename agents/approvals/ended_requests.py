@@ -52,7 +52,7 @@ def record_refused_call(approval: Approval, code: str, reason: str) -> None:
 
 
 def take_recorded_refusal(approval_id: UUID) -> bool:
-    """Return whether the refusal of a call is already recorded; only the first caller is told so.
+    """Return whether the refusal of a call is already recorded: true for the first caller only.
 
     The first call after the answer continues the call that requested the approval. Further ones
     are calls of their own.

@@ -20,7 +20,7 @@ IS_UNUSED = Q(IS_UNSPENT, state=Approval.State.APPROVED, session=None)
 MAX_PENDING = 1_000
 # An admission that started before an approval expired has ended by then.
 ADMISSION_TIME = timedelta(minutes=1)
-# Older approvals that nobody used may have lost their cells.
+# Older approvals that weren't used may have lost their cells.
 MAX_UNUSED_AGE = timedelta(days=30)
 
 # Columns of rollups whose approvals have other names.

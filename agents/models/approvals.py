@@ -88,7 +88,7 @@ class Approval(PersonRequest):
     `arguments` have secrets masked; `requested_arguments` are those before the approver changed
     them, None if they are unchanged. `id` is that of the audit row about the approval.
     `request_entry_id` is the audit entry of the call that requested it. `is_refusal_recorded`: the
-    audit log has the refusal of a call without a session, which its client hasn't been told.
+    audit log has the refusal of a call without a session, which its client hasn't got yet.
     """
 
     class State(models.TextChoices):

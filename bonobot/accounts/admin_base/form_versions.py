@@ -69,7 +69,7 @@ _ATTRIBUTE = re.compile(r"""([^\s=>"'/]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>
 _MARKUP = re.compile(r"<[^>]*>")
 # Controls that show the current value again if both changed them.
 CHOSEN_AGAIN = frozenset({"choice", "radio"})
-# But a denial is kept, whoever chose it: two changes together don't allow more than either of them.
+# But a denial is kept, no matter who chose it: both changes together don't allow more than either.
 DENIAL = ["deny"]
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 View = Callable[..., HttpResponseBase]
