@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from django.conf import settings
@@ -212,7 +212,9 @@ def _extract_archive(source: Path, target: Path) -> None:
     draft = target.with_name(f".{target.name}.restoring")
     shutil.rmtree(draft, ignore_errors=True)
     with tarfile.open(source, "r:gz") as archive:
-        archive.extractall(draft, members=_filter_members(archive), filter="data")
+        # The first releases of 3.11 (Debian 12 has one) lack filters: `_filter_members` suffices.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(draft, members=_filter_members(archive))
     previous = target.with_name(f"{target.name}.before-restore")
     shutil.rmtree(previous, ignore_errors=True)
     if target.exists():
@@ -223,8 +225,12 @@ def _extract_archive(source: Path, target: Path) -> None:
 
 
 def _filter_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield files and folders, but no links, as those in workspaces may point anywhere."""
-    return (member for member in archive if member.isfile() or member.isdir())
+    """Yield files and folders inside the archive's folder, but no links, which may point anywhere."""
+    for member in archive:
+        path = PurePosixPath(member.name)
+        is_inside = not path.is_absolute() and ".." not in path.parts
+        if is_inside and (member.isfile() or member.isdir()):
+            yield member
 
 
 def _build_invalid_backup_error(detail: str) -> InvalidInput:

@@ -343,7 +343,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def _pause_reading(self, fd: int, seconds: float) -> None:
         pipe = self._process.get_pipe_transport(fd) if self._process else None
-        if isinstance(pipe, asyncio.ReadTransport) and pipe.is_reading():
+        if isinstance(pipe, asyncio.ReadTransport):  # paused or closed twice, it does nothing
             pipe.pause_reading()
             asyncio.get_running_loop().call_later(seconds, pipe.resume_reading)
 

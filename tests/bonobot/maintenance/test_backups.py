@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import tarfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,25 @@ def test_workspaces_are_restored_without_links_to_the_outside(
     assert sorted(path.name for path in file.parent.iterdir()) == ["a.txt"]
     previous = var / "workspaces.before-restore" / "acme" / "a.txt"
     assert previous.read_text(encoding="utf-8") == "changed"
+
+
+def test_files_outside_of_an_archives_folder_arent_restored(
+    tmp_path: Path, var: Path, acme: Organization
+) -> None:
+    require_sqlite()
+    create_backup(tmp_path / "saved", var)
+    archive_path = tmp_path / "saved" / "workspaces.tar.gz"
+    with tarfile.open(archive_path, "w:gz") as archive:
+        for name in ("workspaces/a.txt", "workspaces/../../b.txt", "/c.txt"):
+            archive.addfile(tarfile.TarInfo(name))
+    manifest_path = tmp_path / "saved" / "manifest.json"
+    manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
+    manifest["files"][archive_path.name] = backups.hash_file(archive_path)
+    manifest_path.write_text(json.dumps(manifest), encoding="utf-8")
+    target = {**build_database_settings(), "NAME": tmp_path / "elsewhere.sqlite3"}
+    backups.restore_backup(tmp_path / "saved", database=target, var=var)
+    assert [path.name for path in (var / "workspaces").rglob("*")] == ["a.txt"]
+    assert not [path for path in tmp_path.rglob("*") if path.name in {"b.txt", "c.txt"}]
 
 
 def test_a_modified_archive_isnt_restored(tmp_path: Path, var: Path, acme: Organization) -> None:
