@@ -212,9 +212,9 @@ def _extract_archive(source: Path, target: Path) -> None:
     draft = target.with_name(f".{target.name}.restoring")
     shutil.rmtree(draft, ignore_errors=True)
     with tarfile.open(source, "r:gz") as archive:
-        # The first releases of 3.11 (Debian 12 has one) lack filters: `_filter_members` suffices.
+        # Python 3.11.0 to 3.11.3 (as in Debian 12) have no filters: `_filter_members` suffices.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
-        archive.extractall(draft, members=_filter_members(archive))
+        archive.extractall(draft, members=_filter_members(archive))  # noqa: S202 - see above
     previous = target.with_name(f"{target.name}.before-restore")
     shutil.rmtree(previous, ignore_errors=True)
     if target.exists():
@@ -225,7 +225,7 @@ def _extract_archive(source: Path, target: Path) -> None:
 
 
 def _filter_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield files and folders inside the archive's folder, but no links, which may point anywhere."""
+    """Yield files and folders inside the target, but no links, as those may point anywhere."""
     for member in archive:
         path = PurePosixPath(member.name)
         is_inside = not path.is_absolute() and ".." not in path.parts

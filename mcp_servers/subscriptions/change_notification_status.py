@@ -76,11 +76,10 @@ def _compute_state(server: Server, watch: ChangeSubscription | None) -> State:
         return "not_told"
     if watch.refused_at is not None:
         return "refused"
-    if (
-        watch.holder is None
-        or watch.heartbeat_at is None
-        or watch.heartbeat_at < compute_lease_deadline()
-    ):
+    deadline = compute_lease_deadline()
+    if watch.heartbeat_at is None and watch.created_at >= deadline:
+        return "opening"  # a worker may still claim the new server
+    if watch.holder is None or watch.heartbeat_at is None or watch.heartbeat_at < deadline:
         return "unwatched"
     if watch.listening_since is not None:
         return "listening"

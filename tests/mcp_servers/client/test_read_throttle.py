@@ -52,7 +52,7 @@ async def test_a_child_over_its_share_is_read_later(
     monkeypatch.setattr(read_throttle, "GRACE_S", 0.0)
     monkeypatch.setattr(read_throttle, "LOOP_SHARE", 0.001)
     assert text_of(await call(connections, endpoint, "echo", a=1)) == '{"a": 1}'
-    assert pipe._paused  # type: ignore[attr-defined]  # the first 3.11 lack `is_reading`
+    assert pipe._paused  # type: ignore[attr-defined]  # 3.11.2 has no `is_reading`
     assert text_of(await call(connections, endpoint, "echo", a=2)) == '{"a": 2}'
 
 

@@ -37,11 +37,18 @@ def test_only_servers_with_change_notifications_are_claimed(server):
     assert leases.claim_servers(HOLDER, 10) == []
     leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     assert ChangeSubscription.objects.get().asks == "prompts tools"
-    assert state(server) == "unwatched"
+    assert state(server) == "opening"
     assert leases.claim_servers(HOLDER, 10) == [server.pk]
     leases.store_change_topics(server, {})
     assert state(server) == "not_told"
     assert leases.load_leased_servers(HOLDER) == []
+
+
+def test_no_worker_is_missed_before_one_had_time_to_claim_a_new_server(server):
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
+    assert state(server) == "opening"
+    ChangeSubscription.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+    assert state(server) == "unwatched"
 
 
 def test_a_stdio_server_is_watched_while_it_runs(db):
