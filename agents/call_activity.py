@@ -3,7 +3,7 @@
 Read from rollups in a fixed number of queries.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -57,6 +57,20 @@ NOT_FOUND_TITLES = {
     "not_attached": _("Server not attached"),
 }
 REFUSAL_TITLES = NOT_APPROVED_TITLES | NOT_FOUND_TITLES
+TOOL_RULE_MARK = " mcp:"  # in the ID of a rule about tools of servers
+# Codes of most calls that fail; others are shown as they are.
+FAILURE_TITLES = {
+    "broken_json": _("Invalid response"),
+    "call_timeout": _("Timeout"),
+    "needs_reauth": _("Sign-in required"),
+    "protocol_error": _("Protocol error"),
+    "response_too_large": _("Response too large"),
+    "server_crashed": _("Server process ended"),
+    "server_installing": _("Package not installed yet"),
+    "server_unreachable": _("Server unreachable"),
+    "tool_error": _("Tool returned an error"),
+    "upstream_error": _("Server returned an error"),
+}
 
 
 @dataclass(frozen=True)
@@ -414,40 +428,43 @@ class CallActivity:
 
     @cached_property
     def refusals(self) -> list[dict[str, Any]]:
-        """The most frequent refusals by rule; an unapproved call has the rule as a note."""
+        """The most frequent refusals by rule, those by a rule about tools by server, too."""
         lines = self.reader.load_lines(
-            "code",
-            "rule",
-            limit=MAX_ITEMS,
-            event_type="call",
-            outcome="refused",
-            **self.filters,
+            "code", "rule", "server_id", event_type="call", outcome="refused", **self.filters
         )
+        refused: dict[tuple[str, str, UUID | None], UsageLine] = {}
+        for (code, rule, server_id), line in lines.items():
+            has_server = TOOL_RULE_MARK in rule and code not in NOT_APPROVED_TITLES
+            key = (code, rule, server_id if has_server else None)
+            refused.setdefault(key, UsageLine()).add_line(line)
         return [
             {
                 "title": REFUSAL_TITLES.get(code) or rule or code,
-                "note": _build_refusal_note(code, rule),
+                "note": rule if code in NOT_APPROVED_TITLES else server_id and line.server_name,
                 "n": line.refused,
-                "url": self.build_audit_url(
-                    outcome__in="refused", code=code, **({"rule": rule} if rule else {})
-                ),
+                "url": self._build_outcome_url("refused", code, rule=rule, server_id=server_id),
             }
-            for (code, rule), line in lines.items()
+            for (code, rule, server_id), line in _sort_by_count(refused, "refused")
         ]
 
     @cached_property
     def failures(self) -> list[dict[str, Any]]:
-        """The most frequent codes of calls that failed."""
-        lines = self.reader.load_lines("code", event_type="call", **self.filters)
-        failed = [(code, line.errors) for (code,), line in lines.items() if line.errors]
+        """The most frequent codes of calls that failed, by server."""
+        lines = self.reader.load_lines("code", "server_id", event_type="call", **self.filters)
+        failed = {key: line for key, line in lines.items() if line.errors}
         return [
             {
-                "title": code,
-                "n": n,
-                "url": self.build_audit_url(outcome__in="error", code=code),
+                "title": FAILURE_TITLES.get(code, code),
+                "note": line.server_name,
+                "n": line.errors,
+                "url": self._build_outcome_url("error", code, server_id=server_id),
             }
-            for code, n in sorted(failed, key=lambda item: -item[1])[:MAX_ITEMS]
+            for (code, server_id), line in _sort_by_count(failed, "errors")
         ]
+
+    def _build_outcome_url(self, outcome: str, code: str, **query: Any) -> str:
+        known = {name: value for name, value in query.items() if value}
+        return self.build_audit_url(outcome__in=outcome, code=code, **known)
 
     @cached_property
     def tools(self) -> list[dict[str, Any]]:
@@ -497,11 +514,9 @@ class CallActivity:
         return {"url": self.build_audit_url(**query), **urls}
 
 
-def _build_refusal_note(code: str, rule: str) -> str:
-    """Return what the title of a refusal leaves out: the rule that asked, or the code."""
-    if code in NOT_APPROVED_TITLES:
-        return rule
-    return code if rule and rule != code else ""
+def _sort_by_count(lines: Mapping[Any, UsageLine], field: str) -> list[tuple[Any, UsageLine]]:
+    """Return the lines with the highest counts."""
+    return sorted(lines.items(), key=lambda item: -getattr(item[1], field))[:MAX_ITEMS]
 
 
 def load_calls_by_tool(

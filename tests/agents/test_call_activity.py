@@ -155,6 +155,30 @@ def test_a_persons_denial_isnt_listed_as_the_rule_that_asked() -> None:
 
 
 @pytest.mark.django_db
+def test_failures_and_denials_of_tools_name_their_server(acme: Organization) -> None:
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    denied = {"outcome": "refused", "code": "policy_denied", "took_8": 0}
+    failed = {"outcome": "error", "code": "server_unreachable", "took_8": 0}
+    servers = [admin_client.create_web_server(acme, name) for name in ("web", "mail")]
+    for count, server in enumerate(servers, 1):
+        names = {"server_id": server.pk, "server_name": server.name}
+        create_rollup(acme, now, count, rule="policy:all:deny mcp:send", **denied, **names)
+        create_rollup(acme, now, count, rule="agent:enabled", **denied, **names)
+        create_rollup(acme, now, count, **failed, **names)
+    activity = CallActivity(acme.pk, "24h")
+    assert [(row["title"], row["note"], row["n"]) for row in activity.refusals] == [
+        ("agent:enabled", None, 3),
+        ("policy:all:deny mcp:send", "mail", 2),
+        ("policy:all:deny mcp:send", "web", 1),
+    ]
+    assert [(row["title"], row["note"], row["n"]) for row in activity.failures] == [
+        ("Server unreachable", "mail", 2),
+        ("Server unreachable", "web", 1),
+    ]
+    assert f"server_id={servers[1].pk}" in activity.failures[0]["url"]
+
+
+@pytest.mark.django_db
 def test_a_denied_call_of_a_tool_that_doesnt_exist_has_no_server_and_a_rule_in_words(
     acme: Organization,
 ) -> None:
@@ -165,7 +189,7 @@ def test_a_denied_call_of_a_tool_that_doesnt_exist_has_no_server_and_a_rule_in_w
     create_rollup(acme, now, 1, tool_name="ask_helper")
     activity = CallActivity(acme.pk, "24h")
     assert [(str(row["title"]), row["note"]) for row in activity.refusals] == [
-        ("Unknown tool", "unknown_tool")
+        ("Unknown tool", None)
     ]
     page = admin_client.get_text(admin_client.sign_in(acme, None).get("index"))
     assert "delete_order – 3" in page
@@ -272,7 +296,9 @@ def test_the_metrics_of_an_agent_have_only_its_calls(acme: Organization) -> None
     activity = CallActivity(acme.pk, "24h", agent_id=helper.pk)
     total = activity.total
     assert (total.calls, total.errors, total.turns, total.cost_microusd) == (4, 1, 2, 5)
-    assert [(row["title"], row["n"]) for row in activity.failures] == [("tool_error", 1)]
+    assert [(row["title"], row["n"]) for row in activity.failures] == [
+        ("Tool returned an error", 1)
+    ]
     assert [row["line"].calls for row in activity.tools] == [4]
     assert load_calls_by_server(helper, timedelta(days=2)) == {}
     create_rollup(acme, now.replace(hour=0), 4, agent_id=helper.pk, grain="day")
@@ -332,7 +358,7 @@ def test_a_call_with_an_unknown_outcome_is_not_a_failed_one_anywhere(acme: Organ
     activity = CallActivity(acme.pk, "24h")
     lines = [activity.total, activity.tools[0]["line"], activity.agents[0]["line"]]
     assert [(line.errors, line.unknown, line.canceled) for line in lines] == [(1, 3, 0)] * 3
-    assert [row["title"] for row in activity.failures] == ["tool_error"]
+    assert [row["title"] for row in activity.failures] == ["Tool returned an error"]
     failed = activity.tiles[1]
     assert (failed.value, failed.note) == ("1", "25.0% of calls")
     assert "&outcome__in=error&" in failed.url
