@@ -103,7 +103,9 @@ def build_unknown_tool_error(agent_name: str, name: str) -> NotFound:
         code="unknown_tool",
         field="tool",
         rule="resolve",
-        remedy=format_message("Check the name. If it is off, select it on the agent's Tools tab."),
+        remedy=format_message(
+            "Check the name. If the tool is set to Deny, change that on the agent's Tools tab."
+        ),
     )
 
 

@@ -266,7 +266,8 @@ def describe_tool_rule(rule: str, *, of_agent: bool, server_name: str = "") -> s
     if of_agent and is_tool_setting(rule):
         return _describe_setting(match["effect"], match["pattern"], match["source"], server_name)
     tools = _describe_tools(match, server_name)
-    return TOOL_TEXTS[match["owner"].partition(":")[0], match["effect"]](tools=tools)
+    owner = match["owner"].partition(":")[0] if of_agent else "organization"
+    return TOOL_TEXTS[owner, match["effect"]](tools=tools)
 
 
 def _describe_setting(effect: str, pattern: str, source: str, server: str) -> TranslatableMessage:

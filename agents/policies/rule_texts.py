@@ -131,7 +131,11 @@ def name_rule(rule: str, *, of_agent: bool = True) -> tuple[Any, str]:
     """Return what decides by a rule and the tools that it matches, each blank if unknown."""
     if rule == "organization:halted":
         return _("Kill switch"), ""
-    owner = "attachment" if of_agent and is_tool_setting(rule) else rule.partition(":")[0]
+    owner = rule.partition(":")[0]
+    if of_agent and is_tool_setting(rule):
+        owner = "attachment"
+    elif not of_agent and owner == "policy":
+        owner = "organization"
     match = TOOL_RULE.fullmatch(rule)
     pattern = match["pattern"] if match else ""
     return RULE_OWNERS.get(owner, ""), "" if pattern == "default" else pattern

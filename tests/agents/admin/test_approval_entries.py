@@ -119,7 +119,11 @@ def test_a_row_names_the_setting_of_an_agents_tool_that_decided_the_call(
     of_agent, direct = create_call(acme, agent_id=agent.pk, **rule), create_call(acme, **rule)
     for row, words, owner in (
         (of_agent, "The tool pay is set to Ask for this agent.", "Agent tools"),
-        (direct, "A rule of the policy requires approval for the tool pay", "Policy"),
+        (
+            direct,
+            "A rule of the organization requires approval for the tool pay",
+            "Organization policy",
+        ),
     ):
         page = auditor.get("ledger_auditrow_changelist", entry=str(row.pk))
         assert words in admin_client.get_text(page.partition("<aside")[2])

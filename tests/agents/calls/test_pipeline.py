@@ -83,7 +83,7 @@ def test_a_hidden_tool_and_one_that_doesnt_exist_are_reported_alike(acme, helper
         assert problem.code == "unknown_tool"
         assert problem.detail == f"The agent `{helper.name}` has no tool `{shown_name}`."
         assert problem.remedy == (
-            "Check the name. If it is off, select it on the agent's Tools tab."
+            "Check the name. If the tool is set to Deny, change that on the agent's Tools tab."
         )
 
 

@@ -50,9 +50,9 @@ def test_a_rule_has_a_sentence(rule, text):
         assert localize_text(build_rule_text(rule)) != text
 
 
-def test_without_an_agent_a_rule_for_one_tool_is_one_of_the_policy():
+def test_without_an_agent_a_rule_for_one_tool_is_one_of_the_organization():
     text = build_rule_text("policy:all:ask mcp:send_reply", of_agent=False)
-    assert text == "A rule of the policy requires approval for the tool `send_reply`."
+    assert text == "A rule of the organization requires approval for the tool `send_reply`."
 
 
 OF_SERVER = {
