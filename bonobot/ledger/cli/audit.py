@@ -48,7 +48,7 @@ FILTER_OPTIONS = {
     "resource": "Only entries for the object with this ID",
     "flow_label": "Only calls of tools with this flow label: " + ", ".join(FlowLabel),
     "actor": "Only entries by this actor (ID or name)",
-    "outcome": "Only entries with this outcome: ok, error, refused, unknown, cancelled",
+    "outcome": "Only entries with this outcome, such as denied or failed",
 }
 
 
@@ -114,6 +114,8 @@ def _build_filter(cli: CommandContext, options: argparse.Namespace) -> "AuditFil
 
     values = {name: getattr(options, name) for name in (*FILTER_OPTIONS, "since", "until")}
     values |= {"q": options.search, "event_type": options.event}
+    if options.outcome:
+        values["outcome"] = _parse_outcome(options.outcome)
     parameters = {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in values.items()
@@ -127,6 +129,22 @@ def _build_filter(cli: CommandContext, options: argparse.Namespace) -> "AuditFil
         name, errors = next(iter(filters.errors.items()))
         raise InvalidInput(str(errors[0]), field=f"--{name.replace('_', '-')}")
     return filters
+
+
+def _parse_outcome(text: str) -> str:
+    """Return the code of an outcome, given as that or in the table's words.
+
+    Raises `InvalidInput` listing the outcomes.
+    """
+    outcomes = {str(outcome.label).lower(): outcome.value for outcome in AuditRow.Outcome}
+    outcome = outcomes.get(text.lower(), text)
+    if outcome not in outcomes.values():
+        raise InvalidInput(
+            f"{text!r} isn't an outcome.",
+            field="--outcome",
+            remedy=f"Choose one of: {', '.join(outcomes)}.",
+        )
+    return outcome
 
 
 def _serialize_entry(row: AuditRow) -> dict[str, Any]:
@@ -390,7 +408,7 @@ VERBS = (
         arguments=_LIST_ARGUMENTS,
         examples=(
             "audit list",
-            "audit list --outcome refused --json",
+            "audit list --outcome denied --json",
             "audit list --search invoice --since 7d",
             "audit list --flow-label sends_out --since 24h",
         ),

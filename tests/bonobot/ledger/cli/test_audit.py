@@ -49,6 +49,14 @@ def test_entries_are_searched_with_the_filters_of_rest(bonobot: Bonobot) -> None
     assert bonobot("audit", "list", "--search", "helper", "--until", "1d", "--json").json == []
     result = bonobot("audit", "list", "--outcome", "great", "--json")
     assert (result.status, result.error["field"]) == (1, "--outcome")
+    assert "succeeded, failed, denied" in result.error["remedy"]
+
+
+def test_outcomes_are_filtered_by_the_words_of_the_table_or_their_codes(bonobot: Bonobot) -> None:
+    entries = bonobot("audit", "list", "--json").json
+    assert entries
+    for outcome in ("succeeded", "Succeeded", "ok"):
+        assert bonobot("audit", "list", "--outcome", outcome, "--json").json == entries
 
 
 def test_calls_are_filtered_by_a_flow_label_of_their_tool(
