@@ -375,6 +375,7 @@ class NavigationItem:
     description: Any = ""
     live_count: str = ""
     badge: str = ""
+    badge_title: Any = ""  # the unit of the number
     can_answer: bool = False
     active: bool = False
     children: tuple["NavigationItem", ...] = ()
@@ -519,6 +520,14 @@ _ANSWERING_ACTIONS = {
     "inbox": (Action.APPROVE_CALLS, Action.RUN_AGENTS, *ANSWER_PERMISSIONS),
 }
 
+_BADGE_TITLES = {
+    "definitions": _("Definitions to review"),
+    "calls": _("Pending approvals"),
+    "questions": _("Pending elicitation requests"),
+    "access_requests": _("Pending access requests"),
+    "inbox": _("Pending approvals and requests"),
+}
+
 
 def _choose_live_count(principal: Principal, live_count: str) -> str:
     """Return the number that the principal sees: of items that they can answer, blank for none."""
@@ -531,6 +540,7 @@ def _build_badge(pending: PendingCounts, live_count: str) -> dict[str, Any]:
     return {
         "live_count": live_count,
         "badge": counted(count) if count else "",
+        "badge_title": _BADGE_TITLES.get(live_count, ""),
         "can_answer": bool(live_count),
     }
 

@@ -74,8 +74,12 @@ def test_badges_and_titles_count_what_the_person_can_answer_and_tabs_also_what_t
     admin_client.declare_tool(admin_client.create_web_server(acme))
     page = admin_client.sign_in(acme, role).get("agents_approval_changelist")
     sidebar, tabs = page.split('class="bb-tabs"', 1)[0], page.split('class="bb-tabs"', 1)[1]
-    own_counts = re.findall(r'data-tone="warn"\s+data-live-count="(\w+)"\s*>(\d+)<', page)
-    other_counts = re.findall(r'"bb-count"\s+data-live-count="(\w+)"\s*>(\d+)<', page)
+    own_counts = re.findall(
+        r'data-tone="warn"\s+data-live-count="(\w+)"\s+title="[^"]+"\s*>(\d+)<', page
+    )
+    other_counts = re.findall(
+        r'"bb-count"\s+data-live-count="(\w+)"\s+title="[^"]+"\s*>(\d+)<', page
+    )
     assert dict(own_counts) == answered
     assert dict(other_counts) == only_viewed
     # The title has the number of the sidebar's entry.
