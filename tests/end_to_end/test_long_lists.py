@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
@@ -13,6 +15,8 @@ from agents.models import Agent, Approval
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.admin.review_new_servers import build_added_url
+from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.models import Server
 from tests import admin_client, factories, large_organization
 from tests.browser import PHONE, open_context
@@ -61,6 +65,26 @@ def test_300_tools_are_reviewed_and_set_without_scrolling_back(
         allow = olga.locator("[data-matrix-bar] .bb-bulk button:visible").first
         expect(allow).to_be_in_viewport()
         allow.click(trial=True)
+
+
+def test_definitions_of_several_new_servers_are_counted_with_their_servers(
+    olga: Page, acme: Organization
+) -> None:
+    servers = [admin_client.create_web_server(acme, name) for name in ("web", "mail")]
+    for server in servers:
+        for name in ("add", "sub"):
+            admin_client.declare_tool(server, name)
+    Server.objects.update(discovered_at=timezone.now())
+    olga.goto(build_added_url(POOL_DESTINATION, servers))
+    bar = olga.locator("[data-selection-bar]")
+    boxes = olga.locator("input[name=seen]")
+    expect(boxes).to_have_count(4)
+    for box in boxes.all():
+        box.check()
+    expect(bar).to_contain_text(re.compile(r"4\s+selected\s+on\s+2\s+of 2 servers"))
+    for box in boxes.all()[2:]:
+        box.uncheck()
+    expect(bar).to_contain_text(re.compile(r"2\s+selected\s+on\s+1\s+of 2 servers"))
 
 
 def test_approve_selected_needs_a_selection(olga: Page, acme: Organization) -> None:

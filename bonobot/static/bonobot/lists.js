@@ -32,7 +32,9 @@ const bonobotLists = (() => {
   // Show how many are selected; a button that needs a selection is disabled without one.
   function updateCounts(scope) {
     for (const label of queryAll("[data-count-of]", scope)) {
-      const count = queryAll(`input[name="${label.dataset.countOf}"]:checked`, scope).length;
+      const selected = queryAll(`input[name="${label.dataset.countOf}"]:checked`, scope);
+      const { within } = label.dataset; // count what contains the selected ones, such as servers
+      const count = within ? new Set(selected.map((input) => input.closest(within))).size : selected.length;
       label.textContent = count;
       const bar = label.closest("[data-selection-bar]");
       for (const button of bar ? queryAll("button", bar) : [label.closest("button")]) {
