@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 from django.db import transaction
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path, reverse
@@ -149,11 +150,15 @@ class FirstCallForm(forms.Form):
         if not endpoints.filter(kind=ModelEndpoint.Kind.OFFLINE).exists():
             models.append((OFFLINE, _("Offline model (no key needed)")))
         self.fields["model"].choices = models  # type: ignore[attr-defined]
-        self.left_out = offer_servers(self.fields["servers"], principal)
-        usable = self.fields["servers"].queryset.filter(  # type: ignore[attr-defined]
-            status=Server.Status.CONNECTED, callable_total__gt=0
-        )
-        self.fields["servers"].initial = list(usable.values_list("pk", flat=True)[:MAX_SERVERS])
+        servers: Any = self.fields["servers"]
+        self.left_out = offer_servers(servers, principal)
+        is_usable = Q(status=Server.Status.CONNECTED, callable_total__gt=0)
+        usable = servers.queryset.filter(is_usable)
+        servers.initial = list(usable.values_list("pk", flat=True)[:MAX_SERVERS])
+        self.unusable_servers: list[Server] = []
+        if not self.is_bound:  # one that was chosen may have failed in the meantime
+            self.unusable_servers = list(servers.queryset.exclude(is_usable)[:MAX_SERVERS])
+            servers.queryset = usable
 
     def save(self, principal: Principal) -> Session:
         """Create the agent with its servers and start a session, in one transaction."""
@@ -335,6 +340,7 @@ def _build_step_context(principal: Principal, step: FirstRunStep | None) -> dict
         servers = Server.objects.in_scope(principal.organization_id).order_by("-created_at")
         return {
             "servers": servers[:MAX_SERVERS],
+            "server_count": servers.count(),
             "review_url": _build_review_url(*servers[:MAX_SERVERS]),
             "ways": FIRST_RUN_DESTINATION.build_tabs(),
             "starters": preset_gallery.list_starter_cards(principal, FIRST_RUN_DESTINATION),

@@ -347,6 +347,15 @@ def test_servers_that_were_added_are_reviewed_from_the_step(acme: Organization) 
     assert "Contact an owner or reviewer" in page
 
 
+def test_the_step_leads_to_all_servers_if_it_lists_some_of_them(acme: Organization) -> None:
+    for number in range(12):
+        admin_client.create_web_server(acme, f"web{number}")
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    assert "Show all 12 servers" in admin_client.get_text(owner.get("first_run", step="connect"))
+    Server.objects.filter(name__in=("web0", "web1")).delete()
+    assert "Show all" not in admin_client.get_text(owner.get("first_run", step="connect"))
+
+
 def test_the_first_call_is_shown_with_its_decision(acme: Organization) -> None:
     server = admin_client.create_web_server(acme, "docs")
     admin_client.declare_tool(server, "search")
@@ -381,7 +390,7 @@ def test_a_later_call_is_not_called_the_first_when_the_first_can_be_pruned(
     assert "later" not in page
 
 
-def test_only_connected_servers_with_approved_tools_are_preselected(acme: Organization) -> None:
+def test_only_connected_servers_with_approved_tools_are_offered(acme: Organization) -> None:
     administrator = factories.build_administrator(acme)
     for name, status in (("failed", "error"), ("empty", "connected"), ("ready", "connected")):
         server = admin_client.create_web_server(acme, name)
@@ -391,9 +400,10 @@ def test_only_connected_servers_with_approved_tools_are_preselected(acme: Organi
             approve_definitions(administrator, server)
     page = admin_client.sign_in(acme, Role.OWNER).get("first_run")
     boxes = re.findall(r'<input type="checkbox" name="servers"[^>]*>', page)
-    checked = [box for box in boxes if "checked" in box]
-    assert len(boxes) == 3
-    assert [str(Server.objects.get(name="ready").pk) in box for box in checked] == [True]
+    assert [str(Server.objects.get(name="ready").pk) in box for box in boxes] == [True]
+    assert "checked" in boxes[0]
+    unusable = admin_client.get_text(page.partition("These servers can be attached when")[2])
+    assert "empty No approved tools failed cancel failed" in unusable
 
 
 def test_the_ways_to_add_a_server_have_the_names_of_the_tabs(acme: Organization) -> None:
