@@ -40,10 +40,11 @@ FLOW_TEXT = format_message(
     "Private data and untrusted content were read, so calls with an external effect require "
     "approval."
 )
+ARGUMENTS_TEXT = format_message("The arguments must match the tool's input schema.")
 FIXED_TEXTS: Mapping[str, Message] = {
     "agent:enabled": format_message("Only enabled agents can call tools."),
     "approval": format_message("The call requires a valid approval."),
-    "arguments": format_message("The arguments must match the tool's input schema."),
+    "arguments": ARGUMENTS_TEXT,
     "attachment:all": format_message("All tools of the server are selected for this agent."),
     "attachment:allowed": format_message(
         "Only the selected tools of the server can be called by this agent."
@@ -65,6 +66,7 @@ FIXED_TEXTS: Mapping[str, Message] = {
     "definition:switch": format_message("The definition is disabled on its server."),
     "flow": FLOW_TEXT,
     "flow_labels": FLOW_TEXT,
+    "invalid_arguments": ARGUMENTS_TEXT,
     "organization:four_eyes": format_message("Someone else must approve the call."),
     "organization:halted": format_message("The organization's kill switch is enabled."),
     "organization:none": format_message("No rule of the organization matches."),

@@ -317,7 +317,8 @@ async def _finish_call(
         actor, session = caller.principal.actor, caller.session
         await get_runtime().run_orm(label_session_with_error, actor, session, outcome)
         text = f"{outcome} {outcome.remedy}".strip()
-        result_fields: dict[str, Any] = {"text": text, "code": outcome.code, "rule": outcome.rule}
+        rule = outcome.rule or outcome.code  # as in the audit log: every problem is a refusal
+        result_fields: dict[str, Any] = {"text": text, "code": outcome.code, "rule": rule}
     else:
         states = {"ok": Step.State.DONE, "unknown": Step.State.UNKNOWN}
         state, cost_microusd = states.get(outcome.outcome, Step.State.FAILED), outcome.cost_microusd

@@ -169,6 +169,7 @@ def test_invalid_json_arguments_are_reported_to_the_model(workshop, fake, run, e
     assert session.status == Session.Status.DONE
     (call,) = session.steps.filter(kind=Step.Kind.CALL)
     assert (call.state, call.payload["code"]) == ("failed", "invalid_arguments")
+    assert call.payload["rule"] == "invalid_arguments"  # denied, as in the audit log
     assert effects.read_text() == ""
 
 
