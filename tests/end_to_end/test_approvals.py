@@ -17,7 +17,7 @@ from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
-from tests import factories
+from tests import admin_client, factories
 from tests.end_to_end.accounts import create_member, sign_in
 from tests.end_to_end.conftest import get_status
 from tests.ledger_chain import verify_whole_chain
@@ -28,9 +28,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.worker]
 PATIENCE_MS = 60_000
 COUNT = "mcp_workshop_count"
 REASON = "Not today: <b>ask</b> again tomorrow."
-
-
-# No worker runs the session until the call is approved.
+# A tab that is in the background until `showTab()` brings it to the front, a minute later.
+BACKGROUND_TAB_SCRIPT = """(() => {
+  let hidden = true;
+  Object.defineProperty(document, "hidden", { get: () => hidden });
+  window.showTab = () => {
+    hidden = false;
+    performance.now = () => 60_000;
+    document.dispatchEvent(new Event("visibilitychange"));
+  };
+})()"""
 
 
 @pytest.fixture
@@ -206,6 +213,18 @@ def test_calls_are_new_until_their_rows_are_in_view(waiting_session: Session, ri
     for item in items.all():
         item.scroll_into_view_if_needed()
     expect(new).to_be_hidden()
+
+
+def test_a_list_in_a_background_tab_is_up_to_date_when_it_is_shown(
+    waiting_session: Session, rita: Page
+) -> None:
+    organization = waiting_session.organization
+    admin_client.create_web_server(organization, "web0")
+    rita.add_init_script(BACKGROUND_TAB_SCRIPT)
+    rita.goto("/admin/mcp-servers/")
+    admin_client.create_web_server(organization, "web1")
+    rita.evaluate("showTab()")
+    expect(rita.get_by_text("1 new", exact=True)).to_be_visible(timeout=PATIENCE_MS)
 
 
 def test_a_message_is_directly_above_the_buttons_and_a_key_lists_the_shortcuts(

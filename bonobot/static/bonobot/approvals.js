@@ -111,9 +111,10 @@
       setTimeout(updateSelection);
     }
 
-    // New calls are added at the end, so that no row moves; answered ones stay, but can't be selected.
+    // New calls are added at the end, so that no row moves; answered ones stay, but can't be selected. Also for
+    // the first version: a call that was made while the page was loaded must not stay unseen.
     async function refresh(event) {
-      if (event.detail.topic !== "approvals" || event.detail.first) return;
+      if (event.detail.topic !== "approvals") return;
       const shown = { "Bonobot-Shown": items().map((item) => item.dataset.inboxItem).join(" ") };
       const answer = await fetchFragment(listUrl, {}, shown).catch(() => null);
       if (!answer?.ok) return;

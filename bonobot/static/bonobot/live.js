@@ -1,11 +1,13 @@
 // Live updates: one stream of server-sent events for each page. The page names its topics with
 // data-topic="approvals"; each change is a `bonobot:change` event of the document, with the topic, its
-// version, and whether it is the first version since the page was loaded.
+// version, and whether it is that of the page as it was loaded.
 "use strict";
 
 (() => {
   const MIN_RETRY_MS = 1000;
   const MAX_RETRY_MS = 60_000;
+  // A page that gets its first versions later, such as one in a background tab, may be outdated.
+  const FRESH_MS = 5000;
   const NOTIFY_KEY = "bonobot-notify";
   // Lists of the admin that change without their own script, by the class of the page's body.
   const LIST_TOPICS = {
@@ -80,7 +82,7 @@
     if (previous === version) return;
     versions.set(topic, version);
     if (topic === "counts") showCounts(JSON.parse(version), previous ? JSON.parse(previous) : null);
-    const detail = { topic, version, previous, first: previous === undefined };
+    const detail = { topic, version, previous, first: previous === undefined && performance.now() < FRESH_MS };
     document.dispatchEvent(new CustomEvent("bonobot:change", { detail }));
   }
 

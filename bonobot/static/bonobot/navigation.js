@@ -106,10 +106,10 @@
     });
   }
 
-  // A menu closes with a click elsewhere, or with Escape.
+  // A menu closes with a click elsewhere, when the focus leaves it, or with Escape.
   function closeMenus(event) {
     for (const menu of queryAll("details.bb-menu[open]")) {
-      if (event.type === "click" ? menu.contains(event.target) : event.key !== "Escape") continue;
+      if (event.type === "keydown" ? event.key !== "Escape" : menu.contains(event.target)) continue;
       menu.open = false;
       if (event.type === "keydown") menu.querySelector("summary").focus();
     }
@@ -125,6 +125,7 @@
 
   document.addEventListener("keydown", closeNavigation);
   document.addEventListener("click", closeMenus);
+  document.addEventListener("focusin", closeMenus);
   document.addEventListener("keydown", closeMenus);
   document.addEventListener("DOMContentLoaded", () => {
     queryAll("[data-palette]").forEach(setUpPalette);
