@@ -74,6 +74,7 @@ def test_names_and_decisions_of_the_matrix_are_whole_on_a_phone(
     german.goto(reverse("admin:agents_agent_servers", args=[agent.pk]))
     row = german.locator("[data-find-item]", has_text="broken_report")
     name = row.locator(".bb-mx-name > span").first
+    expect(name).to_be_visible()  # the page's script shows the rows
     assert name.evaluate("item => item.getClientRects().length") == 1
     link = row.get_by_role("link", name="Prüfen")
     box = link.evaluate("item => [item.scrollWidth, item.clientWidth, item.offsetWidth]")
